@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_e2e.config import load_profile
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.jobs import PICTURES, Repository
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, variant_named
 from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
+from verl_e2e.core.plan.build import Sources, build_job
 from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
@@ -228,3 +231,27 @@ def test_a_job_that_cannot_run_or_has_another_script_gets_nothing() -> None:
     derived = with_derived_jobs((smoke, blocked, scripted), (want({T: 2}),), POLICY, POLICY.checkpoint)
     assert derived.jobs[:3] == (smoke, blocked, scripted)
     assert [job.id for job in derived.jobs[3:]] == ["2-tp2"]
+
+
+IMAGES: dict[Axis, Value] = {Axis.CONTENT: "images"}
+
+
+def test_a_condition_on_images_gets_a_job_whose_data_holds_some() -> None:
+    sources = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
+    site = load_profile("hopper-offline", {"kit": "/opt/kit"})
+    derived = derive((SMOKE,), want(IMAGES, family="qwen3_vl"))
+    assert derived.not_covered == ()
+    for job in derived.jobs:
+        made = build_job(job, policy=POLICY, site=site, sources=sources)
+        assert (made.data == PICTURES) is (job.id != SMOKE)
+
+
+@pytest.mark.parametrize(
+    ("axes", "family"),
+    ((IMAGES, "gemma3_vl"), ({Axis.CONTENT: "audio"}, "qwen2_audio"), ({T: 2, **IMAGES}, "gemma3_vl")),
+)
+def test_content_that_verl_does_not_read_is_named_and_gets_no_job(axes: dict[Axis, Value], family: str) -> None:
+    derived = derive((SMOKE,), want(axes, family=family))
+    assert ids(derived) == [SMOKE]
+    ((reason,),) = [{item.reason} for item in derived.not_covered]
+    assert reason in {feature.unread for feature in POLICY.features if feature.data == axes[Axis.CONTENT]}

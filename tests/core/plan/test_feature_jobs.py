@@ -214,10 +214,24 @@ families:
     features: [vlm]
     checkpoint: {model_id: tiny/seeing, features: [vlm, fp8]}
   - {family: unheard, paths: [models/unheard*], features: [moe]}
+  - family: silent
+    paths: [models/silent*]
+    features: [silent]
+    checkpoint: {model_id: tiny/silent, weights_gib: 1, features: [silent]}
+  - family: blind
+    paths: [models/blind*]
+    features: [vlm]
+    checkpoint: {model_id: tiny/blind, weights_gib: 1, features: [vlm]}
 features:
+  - {feature: silent, because: nothing tells}
   - {feature: moe, because: as CI does, wrapper: {ADV_ESTIMATOR: grpo}}
   - {feature: ssm, because: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
-  - {feature: vlm, because: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
+  - feature: vlm
+    because: the checkpoint brings it
+    wrapper: {ADV_ESTIMATOR: grpo}
+    data: images
+    read_of: [seeing]
+    unread: verl makes no processor for it
   - {feature: fp8, because: as CI does}
 """
 
@@ -245,17 +259,36 @@ def test_what_only_another_family_has_is_shown_there_and_blocks_the_family_itsel
 
 
 def test_every_lack_is_told_with_the_plan_and_costs_nothing() -> None:
-    change = Change("a" * 40, "b" * 40, None, (ChangedPath("models/seeing.py", PathStatus.MODIFIED),))
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath("models/silent.py", PathStatus.MODIFIED),))
     made = plan(change, load_policy(DECLARED, "policy.yml"))
     job = next(job for job in made.jobs if job.variant.level is Level.FEATURE)
     assert [obstacle.missing for obstacle in job.obstacles] == [Missing.EVIDENCE]
-    assert "override the level" in job.obstacles[0].fix
+    assert "`active_when:` of the feature silent" in job.obstacles[0].fix
     assert made.blocked_jobs == (job,)
     assert made.gpu_minutes == sum(other_job.gpu_minutes for other_job in made.jobs if other_job is not job)
     text = render_plan_text(made)
-    assert "level 4 is overridden: 4-feature-seeing" in text
+    assert "level 4 is overridden: 4-feature-silent" in text
     unheard = declared("models/unheard.py")["4-feature-unheard"]
     assert [obstacle.missing for obstacle in unheard.obstacles] == [Missing.CHECKPOINT]
+
+
+def test_a_family_whose_images_verl_does_not_read_runs_without_them_and_says_so() -> None:
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath("models/blind.py", PathStatus.MODIFIED),))
+    made = plan(change, load_policy(DECLARED, "policy.yml"))
+    job = next(job for job in made.jobs if job.variant.level is Level.FEATURE)
+    assert (job.id, names(job), job.obstacles) == ("4-feature-blind", [], ())
+    assert "no run of verl shows vlm of blind: verl makes no processor for it" in job.limitations
+    assert "tiny/blind, after 0-lora-ddp, without vlm (verl makes no processor for it)" in render_plan_text(made)
+
+
+def test_images_that_no_family_asks_for_are_shown_on_a_family_of_which_verl_reads_them() -> None:
+    seeing = declared("models/seeing.py")["4-feature-seeing"]
+    assert (names(seeing), seeing.obstacles) == (["vlm"], ())
+    rules = "  - {name: eyes, paths: [eyes/], levels: [4], because: idle, features: [vlm]}"
+    text = DECLARED.replace("families:\n", f"{rules}\nfamilies:\n", 1).replace("read_of: [seeing]", "read_of: [blind]")
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath("eyes/a.py", PathStatus.MODIFIED),))
+    found = [job.id for job in plan(change, load_policy(text, "policy.yml")).jobs if job.variant.level is Level.FEATURE]
+    assert found == ["4-feature-blind"]
 
 
 def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import (
+    PICTURES,
     WRAPPER_SCRIPT,
     Checkpoint,
     ChosenTest,
@@ -18,6 +19,7 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.model.purposes import MOST_PURPOSES
+from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
@@ -121,7 +123,7 @@ def build_job(
         process=dict(site.process),
         overrides=overrides,
         checkpoint=sized(_checkpoint(outline, site, checkpoint), wrapper),
-        data=_data(site, data),
+        data=_data(outline, site, data),
         reward_model=reward_model,
         patches=fitting,
         not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
@@ -186,8 +188,9 @@ def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None
     return wanted if given else site.checkpoints.get(wanted.model_id, wanted)
 
 
-def _data(site: SiteProfile, given: Data | None) -> Data:
-    data = given or site.data
+def _data(outline: JobOutline, site: SiteProfile, given: Data | None) -> Data:
+    pictures = outline.settings.get(Axis.CONTENT) == "images" or any(item.data == "images" for item in outline.features)
+    data = given or (PICTURES if pictures else site.data)
     if data is None:
         raise BuildError(
             f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"

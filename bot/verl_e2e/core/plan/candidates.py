@@ -8,7 +8,7 @@ from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant, variant
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.plan.draft import Draft, alone
-from verl_e2e.core.plan.job_models import job_on_model, shows
+from verl_e2e.core.plan.job_models import job_on_model, shows, unread
 from verl_e2e.core.plan.job_names import name_of
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
@@ -126,7 +126,9 @@ class JobMaker:
         level = Level.SAVE_RESUME if draft.level is None else draft.level
         variant = _variant(draft, level, _model_name(draft, level))
         job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
-        return job if isinstance(job, str) else _candidate(draft, job, None, demands)
+        if isinstance(job, str):
+            return job
+        return unread(job, draft.point[Axis.CONTENT], self.policy) or _candidate(draft, job, None, demands)
 
     def _larger(self, planned: JobOutline, demands: tuple[Demand, ...]) -> Candidate | str:
         """A planned job with the settings of these demands, or why there is none."""

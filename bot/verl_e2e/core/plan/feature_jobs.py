@@ -19,7 +19,7 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
     jobs = [_of_family(family, (tags & {*family.features}) | settings, policy) for family in touched]
     open_tags = tags - settings - {tag for family in touched for tag in _had(family, policy)}
     for family in policy.families:
-        had = open_tags & {*_had(family, policy)}
+        had = open_tags & {*_had(family, policy)} & {*_read(family, policy)}
         if family.checkpoint and had and family not in touched:
             jobs.append(_of_family(family, had | settings, policy))
             open_tags -= had
@@ -51,12 +51,18 @@ def _had(family: Family, policy: Policy) -> tuple[str, ...]:
     return tuple(tag for tag in family.features if facts.shows(tag))
 
 
+def _read(family: Family, policy: Policy) -> tuple[str, ...]:
+    """The features of a family whose data verl reads."""
+    unread = {feature.name for feature in policy.features if not feature.is_read_of(family.name)}
+    return tuple(tag for tag in family.features if tag not in unread)
+
+
 def _of_family(family: Family, tags: frozenset[str], policy: Policy) -> JobOutline:
     """A family's job: of its own features those asked for, all of them where the change does not tell."""
     own = frozenset(family.features)
     wanted = tags if tags & own else tags | own
     absent = wanted & (own - {*_had(family, policy)})
-    shown, unscripted = _split(wanted - absent, policy)
+    shown, unscripted = _split(wanted - absent, policy, family.name)
     lost = tuple(tag for tag in family.features if tag in absent)
     return JobOutline(_VARIANT, (_SMOKE,), family.checkpoint, family.name, shown, unscripted, absent=lost)
 
@@ -70,11 +76,12 @@ def _of_settings(tags: frozenset[str], policy: Policy) -> JobOutline:
     return JobOutline(_VARIANT, (_SMOKE,), checkpoint, features=shown, not_shown=unscripted)
 
 
-def _split(tags: frozenset[str], policy: Policy) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
+def _split(tags: frozenset[str], policy: Policy, family: str = "") -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
+    """The features that a run can show, and those that none can, of a family where one is named."""
     named = [feature for feature in policy.features if feature.name in tags]
-    return tuple(feature for feature in named if feature.script), tuple(
-        feature for feature in named if not feature.script
-    )
+    able = [bool(feature.script) and feature.is_read_of(family) for feature in named]
+    shown = tuple(feature for feature, can in zip(named, able, strict=True) if can)
+    return shown, tuple(feature for feature, can in zip(named, able, strict=True) if not can)
 
 
 _VARIANT = variants_of(Level.FEATURE)[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, WITHOUT_CRITIC, Level, Variant, variants_of
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import ModelWant, Want
+from verl_e2e.core.model.wants import ModelWant, Value, Want
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import job_of_model
@@ -30,6 +30,15 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     own = made.family if made else job.family
     families = (family for family in policy.families if family.name == model.family)
     return model.family in ("", job.family, own) or any(job.checkpoint == item.checkpoint for item in families)
+
+
+def unread(job: JobOutline, content: Value | None, policy: Policy) -> str:
+    """Why verl reads no data with such content for the job's model, a clause; empty where it does."""
+    made = job.checkpoint.synthetic if job.checkpoint else None
+    named = (family.name for family in policy.families if family.checkpoint == job.checkpoint)
+    family = job.family or (made.family if made else next(named, ""))
+    wanted = (feature for feature in policy.features if feature.data == content)
+    return next((feature.unread for feature in wanted if not feature.is_read_of(family)), "")
 
 
 def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:

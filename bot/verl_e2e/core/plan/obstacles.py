@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from verl_e2e.core.judge.criteria.features import TRACES, can_be_shown
+from verl_e2e.core.judge.criteria.features import can_be_shown
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
@@ -39,9 +39,16 @@ def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
 
 
 def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
-    """The features that verl has no script for, if no feature of the family (or none at all) can be shown."""
+    """The features that verl has no script for, if no feature of the family (or none at all) can be shown.
+
+    Nor is a feature an obstacle that verl reads no data for: no run of verl executes it, so a change cannot harm one.
+    """
     own = _own(job, policy)
-    lost = [feature for feature in job.not_shown if not job.family or feature.name in own]
+    lost = [
+        feature
+        for feature in job.not_shown
+        if not job.family or (feature.name in own and feature.is_read_of(job.family))
+    ]
     shown = [feature for feature in job.features if not job.family or feature.name in own]
     for feature in lost if not shown else ():
         reason = f"no script of verl shows {feature.name}: {feature.reason}"
@@ -92,14 +99,9 @@ def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
     for feature in job.features:
         if not can_be_shown(feature.name, feature.active_when):
             reason = f"neither the configuration nor the log of a run shows whether {feature.name} was active"
-            yield Obstacle(Missing.EVIDENCE, reason, _fix_of_evidence(feature.name))
+            key = f"`active_when:` of the feature {feature.name}"
+            fix = f"set {key} in the policy to what the configuration shows only with it"
+            yield Obstacle(Missing.EVIDENCE, reason, fix)
     if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
         reason = "it names no feature and no family, so nothing in a run could show it"
         yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
-
-
-def _fix_of_evidence(name: str) -> str:
-    """What a maintainer can do about a feature that no run shows."""
-    if name in TRACES:
-        return "no policy can change that yet, so a maintainer has to judge it and may override the level"
-    return f"set `active_when:` of the feature {name} in the policy to what the configuration shows only with it"

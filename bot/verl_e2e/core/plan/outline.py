@@ -130,7 +130,12 @@ class JobOutline:
         return (
             *(f"{feature.name}: {feature.limitation}" for feature in self.features if feature.limitation),
             *(f"neither configuration nor log of a run tells whether {name} was active" for name in unproven),
-            *(f"no script of verl shows {item.name}: {item.reason}" for item in self.not_shown),
+            *(
+                f"no script of verl shows {item.name}: {item.reason}"
+                if item.is_read_of(self.family)
+                else f"no run of verl shows {item.name} of {self.family}: {item.unread}"
+                for item in self.not_shown
+            ),
             *(f"{name} is not exercised: {model} does not have it" for name in self.absent),
         )
 

@@ -246,11 +246,21 @@ class Feature(DescribedDocument):
     """verl's own files that run it so."""
     limitation: str = ""
     """What a run leaves open, for the card."""
+    data: Literal["images", "audio"] | None = None
+    """What the data must hold; a job with `images` gets the runner's own pictures. Null: text is enough."""
+    read_of: tuple[Text, ...] | None = None
+    """The families of which verl reads such data; a job of another one runs without. Null: all of them."""
+    unread: Text = "verl reads no such data"
+    """Why verl reads none of the other families, for plan and card."""
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint alone, as jobs have it."""
         return self.model.checkpoint if self.model else None
+
+    def is_read_of(self, family: str) -> bool:
+        """Whether a run of the family can have what the feature needs in its data; true where no family is named."""
+        return self.read_of is None or not family or family in self.read_of
 
 
 class TimeLimits(DescribedDocument):

@@ -127,12 +127,14 @@ def _job_line(job: JobOutline) -> str:
 
 
 def _features_text(job: JobOutline) -> str:
-    """The features that the job switches on, by which script, and those of them that verl has no script for."""
+    """The features that the job switches on, by which script, and those that no run of verl can show."""
     script = "" if job.script == WRAPPER_SCRIPT else f", by {job.script}"
     shown = f", shows {_names(job.features)}" if job.features else ""
-    unscripted = f", no script of verl shows {_names(job.not_shown)}" if job.not_shown else ""
+    read = tuple(feature for feature in job.not_shown if feature.is_read_of(job.family))
+    unscripted = f", no script of verl shows {_names(read)}" if read else ""
+    without = "".join(f", without {item.name} ({item.unread})" for item in job.not_shown if item not in read)
     absent = f", its checkpoint has no {' and no '.join(job.absent)}" if job.absent else ""
-    return script + shown + unscripted + absent
+    return script + shown + unscripted + without + absent
 
 
 def _names(features: Iterable[Feature]) -> str:
