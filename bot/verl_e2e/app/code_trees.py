@@ -1,9 +1,10 @@
 """Trees whose functions can be looked into; what was read of a content is kept, as most of it is the same next time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from verl_e2e.core.reach.conditions.code_tree import CodeTree
 from verl_e2e.core.reach.conditions.flow import Flows, read_flows
+from verl_e2e.core.reach.entries import UseCondition
 from verl_e2e.core.reach.program import Program
 from verl_e2e.core.reach.walk import Reach
 from verl_e2e.ports import SourceTrees
@@ -15,8 +16,10 @@ _MOST_FLOWS, _MOST_CONTENTS = 256, 1_500
 class CodeTrees:
     """Reads the functions of files of one repository."""
 
-    def __init__(self, repository: SourceTrees) -> None:
+    def __init__(self, repository: SourceTrees, outside: Sequence[UseCondition] = ()) -> None:
         self._repository = repository
+        # The conditions of the other program's uses.
+        self._outside = outside
         self._known: dict[str, Flows | None] = {}
         self._contents: dict[str, bytes | None] = {}
 
@@ -28,7 +31,7 @@ class CodeTrees:
         def flows(path: str) -> Flows | None:
             return self._flows(files[path], imported) if path in files else None
 
-        return CodeTree(program, reach, flows)
+        return CodeTree(program, reach, flows, self._outside)
 
     def _flows(self, blob: str, imported: list[str]) -> Flows | None:
         flows = self._known.pop(blob) if blob in self._known else read_flows(self._content(blob, imported))

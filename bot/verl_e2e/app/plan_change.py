@@ -60,7 +60,7 @@ class Planner:
         self._uses = uses
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
-        self._code = CodeTrees(repository)
+        self._code = CodeTrees(repository, uses.conditions)
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._aside: dict[tuple[str, str], bool] = {}
 

@@ -13,7 +13,7 @@ from verl_e2e.core.reach.conditions.table import DEFAULT_OVERRIDES
 _PARALLEL = SIZES - {Axis.STEPS, Axis.SYNCS}
 # The parts of verl's configuration that a condition in the code under test may set: no path and no command is there.
 _OPEN_KEYS = re.compile(
-    r"actor_rollout_ref\.(model\.lora|actor\.(optim|megatron(\.override_(transformer|ddp)_config)?))\.\w{1,80}",
+    r"actor_rollout_ref\.(model\.lora|actor\.(optim|megatron(\.override_(transformer|ddp)_config|\.override_mcore_model_config\.moe_config)?))\.\w{1,80}",
     re.ASCII,
 )
 

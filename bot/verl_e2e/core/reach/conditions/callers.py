@@ -11,10 +11,10 @@ from itertools import islice
 
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, is_body, owner_of
 from verl_e2e.core.reach.conditions.flow import Flows, FunctionFlow, Place, inner_guards
-from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, text_of
+from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, formula, text_of
 from verl_e2e.core.reach.conditions.resolve import resolve
 from verl_e2e.core.reach.conditions.settings import Settings
-from verl_e2e.core.reach.conditions.table import SPECIAL_CLASSES
+from verl_e2e.core.reach.conditions.table import CALLERS, SPECIAL_CLASSES
 from verl_e2e.core.reach.program import Node
 
 _MOST_WAYS = 12
@@ -44,6 +44,7 @@ class Ways:
         self._known: dict[Node, Demands] = {}
         self._open: set[Node] = set()
         self._cycles = 0
+        self._of_uses: dict[str, list[Demands]] = {}
 
     def into(self, node: Node) -> tuple[Demand, ...]:
         """What every way into a function or a class demands."""
@@ -94,14 +95,15 @@ class Ways:
 
     def _of_sites(self, target: Node, name: str, depth: int) -> Demands | None:
         """What all places demand that name a symbol; itself it may name as well."""
-        if name in self._tree.used_outside:
+        outside = self._outside(name)
+        if any(not way for way in outside):
             return _NOTHING
         # A class that inherits from it names it as well, and has ways of its own.
         aside = {target, *self._tree.below(target)}
         naming = [node for node in self._tree.naming(name) if node not in aside]
         if len(naming) > _MOST_WAYS:
             return _NOTHING
-        ways: list[Demands | None] = []
+        ways: list[Demands | None] = [*outside]
         for node in naming:
             ways.extend(self._through(node, name, depth))
             if any(way is not None and not way for way in ways):
@@ -109,6 +111,16 @@ class Ways:
         if not ways and not self._tree.below(target):
             return _NOTHING
         return _shared(ways)
+
+    def _outside(self, name: str) -> list[Demands]:
+        """What the other program's uses of a name demand, one for each; nothing for one that is not known."""
+        if name not in self._tree.used_outside:
+            return []
+        if name not in self._of_uses:
+            conditions = self._tree.outside.get(name, [""])
+            tests = (formula(ast.parse(text or "True", mode="eval").body, {}) for text in conditions[:_MOST_PLACES])
+            self._of_uses[name] = [_demands_of(test, CALLERS) for test in tests]
+        return self._of_uses[name]
 
     def _through(self, node: Node, name: str, depth: int) -> Iterator[Demands | None]:
         """What the ways through one symbol demand, one for each place where it names the target.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from verl_e2e.core.reach.conditions.flow import Flows
+from verl_e2e.core.reach.entries import UseCondition
 from verl_e2e.core.reach.program import Node, Program
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.walk import Reach
@@ -11,13 +12,23 @@ from verl_e2e.core.reach.walk import Reach
 class CodeTree:
     """The program of one side of a change, what is reached in it, and the text of its files."""
 
-    def __init__(self, program: Program, reach: Reach, flows: Callable[[str], Flows | None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        reach: Reach,
+        flows: Callable[[str], Flows | None],
+        outside: Iterable[UseCondition] = (),
+    ) -> None:
         self.program = program
         self.reach = reach
         # The functions of a file by its path, None for one that cannot be read.
         self.flows = flows
         self._naming: dict[str, dict[Node, None]] | None = None
         self._below: dict[Node, list[Node]] | None = None
+        # What the other program's uses of a name demand, one expression for each place; empty for none.
+        self.outside: dict[str, list[str]] = {}
+        for use in outside:
+            self.outside.setdefault(use.name, []).append(use.condition)
         self.used_outside = frozenset(entry.attribute for entry in reach.entries if entry.attribute)
 
     def path_of(self, module: str) -> str:

@@ -112,6 +112,16 @@ class Flows:
             assert around.places is not None
         return self._found.get(symbol)
 
+    def every(self) -> Iterator[FunctionFlow]:
+        """Every function of the file, and first what belongs to none."""
+        done: set[str] = set()
+        while todo := [flow for symbol, flow in self._found.items() if symbol not in done]:
+            for flow in todo:
+                done.add(flow.symbol)
+                # Looking into it finds those inside it.
+                assert flow.places is not None
+                yield flow
+
     def inside(self, symbol: str) -> Iterator[FunctionFlow]:
         """A function and those inside it."""
         flow = self.get(symbol)

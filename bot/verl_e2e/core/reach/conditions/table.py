@@ -15,7 +15,12 @@ from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings
 
 _TRANSFORMER = "actor_rollout_ref.actor.megatron.override_transformer_config"
 _LORA = "actor_rollout_ref.model.lora"
+_FREEZE_ROUTER = "actor_rollout_ref.actor.megatron.override_mcore_model_config.moe_config.freeze_moe_router"
 _PEFT = "/peft/"
+# The name of the other program's files, whatever they are called.
+CALLERS = "callers/"
+# Functions of the other program that run only where a run saves and resumes.
+PARTS_OF_A_RUN = frozenset({"save_checkpoint", "load_checkpoint"})
 # Adapters that change what the model computes, so that what is done with them shows.
 AMPLIFIED: Mapping[Axis, Value] = MappingProxyType(
     {Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])}
@@ -111,7 +116,7 @@ def _rope(value: Value) -> Settings:
 _ROUTER = f"{DEFAULTS[Axis.ADAPTER_TARGETS]},router"
 _FSDP_NAMES = "use_megatron_fsdp _module_uses_fsdp uses_fsdp is_fsdp is_megatron_fsdp DTensor MegatronFSDP"
 _EXPERT_NAMES = "is_expert is_moe is_moe_layer is_expert_linear"
-_ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper peft_cls"
+_ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper"
 
 ROWS: tuple[Row, ...] = (
     _switch(f"{_FSDP_NAMES} FullyShardedDataParallel", Axis.FSDP, default=False),
@@ -181,6 +186,28 @@ ROWS: tuple[Row, ...] = (
     _lora("sequence_parallel_input_regather", (False, True)),
     _lora("freeze_vision_model", (True, False), under=_PEFT),
     _lora("freeze_vision_projection", (True, False), under=_PEFT),
+    # Of the other program's code around its calls, by verl's configuration; `None` where a setting needs more than
+    # itself, as a path or another package.
+    _row("save_checkpoint load_checkpoint", (False, ANY_RUN), (True, _axis(Axis.RESUME, value=True)), under=CALLERS),
+    _switch("merge", Axis.ADAPTER_MERGE, default=False, under=CALLERS),
+    _row("rank", (4, _axis(Axis.ADAPTER, "lora")), (0, _axis(Axis.ADAPTER, "none")), under=CALLERS),
+    _row("peft_cls", (True, _axis(Axis.ADAPTER, "lora")), (None, _axis(Axis.ADAPTER, "none"))),
+    _row("base_sync_done", (True, _axis(Axis.SYNCS, 2)), (False, ANY_RUN), under=CALLERS),
+    _switch("param_offload _is_offload_param", Axis.OFFLOAD, default=False, under=CALLERS),
+    _switch("use_remove_padding", Axis.PACKING, default=False, under=CALLERS),
+    _row("is_value_model forward_only", (True, ANY_RUN), (False, ANY_RUN), under=CALLERS),
+    _row("provider bridge", (True, ANY_RUN), (None, None), under=CALLERS),
+    _row("should_save_hf_model should_load_hf_model", (True, ANY_RUN), (False, None), under=CALLERS),
+    _row("should_save_model should_save_optimizer should_save_extra", (True, ANY_RUN), (False, None), under=CALLERS),
+    _row("should_load_model should_load_optimizer should_load_extra", (True, ANY_RUN), (False, None), under=CALLERS),
+    _row("use_dist_checkpointing vanilla_bridge vanilla_mbridge", (False, ANY_RUN), (True, None), under=CALLERS),
+    _row("_qat_enabled enable_routing_replay", (False, ANY_RUN), (True, None), under=CALLERS),
+    _row(
+        "freeze_moe_router",
+        (False, Settings(overrides={_FREEZE_ROUTER: False})),
+        (True, Settings(overrides={_FREEZE_ROUTER: True}, features=frozenset({"moe"}))),
+        under=CALLERS,
+    ),
     # Of a feature of the model.
     _has(_EXPERT_NAMES, "moe"),
     _counts("num_moe_experts num_experts n_routed_experts", "moe"),
