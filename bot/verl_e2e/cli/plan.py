@@ -43,8 +43,11 @@ def _plan_request(
     cache: Path | None,
     megatron_lm: Path | None = None,
 ) -> "PlanRequest":
+    """What the options ask for; this process plans, and so it seldom looks for cycles."""
+    from verl_e2e.wiring.collector import collect_seldom
     from verl_e2e.wiring.planning import PlanRequest
 
+    collect_seldom()
     return PlanRequest(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
 
 

@@ -11,13 +11,13 @@ Errors:
 Besides, `LimitError` for what would take more than is read.
 """
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.errors import LimitError, UserError
+from verl_e2e.git.kept import MAX_ENTRIES, KeptContents, KeptListings, Listing
 from verl_e2e.git.output import (
     SIZES,
     SUBMODULE_MODE,
@@ -33,9 +33,7 @@ from verl_e2e.git.output import (
 from verl_e2e.git.program import Finished, Git, Limits, Stop
 
 # What is read of a repository at all, see `Limits` for the sizes of contents.
-MAX_ENTRIES = 200_000
 MAX_PATHS = 20_000
-MAX_PATH_BYTES = 4096
 _STATUSES = {
     "A": PathStatus.ADDED,
     "M": PathStatus.MODIFIED,
@@ -76,7 +74,7 @@ class GitFailedError(GitError):
 
 
 class GitRepository:
-    """A checkout or a bare git directory, by its path. Reads only; remembers which full SHAs it has seen.
+    """A checkout or a bare git directory, by its path. Reads only; remembers some of what it has read.
 
     Of `environ` PATH is used; `limits` and `own_session` are those of `Git`.
     """
@@ -94,6 +92,8 @@ class GitRepository:
         work_tree = None if git_dir == self.path else self.path
         self.git = Git(git_dir, work_tree, environ or {}, limits, own_session)
         self._commits: set[str] = set()
+        self._listings = KeptListings()
+        self._contents = KeptContents()
         finished = self._try("rev-parse", "--git-dir")
         if not finished.ok:
             raise NotARepositoryError(f"{self.path} is not a usable git repository ({finished.error}); {_NAME_ANOTHER}")
@@ -150,8 +150,13 @@ class GitRepository:
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         """The content of a file at a commit; None when there is no file of that name, or it is larger than is read."""
-        found = self._entry(revision, path)
-        return None if found is None or found.kind != "blob" else self.read_objects([found.id])[found.id]
+        listing = self._listings.get(self.resolve(revision))
+        if listing is not None and path and not path.endswith("/"):
+            blob = listing.files.get(path) or listing.link_target(path)
+        else:
+            found = self._entry(revision, path)
+            blob = None if found is None or found.kind != "blob" else found.id
+        return None if blob is None else self.read_objects([blob])[blob]
 
     def submodule_commit(self, revision: str, path: str) -> str | None:
         """The commit that a submodule path points at, None when the path is not a submodule at that commit."""
@@ -164,38 +169,48 @@ class GitRepository:
         rows = (line.split() for line in output.decode("ascii").splitlines())
         return tuple((row[0], row[1]) for row in rows if len(row) > 1)
 
-    def tree(self, revision: str, under: str = "") -> dict[str, str]:
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
         """The plain files at a commit below a folder, each with the id of its content; `links` has the others."""
-        return {entry.path: entry.id for entry in self.entries(revision, under) if entry.mode.startswith("100")}
+        listing = self._listing(revision)
+        return listing.below(under) if under.strip("/") else listing.files
 
-    def links(self, revision: str) -> dict[str, str]:
+    def links(self, revision: str) -> Mapping[str, str]:
         """The symbolic links of a commit, each with the id of its content, and the submodules with `commit SHA`."""
-        others = (entry for entry in self.entries(revision) if not entry.mode.startswith("100"))
-        return {entry.path: f"commit {entry.id}" if entry.kind == "commit" else entry.id for entry in others}
+        return self._listing(revision).links
 
-    def entries(self, revision: str, under: str = "") -> Iterator[TreeEntry]:
-        """The files, symbolic links and submodules at a commit below a folder."""
-        arguments = ("ls-tree", "-r", "-z", "--full-tree", self.resolve(revision))
-        output = self._run(*arguments, *(("--", _literal(under)) if under.strip("/") else ()))
+    def entries(self, revision: str) -> Iterator[TreeEntry]:
+        """The files, symbolic links and submodules at a commit."""
+        output = self._run("ls-tree", "-r", "-z", "--full-tree", self.resolve(revision))
         if output.count(b"\0") > MAX_ENTRIES:
             raise LimitError("the number of files", f"{MAX_ENTRIES:,}")
-        for entry in tree_entries(output):
-            if len(os.fsencode(entry.path)) > MAX_PATH_BYTES:
-                raise LimitError("the length of a path", f"{MAX_PATH_BYTES:,} bytes")
-            yield entry
+        return tree_entries(output)
 
     def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
         """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""
-        if not ids:
-            return {}
-        stdin = id_lines(self.readable(self.sizes(ids)))
-        finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * self.git.limits.read_bytes)
-        found = dict(blob_contents(finished.output))
+        kept = self.kept_sizes(ids)
+        missing = [object_id for object_id in ids if object_id not in kept]
+        sizes = {**kept, **self.sizes(missing)}
+        found = self.read_sized({object_id: sizes[object_id] for object_id in ids if object_id in sizes})
         return {object_id: found.get(object_id) for object_id in ids}
+
+    def read_sized(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+        """Of contents with these sizes those that may be read, in one go; None for one that cannot be read."""
+        wanted = self.readable(sizes)
+        found = self._contents.get(wanted)
+        if stdin := id_lines(object_id for object_id in wanted if object_id not in found):
+            finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * self.git.limits.read_bytes)
+            came = dict(blob_contents(finished.output))
+            self._contents.put(came)
+            found |= came
+        return {object_id: found.get(object_id) for object_id in wanted}
+
+    def kept_sizes(self, ids: Collection[str]) -> dict[str, int]:
+        """The bytes of those contents that were read before and are remembered."""
+        return {object_id: len(content) for object_id, content in self._contents.get(ids).items()}
 
     def sizes(self, ids: Collection[str]) -> dict[str, int]:
         """The unpacked bytes of those objects that are here."""
-        return object_sizes(self._try(*SIZES, stdin=id_lines(dict.fromkeys(ids))).output)
+        return object_sizes(self._try(*SIZES, stdin=id_lines(dict.fromkeys(ids))).output) if ids else {}
 
     def readable(self, sizes: Mapping[str, int]) -> list[str]:
         """Of contents with these sizes those that may be read: no large one, and not too much in all."""
@@ -226,6 +241,10 @@ class GitRepository:
         """Where the repository keeps its objects; a linked worktree has them in the repository that it belongs to."""
         output = self._run("rev-parse", "--path-format=absolute", "--git-path", "objects")
         return Path(output.decode("utf-8", "surrogateescape").removesuffix("\n"))
+
+    def _listing(self, revision: str) -> Listing:
+        sha = self.resolve(revision)
+        return self._listings.get(sha) or self._listings.put(sha, Listing.of(self.entries(sha)))
 
     def _entry(self, revision: str, path: str) -> TreeEntry | None:
         """What is at exactly this path at a commit."""

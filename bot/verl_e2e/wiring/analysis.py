@@ -30,6 +30,7 @@ from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
 from verl_e2e.ports import ForgeError
+from verl_e2e.wiring.collector import collect_seldom
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "verl_e2e.wiring.analysis:child"
@@ -152,6 +153,7 @@ class LimitedAnalysis:
 
 def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[object], Any]) -> object:
     """What a child process does: one question of `LimitedAnalysis`, by its name."""
+    collect_seldom()
     place, values = argument
     match name:
         case "unpack":

@@ -129,25 +129,26 @@ class MirrorTrees:
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id, fetched in one go where they are not here; None for what cannot be had."""
-        sizes = self._reading(lambda _: self._sizes(ids))
-        found = self._reading(lambda repository: _whole(repository.read_objects(repository.readable(sizes))))
+        sizes = self._reading(lambda repository: self._sizes(repository, ids))
+        found = self._reading(lambda repository: _whole(repository.read_sized(sizes)))
         return {object_id: found.get(object_id) for object_id in ids}
 
-    def _sizes(self, ids: Collection[str]) -> Mapping[str, int]:
+    def _sizes(self, repository: GitRepository, ids: Collection[str]) -> Mapping[str, int]:
         """The sizes of contents, all of them fetched that can be."""
-        known = self._clone.sizes(ids)
+        kept = repository.kept_sizes(ids)
+        known = kept | self._clone.sizes([object_id for object_id in ids if object_id not in kept])
         missing = set(ids) - known.keys() - self._absent
-        if not missing:
-            return known
-        self._absent |= self._clone.bring_contents(missing)
-        return known | self._clone.sizes(missing)
+        if missing:
+            self._absent |= self._clone.bring_contents(missing)
+            known |= self._clone.sizes(missing)
+        return {object_id: known[object_id] for object_id in ids if object_id in known}
 
     def _comparable(self, ids: Collection[str]) -> bool:
         """Whether all these contents may be read, so that renames can be found by them."""
         if len(ids) > _MAX_COMPARED:
             return False
         try:
-            sizes = self._reading(lambda _: self._sizes(ids))
+            sizes = self._reading(lambda repository: self._sizes(repository, ids))
         except TooMuchError:
             return False
         return len(self._reading(lambda repository: repository.readable(sizes))) == len(ids)
