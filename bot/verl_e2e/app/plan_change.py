@@ -147,13 +147,18 @@ class Planner:
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]])
         try:
-            followed = Reach(program, self._uses.entries)
+            followed = self._followed_before(program) or Reach(program, self._uses.entries)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
         unread = tuple(
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
+
+    def _followed_before(self, program: Program) -> Reach | None:
+        """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
+        whole = (tree.reach for tree in reversed(self._trees.values()) if tree.unread != (_TOO_DEEP,))
+        return next((reach for known in whole if (reach := known.in_program(program)) is not None), None)
 
     def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
         """The changed names of which no content tells what they do."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from verl_e2e.core.reach.effects import Sides
 from verl_e2e.core.reach.entries import CallSite, Uses
+from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.program import Node, Program
 from verl_e2e.core.reach.summary import parse
 from verl_e2e.core.reach.walk import Entry
@@ -137,7 +138,7 @@ class _Sources:
 
 def _definition(tree: ast.Module, symbol: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     owner, _, name = symbol.rpartition(".")
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if owner and isinstance(node, ast.ClassDef) and node.name == owner:
             inside = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
             return next((item for item in inside if item.name == name), None)

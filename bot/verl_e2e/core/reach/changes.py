@@ -161,14 +161,13 @@ def _same_texts(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -
 
 def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], _Definition]:
     found: dict[tuple[str, bytes], _Definition] = {}
-    doubled: set[str] = set()
-    for node in body:
-        if isinstance(node, _Definition):
+    definitions = [node for node in body if isinstance(node, _Definition)]
+    counts = Counter(node.name for node in definitions)
+    for node in definitions:
+        if counts[node.name] == 1:
             first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-            key = (node.name, b"\n".join(lines[first - 1 : node.end_lineno]))
-            doubled.update({node.name} if any(name == node.name for name, _ in found) else ())
-            found[key] = node
-    return {key: node for key, node in found.items() if key[0] not in doubled}
+            found[node.name, b"\n".join(lines[first - 1 : node.end_lineno])] = node
+    return found
 
 
 class _Side:

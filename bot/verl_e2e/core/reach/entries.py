@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.summary import parse
 from verl_e2e.core.reach.walk import Entry
@@ -117,7 +118,7 @@ def _read(path: str, source: bytes) -> _File | None:
     attributes: list[tuple[str, str, int]] = []
     calls: list[CallSite] = []
     methods: list[tuple[str, CallSite]] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Attribute):
             attributes.append((_last(node.value), node.attr, node.lineno))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

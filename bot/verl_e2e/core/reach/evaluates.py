@@ -2,8 +2,9 @@
 
 import ast
 import builtins
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
+from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.normal import Frozen, freeze
 from verl_e2e.core.reach.syntax import dotted
 
@@ -46,7 +47,7 @@ _FACTORIES = frozenset({"list", "dict", "set", "tuple"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def is_immutable(node: ast.expr, constants: frozenset[str] = frozenset()) -> bool:
+def is_immutable(node: ast.expr, constants: Container[str] = frozenset()) -> bool:
     """Whether an expression is a constant, the name of one, a negative number, or a tuple of these."""
     match node:
         case ast.Constant():
@@ -62,7 +63,7 @@ def is_immutable(node: ast.expr, constants: frozenset[str] = frozenset()) -> boo
 
 
 def is_literal(
-    node: ast.expr, constants: frozenset[str] = frozenset(), containers: frozenset[str] = frozenset()
+    node: ast.expr, constants: Container[str] = frozenset(), containers: frozenset[str] = frozenset()
 ) -> bool:
     """Whether an expression is made of constants alone; what is hashed in it can be hashed.
 
@@ -113,7 +114,7 @@ class Annotations:
         if has_future_annotations(tree):
             return
         for annotation in _evaluated(tree.body):
-            parts = list(ast.walk(annotation))
+            parts = list(walk(annotation))
             if all(isinstance(part, _PURE) for part in parts):
                 self._known.update(freeze(part) for part in parts if isinstance(part, ast.expr))
 
@@ -192,7 +193,7 @@ def has_future_annotations(tree: ast.Module) -> bool:
 def names_in(nodes: list[ast.expr]) -> Iterator[str]:
     """The names that expressions read."""
     for node in nodes:
-        yield from (item.id for item in ast.walk(node) if isinstance(item, ast.Name))
+        yield from (item.id for item in walk(node) if isinstance(item, ast.Name))
 
 
 def has_builtin_decorators(node: _Function) -> bool:

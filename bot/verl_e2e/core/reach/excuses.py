@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach.code_lines import Function
+from verl_e2e.core.reach.nodes import children, walk
 from verl_e2e.core.reach.normal import is_log_call
 from verl_e2e.core.reach.syntax import dotted
 
@@ -31,6 +32,9 @@ _CONTROL = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "S
 _ASKED_BY_PYTHON = ("__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__anext__")
 
 
+_CATCHING = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
+
+
 def of_statement(node: ast.stmt) -> Excuse | None:
     """What excuses a statement by itself, None for one that a run must execute."""
     match node:
@@ -46,7 +50,7 @@ def of_statement(node: ast.stmt) -> Excuse | None:
 
 def _arguments_do_nothing(call: ast.Call) -> bool:
     """Whether building a message only reads."""
-    return all(_only_reads(part) for argument in (*call.args, *call.keywords) for part in ast.walk(argument))
+    return all(_only_reads(part) for argument in (*call.args, *call.keywords) for part in walk(argument))
 
 
 def _only_reads(node: ast.AST) -> bool:
@@ -133,14 +137,19 @@ def errors_caught(node: ast.AST) -> frozenset[str]:
 
 def own_errors_caught(tree: ast.Module) -> frozenset[str]:
     """The errors that are not Python's own and that some place of a file catches and goes on."""
-    found = frozenset[str]().union(*(errors_caught(node) for node in ast.walk(tree)))
+    found = frozenset[str]().union(*map(errors_caught, _catching(tree)))
     return frozenset(name for name in found if not hasattr(builtins, name))
+
+
+def _catching(tree: ast.Module) -> list[ast.AST]:
+    """The statements that may catch an error."""
+    return [node for node in walk(tree) if isinstance(node, _CATCHING)]
 
 
 def caught_by_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
     """By the name of a function: the errors after which a caller in the file, or Python for some methods, goes on."""
     found = dict.fromkeys(_ASKED_BY_PYTHON, frozenset({"BaseException"}))
-    for node in ast.walk(tree):
+    for node in _catching(tree):
         caught = errors_caught(node)
         body = getattr(node, "body", ()) if caught else ()
         for call in (item for statement in body for item in own_nodes(statement) if isinstance(item, ast.Call)):
@@ -184,4 +193,4 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         here = todo.pop()
         yield here
         if not isinstance(here, Function | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(here))
+            todo.extend(children(here))

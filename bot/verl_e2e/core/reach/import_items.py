@@ -17,7 +17,8 @@ from verl_e2e.core.reach.evaluates import (
     is_plain_field,
     names_in,
 )
-from verl_e2e.core.reach.normal import Frozen, bound_names, freeze
+from verl_e2e.core.reach.nodes import children, walk
+from verl_e2e.core.reach.normal import Frozen, all_bound_names, bound_names, freeze
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 
@@ -74,22 +75,44 @@ def deferred(node: _Function) -> Frozen:
     return (type(node).__name__, names, *(freeze(part) for part in parts))
 
 
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """The names whose line is above another one."""
+
+    lines: Mapping[str, int]
+    line: int
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.lines.get(name, self.line) < self.line
+
+
 class ImportedCode:
     """The import-time code of one version; nodes that have a token are the same on the other side."""
 
     def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
         self.tree = tree
         self.tokens = tokens
+        # Besides the tokens what stands for each function whose statement was read.
+        self._outlines = dict(tokens)
+
+    def skeleton(self, node: ast.AST) -> Frozen:
+        """A statement without the bodies of the functions in it."""
+        if id(node) in self.tokens:
+            return self.tokens[id(node)]
+        for inner in walk(node):
+            if isinstance(inner, _Function) and id(inner) not in self._outlines:
+                self._outlines[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
+        return freeze(node, self._outlines)
 
     @cached_property
     def bound(self) -> Counter[str]:
         """How often each name is bound, anywhere in the file."""
-        return Counter(name for node in ast.walk(self.tree) for name in bound_names(node))
+        return Counter(all_bound_names(walk(self.tree)))
 
     @cached_property
     def mentioned(self) -> frozenset[str]:
         """Every name, attribute and short text of the file that could stand for a name."""
-        return frozenset(_mentions(ast.walk(self.tree)))
+        return frozenset(_mentions(walk(self.tree)))
 
     @cached_property
     def evaluated(self) -> frozenset[str]:
@@ -130,9 +153,12 @@ class ImportedCode:
 
     def is_literal(self, node: ast.expr, line: int) -> bool:
         """Whether an expression at a line is made of constants, of names of constants, and of builtin containers."""
-        known = frozenset(name for name, bound in self._constants.items() if bound < line)
-        builtin = frozenset(name for name in CONTAINERS if not self.bound[name])
-        return is_literal(node, known, builtin)
+        return is_literal(node, _Above(self._constants, line), self._containers)
+
+    @cached_property
+    def _containers(self) -> frozenset[str]:
+        """The builtin containers that the file does not bind again."""
+        return frozenset(name for name in CONTAINERS if not self.bound[name])
 
     @cached_property
     def annotations(self) -> Annotations:
@@ -164,7 +190,7 @@ def _import_time_nodes(tree: ast.Module) -> Iterator[ast.AST]:
         elif isinstance(node, ast.AnnAssign):
             todo.extend(filter(None, (node.target, node.value)))
         else:
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +209,7 @@ class ItemReader:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     yield self._function(node, side)
                 case ast.ClassDef():
-                    yield Item(node.name, node.lineno, _skeleton(node, side.tokens), node=node)
+                    yield Item(node.name, node.lineno, side.skeleton(node), node=node)
                 case ast.Import() | ast.ImportFrom():
                     yield from _units(node)
                 case _:
@@ -191,7 +217,7 @@ class ItemReader:
 
     def _function(self, node: _Function, side: ImportedCode) -> Item:
         if not all(dotted(item).rpartition(".")[2] in PLAIN_DECORATORS for item in node.decorator_list):
-            return Item(node.name, node.lineno, ("def", _skeleton(node, side.tokens), deferred(node)))
+            return Item(node.name, node.lineno, ("def", side.skeleton(node), deferred(node)))
         defaults = [
             default for default in (*node.args.defaults, *node.args.kw_defaults) if default and not is_literal(default)
         ]
@@ -206,7 +232,7 @@ class ItemReader:
         return self.known.evaluates(annotation) and side.is_bound_at(names_in([annotation]), line)
 
     def _assignment(self, node: ast.stmt, side: ImportedCode, *, in_class: bool) -> Item:
-        frozen = _skeleton(node, side.tokens)
+        frozen = side.skeleton(node)
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 light = is_public_list(node) or side.is_literal(value, node.lineno)
@@ -218,17 +244,6 @@ class ItemReader:
                 return Item(name, node.lineno, frozen, light=light, is_field=in_class, has_default=value is not None)
             case _:
                 return Item(BODY, getattr(node, "lineno", 1), frozen)
-
-
-def _skeleton(node: ast.AST, tokens: Mapping[int, Frozen]) -> Frozen:
-    """A statement without the bodies of the functions in it."""
-    if id(node) in tokens:
-        return tokens[id(node)]
-    found = dict(tokens)
-    for inner in ast.walk(node):
-        if isinstance(inner, _Function) and id(inner) not in found:
-            found[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
-    return freeze(node, found)
 
 
 def _evaluated_parts(node: _Function) -> Iterator[Frozen]:
@@ -258,5 +273,5 @@ def _is_special(annotation: ast.expr) -> bool:
     """Whether a class attribute's annotation tells a dataclass more than a type."""
     special = {"ClassVar", "InitVar", "KW_ONLY"}
     return any(
-        dotted(node).rpartition(".")[2] in special for node in ast.walk(annotation) if isinstance(node, ast.expr)
-    ) or (any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in ast.walk(annotation)))
+        dotted(node).rpartition(".")[2] in special for node in walk(annotation) if isinstance(node, ast.expr)
+    ) or (any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in walk(annotation)))

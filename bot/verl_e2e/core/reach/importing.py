@@ -103,8 +103,9 @@ class _Comparison:
         found: list[Differing] = []
         if [_outline(own) for own in ours] != [_outline(entry) for entry in theirs]:
             had, has = Counter(_outline(own) for own in ours), Counter(_outline(entry) for entry in theirs)
-            only = [entry for entry in theirs if _outline(entry) in has - had] + [
-                own for own in ours if _outline(own) in had - has
+            came, gone = has - had, had - has
+            only = [entry for entry in theirs if _outline(entry) in came] + [
+                own for own in ours if _outline(own) in gone
             ]
             found = [Differing(entry.name, entry.line) for entry in only] or [Differing(BODY, 1)]
         classes = {own.name: own for own in ours if own.node is not None}

@@ -18,10 +18,11 @@ equal in both versions: an attribute may be a property, so reading it is never a
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 
 _LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
@@ -72,20 +73,21 @@ class _Facts:
     """What one version binds, and what it mentions."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.bound: Counter[str] = Counter()
         self.mentioned: set[str] = set()
-        for node in ast.walk(tree):
-            self.bound.update(bound_names(node))
+        nodes = walk(tree)
+        bound = list(all_bound_names(nodes))
+        for node in nodes:
             if isinstance(node, ast.Name):
                 self.mentioned.add(node.id)
             elif isinstance(node, ast.Attribute):
                 self.mentioned.add(node.attr)
                 if not isinstance(node.ctx, ast.Load):
-                    self.bound[node.attr] += 1
+                    bound.append(node.attr)
             elif isinstance(node, ast.alias):
                 self.mentioned.add(node.name.rpartition(".")[2])
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 self.mentioned.add(node.value)
+        self.bound: Counter[str] = Counter(bound)
         future = any(
             isinstance(node, ast.ImportFrom)
             and node.module == "__future__"
@@ -96,6 +98,23 @@ class _Facts:
         once = frozenset(name for name, count in self.bound.items() if count == 1 and not self.bound["*"])
         self.type_checking = frozenset(_type_checking_names(tree, once, stored="TYPE_CHECKING" in self.bound))
         self.loggers = frozenset(_loggers(tree, once))
+
+
+# By far the most nodes, and they bind nothing: the others are looked at by `bound_names`.
+_UNBINDING = frozenset(
+    {ast.Load, ast.Store, ast.Attribute, ast.Call, ast.Constant, ast.Expr, ast.Assign, ast.keyword, ast.arguments}
+    | {ast.Return, ast.If, ast.Subscript, ast.Compare, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List}
+)
+
+
+def all_bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that nodes bind, each as often as it is bound."""
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                yield node.id
+        elif type(node) not in _UNBINDING:
+            yield from bound_names(node)
 
 
 def bound_names(node: ast.AST) -> Iterator[str]:

@@ -7,6 +7,7 @@ from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach.blocks import Block, begins, blocks_of
 from verl_e2e.core.reach.code_lines import first_line
 from verl_e2e.core.reach.marks import Scope
+from verl_e2e.core.reach.nodes import walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -18,7 +19,7 @@ class UnnamedHead(ast.Pass):
 def lambdas_of(part: object) -> Iterator[ast.Lambda]:
     """The lambdas in a part of a statement, without those in functions that it defines."""
     if isinstance(part, ast.AST):
-        for node in ast.walk(part):
+        for node in walk(part):
             if isinstance(node, ast.Lambda):
                 yield node
 

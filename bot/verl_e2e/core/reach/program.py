@@ -1,12 +1,14 @@
 """A tree of modules in which names can be looked up: imports, re-exports, packages over several roots."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
+from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, without_lines
 
 _MOST_REEXPORTS = 12
+# Among the modules that were asked for: all of them, one after the other. No module has this name.
+EVERY_MODULE = "*"
 
 
 class Node(NamedTuple):
@@ -30,15 +32,20 @@ class Found:
 class ModuleView:
     """One module with its names in a table."""
 
-    __slots__ = ("by_scope", "imports", "lazy", "name", "package", "stars", "symbols")
+    __slots__ = ("by_scope", "imports", "lazy", "methods", "name", "package", "stars", "symbols")
 
     def __init__(self, name: str, summary: Summary, *, package: bool) -> None:
         self.name = name
         self.package = package
         self.lazy = dict(summary.lazy)
         self.symbols: dict[str, Symbol] = {}
+        # By the name of a class its methods and what they are called in `symbols`, in that order.
+        self.methods: dict[str, dict[str, str]] = {}
         for symbol in summary.symbols:
             self.symbols[symbol.name] = symbol
+            owner, _, method = symbol.name.partition(".")
+            if method:
+                self.methods.setdefault(owner, {})[method] = symbol.name
         self.imports: dict[str, Import] = {}
         self.by_scope: dict[str, list[Import]] = {}
         self.stars: list[Import] = []
@@ -86,9 +93,38 @@ class Program:
         self._views: dict[str, ModuleView] = {}
         self._names: dict[tuple[str, str], Found | None] = {}
         self._packages = {outer for name in paths for outer in _outer_packages(name)}
+        # The modules whose presence or content was asked for.
+        self._asked: set[str] = set()
 
     def __contains__(self, module: str) -> bool:
+        self._asked.add(module)
         return module in self.paths or module in self._packages
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The modules that anything asked for so far depends on, those that are not there included."""
+        return frozenset(self._asked.union(self._views))
+
+    def all_views(self) -> Iterator[ModuleView]:
+        """Every module of the tree."""
+        # Whether another module comes or goes matters from here on.
+        self._asked.add(EVERY_MODULE)
+        return (view for module in self.paths if (view := self.view(module)) is not None)
+
+    def answers_like(self, other: "Program", asked: Collection[str]) -> bool:
+        """Whether this program holds the same as another one in all modules of `asked`, but for line numbers."""
+        if EVERY_MODULE in asked and list(self.paths) != list(other.paths):
+            return False
+        return all((name in self) == (name in other) and self._is_like(other, name) for name in asked)
+
+    def _is_like(self, other: "Program", module: str) -> bool:
+        path, theirs = self.paths.get(module), other.paths.get(module)
+        if path is None or theirs is None:
+            return path is theirs
+        if path.endswith("__init__.py") != theirs.endswith("__init__.py"):
+            return False
+        summary, before = self._load(path), other._load(theirs)
+        return summary is before or without_lines(summary) == without_lines(before)
 
     def view(self, module: str) -> ModuleView | None:
         """A module's table; None for a namespace package, which has no file, and for a foreign module."""
@@ -96,6 +132,7 @@ class Program:
         if found is None:
             path = self.paths.get(module)
             if path is None:
+                self._asked.add(module)
                 return None
             found = ModuleView(module, self._load(path), package=path.endswith("__init__.py"))
             self._views[module] = found

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.normal import Common
 from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, parse
 from verl_e2e.core.reach.syntax import (
@@ -112,7 +113,7 @@ class _Reader:
                     self._expression(test, body)
                     todo.extend((*node.body, *node.orelse))
                 case _:
-                    todo.extend(ast.iter_child_nodes(node))
+                    todo.extend(children(node))
 
     def _variable(self, node: ast.stmt, body: _Scope) -> None:
         names = assigned_names(node)
@@ -203,7 +204,7 @@ class _Reader:
             case _:
                 if locals_count:
                     _note_type(node, scope)
-                for child in ast.iter_child_nodes(node):
+                for child in children(node):
                     self._walk(child, scope, locals_count=locals_count)
 
     def _nested(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
@@ -258,7 +259,7 @@ class _Reader:
                 if attribute.isidentifier():
                     scope.refs.setdefault(f"?.{attribute}")
             case _:
-                for child in ast.iter_child_nodes(node):
+                for child in children(node):
                     self._walk(child, scope)
 
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from verl_e2e.core.reach import excuses
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.marks import Mark
+from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.normal import bound_names
 
 _Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -56,7 +57,7 @@ class Readers:
         self._names: dict[str, _Lines] = {}
         self._attributes: dict[str, _Lines] = {}
         self._methods: dict[str, _Lines] = {}
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, _Node) and (symbol := code.name(node)):
                 self._read(node, symbol, code.lines(node))
 
@@ -76,7 +77,7 @@ class Readers:
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         inside = [item for statement in body for item in excuses.own_nodes(statement)]
         shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
-        own = {name for item in (*inside, *ast.walk(node.args)) for name in bound_names(item)} - shared
+        own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
         self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
         for item in inside:
             match item:

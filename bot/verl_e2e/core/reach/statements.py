@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from verl_e2e.core.reach.nodes import walk
+
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _LONGEST_TEXT = 200
 
@@ -132,7 +134,7 @@ def words_of(statements: Iterable[Statement]) -> tuple[frozenset[str], ...]:
 
 
 def _words_of(root: ast.AST) -> Iterator[str]:
-    for node in ast.walk(root):
+    for node in walk(root):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 yield name

@@ -12,7 +12,7 @@ A reference is a dotted text. Its first part says how it is looked up:
 
 import ast
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.reach.source_limits import beyond_limits
 
@@ -69,6 +69,12 @@ class Summary:
     imports: tuple[Import, ...]
     problem: str = ""
     lazy: tuple[tuple[str, str], ...] = ()
+
+
+def without_lines(summary: Summary) -> Summary:
+    """The summary with each line as 0: equal for files that refer to the same from the same symbols."""
+    symbols = tuple(replace(symbol, line=0) for symbol in summary.symbols)
+    return replace(summary, symbols=symbols, imports=tuple(replace(item, line=0) for item in summary.imports))
 
 
 def encoding_of(source: bytes | None) -> str:

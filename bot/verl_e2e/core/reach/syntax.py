@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from verl_e2e.core.reach.nodes import walk
+
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 _LAZY = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _REGISTERING = frozenset({"impl", "register"})
@@ -41,7 +43,7 @@ def assigned_names(node: ast.stmt) -> tuple[str, ...]:
 
 def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Names and modules of tables such as `{"Name": "package.module"}` or `{"Name": (".module", "Name")}`."""
-    for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+    for table in (node for node in walk(tree) if isinstance(node, ast.Dict)):
         for key, value in zip(table.keys, table.values, strict=True):
             first = value.elts[0] if isinstance(value, ast.Tuple | ast.List) and value.elts else value
             match key, first:
@@ -94,7 +96,7 @@ def local_names(node: ast.AST) -> set[str]:
     """The names that a function assigns itself."""
     return {
         item.id if isinstance(item, ast.Name) else item.name or ""
-        for item in ast.walk(node)
+        for item in walk(node)
         if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)) or isinstance(item, ast.ExceptHandler)
     } - {""}
 

@@ -1,8 +1,10 @@
 """Following references from entry points: what can run, how it was reached, and how sure that is."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from verl_e2e.core.reach.program import Node, Program
 from verl_e2e.core.reach.summary import BODY
@@ -12,6 +14,8 @@ _PASSIVE_BASES = frozenset(
     {"object", "ABC", "Generic", "Protocol", "Enum", "IntEnum", "StrEnum", "NamedTuple", "TypedDict", "dict", "list"}
     | {"str", "int", "Exception", "ValueError", "RuntimeError", "tuple", "set"}
 )
+
+_NO_METHODS: Mapping[str, str] = MappingProxyType({})
 
 # How many steps back a symbol still counts as what another one does.
 _NEAR = 3
@@ -73,6 +77,15 @@ class Reach:
             if not entry.module and entry.attribute:
                 self._call(entry.attribute, entry)
         self._drain()
+        self._rests_on = program.asked
+
+    def in_program(self, program: Program) -> "Reach | None":
+        """The same for another program in which nothing differs that was asked for here; None where something does."""
+        if not program.answers_like(self._program, self._rests_on):
+            return None
+        same = copy(self)
+        same._program = program
+        return same
 
     def chain(self, node: Node) -> tuple[Step, ...]:
         """The steps from an entry to a node, outermost first; empty for a node that is not reached."""
@@ -94,10 +107,8 @@ class Reach:
             self._methods = {}
             for cls in self.live:
                 view = self._program.view(cls.module)
-                prefix = f"{cls.symbol}."
-                for name in view.symbols if view else ():
-                    if name.startswith(prefix):
-                        self._methods.setdefault(name[len(prefix) :], []).append(cls)
+                for name in view.methods.get(cls.symbol, ()) if view else ():
+                    self._methods.setdefault(name, []).append(cls)
         return tuple(self._methods.get(method, ()))
 
     def _enter(self, entry: Entry) -> None:
@@ -119,16 +130,15 @@ class Reach:
         """An import that this tree cannot serve: whatever has the name elsewhere, else what a factory would make."""
         name = entry.attribute or ""
         kin = _made_by(name)
-        for module in self._program.paths:
-            view = self._program.view(module)
-            for symbol in view.symbols.values() if view else ():
+        for view in self._program.all_views():
+            for symbol in view.symbols.values():
                 if symbol.name == name:
-                    self._import(module, entry, sure=False)
-                    self._use(Node(module, name), symbol.kind, [], entry, sure=False)
+                    self._import(view.name, entry, sure=False)
+                    self._use(Node(view.name, name), symbol.kind, [], entry, sure=False)
                 elif kin and symbol.kind == "class" and not entry.guarded:
-                    cls = Node(module, symbol.name)
+                    cls = Node(view.name, symbol.name)
                     if any(above.symbol.lower() == kin for above in self._line(cls)):
-                        self._import(module, entry, sure=False)
+                        self._import(view.name, entry, sure=False)
                         self._make_live(cls, Step(entry, "may make", sure=False))
 
     def _drain(self) -> None:
@@ -230,11 +240,9 @@ class Reach:
     def _follow_instance(self, node: Node, owner: Node | None, kind: str, rest: list[str]) -> None:
         if kind == "super":
             if owner is not None:
-                for base in self._line(owner)[1:]:
-                    method = Node(base.module, f"{base.symbol}.{rest[0]}")
-                    if self._program.symbol(method):
-                        self._reach(method, Step(node, "calls"))
-                        break
+                method = self._nearest(self._line(owner)[1:], rest[0])
+                if method is not None:
+                    self._reach(method, Step(node, "calls"))
             self._call_all(rest[1:], node)
             return
         found, left = self._program.dotted(node.module, kind.split("."))
@@ -284,8 +292,16 @@ class Reach:
 
     def _method(self, cls: Node, name: str) -> Node | None:
         """The method that an instance of a class has by this name: its own, else the nearest inherited one."""
-        methods = (Node(base.module, f"{base.symbol}.{name}") for base in self._line(cls))
-        return next((method for method in methods if self._program.symbol(method)), None)
+        return self._nearest(self._line(cls), name)
+
+    def _nearest(self, line: Iterable[Node], name: str) -> Node | None:
+        """The method of this name in the first of some classes that has one."""
+        for base in line:
+            view = self._program.view(base.module)
+            symbol = view.methods.get(base.symbol, _NO_METHODS).get(name) if view is not None else None
+            if symbol is not None:
+                return Node(base.module, symbol)
+        return None
 
     def _line(self, cls: Node) -> tuple[Node, ...]:
         """A class and the classes of the program that it inherits from, nearest first."""
@@ -320,10 +336,8 @@ class Reach:
             self._make_live(above, Step(cls, "inherits from"))
         view = self._program.view(cls.module)
         assert view is not None
-        prefix = f"{cls.symbol}."
-        for name in view.symbols:
-            if name.startswith(prefix):
-                self._settle(Node(cls.module, name), cls, name[len(prefix) :], line)
+        for name, symbol in view.methods.get(cls.symbol, _NO_METHODS).items():
+            self._settle(Node(cls.module, symbol), cls, name, line)
         # A base may call what only another base of the same class has.
         for name in [name for base in line[1:] for name in self._asked.get(base, ())]:
             method = self._method(cls, name)

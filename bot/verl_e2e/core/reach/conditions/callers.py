@@ -15,6 +15,7 @@ from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, f
 from verl_e2e.core.reach.conditions.resolve import resolve
 from verl_e2e.core.reach.conditions.settings import Settings
 from verl_e2e.core.reach.conditions.table import CALLERS, SPECIAL_CLASSES
+from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.program import Node
 
 _MOST_WAYS = 12
@@ -205,4 +206,4 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
         case ast.AnnAssign(target=target, value=value):
             yield from (part for part in (target, value) if part is not None)
         case _:
-            yield from ast.iter_child_nodes(node)
+            yield from children(node)

@@ -16,6 +16,7 @@ from verl_e2e.core.reach.conditions.formula import (
     impossible,
     negation,
 )
+from verl_e2e.core.reach.nodes import children, walk
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 _MOST_DIFFERENCES = 8
@@ -55,7 +56,7 @@ class Differences:
     def calls(self, place: Place, other: FunctionFlow | None) -> tuple[ast.Call, ...]:
         """The calls in a statement that the other version of the function does not make."""
         known = frozenset() if other is None else self._expressions_of(other)
-        calls = (node for root in place.expressions for node in ast.walk(root) if isinstance(node, ast.Call))
+        calls = (node for root in place.expressions for node in walk(root) if isinstance(node, ast.Call))
         return tuple(call for call in calls if self._numbers.of(call) not in known)
 
     def _by_statement(self, flow: FunctionFlow) -> Mapping[tuple[object, ...], list[Formula]]:
@@ -68,13 +69,13 @@ class Differences:
     def _expressions_of(self, flow: FunctionFlow) -> frozenset[int]:
         known = self._known.get(id(flow))
         if known is None:
-            nodes = (node for node in ast.walk(flow.node) if isinstance(node, ast.expr))
+            nodes = (node for node in walk(flow.node) if isinstance(node, ast.expr))
             known = self._known[id(flow)] = frozenset(map(self._numbers.of, nodes))
         return known
 
     def _smallest_new(self, node: ast.AST, known: frozenset[int]) -> list[ast.AST]:
         """The smallest expressions in a node that are not known."""
-        inside = [part for child in ast.iter_child_nodes(node) for part in self._smallest_new(child, known)]
+        inside = [part for child in children(node) for part in self._smallest_new(child, known)]
         if inside or not isinstance(node, ast.expr):
             return inside
         return [] if self._numbers.of(node) in known else [node]

@@ -16,6 +16,7 @@ from verl_e2e.core.reach.conditions.formula import (
     conjuncts,
     formula,
 )
+from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.normal import bound_names
 from verl_e2e.core.reach.summary import parse
 
@@ -166,7 +167,7 @@ def _children(node: ast.AST, names: Names) -> Iterator[tuple[ast.AST, Formula]]:
             results = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
             yield from ((result, filters) for result in results)
         case _:
-            yield from ((child, NOTHING) for child in ast.iter_child_nodes(node))
+            yield from ((child, NOTHING) for child in children(node))
 
 
 class _Reader:
@@ -280,9 +281,9 @@ def _single_values(root: ast.AST) -> Names:
 
 def own_nodes(root: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function or module, without those of functions and classes inside it but with their names."""
-    todo: list[ast.AST] = list(ast.iter_child_nodes(root))
+    todo: list[ast.AST] = list(children(root))
     while todo:
         node = todo.pop()
         yield node
         if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from verl_e2e.core.reach.nodes import walk
+
 _OPPOSITES: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
     (ast.Eq, ast.NotEq),
     (ast.Is, ast.IsNot),
@@ -75,7 +77,7 @@ def formula(test: ast.expr, names: Names, *, holds: bool = True) -> Formula:
 
 def _chooses(test: ast.expr) -> bool:
     """Whether there is a choice in a test: one inside another would be written out twice."""
-    return any(isinstance(node, ast.IfExp) for node in ast.walk(test))
+    return any(isinstance(node, ast.IfExp) for node in walk(test))
 
 
 def _literal(test: ast.expr, names: Names, *, holds: bool) -> Literal:
