@@ -1,0 +1,22 @@
+"""Walking trees in the order of the standard library."""
+
+import ast
+
+import pytest
+
+from verl_e2e.core.reach import nodes
+
+SOURCES = (
+    "",
+    "import a.b as c\nfrom . import d\n@e\nclass F(G, h=1):\n    x: int = 1\n    def m(self, *a, k=2, **b) -> int: ...\n",
+    "match a:\n    case {'b': c, **rest} if d: pass\n    case [1, *e]: ...\ntry: f()\nexcept* G as g: raise\n",
+    "lambda x=1: [y for y in x if y]\nf'{a!r:>{b}}'\nasync def f():\n    async with a as b: await c\n",
+)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_walk_meets_the_nodes_of_the_standard_one_in_its_order(source: str) -> None:
+    tree = ast.parse(source)
+    assert nodes.walk(tree) == list(ast.walk(tree))
+    for node in ast.walk(tree):
+        assert nodes.children(node) == list(ast.iter_child_nodes(node))
