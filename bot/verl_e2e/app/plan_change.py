@@ -157,8 +157,9 @@ class Planner:
 
     def _followed_before(self, program: Program) -> Reach | None:
         """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
-        whole = (tree.reach for tree in reversed(self._trees.values()) if tree.unread != (_TOO_DEEP,))
-        return next((reach for known in whole if (reach := known.in_program(program)) is not None), None)
+        entries = self._uses.entries
+        known = [tree.reach for tree in reversed(self._trees.values())]
+        return next((same for reach in known if (same := reach.in_program(program, entries)) is not None), None)
 
     def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
         """The changed names of which no content tells what they do."""

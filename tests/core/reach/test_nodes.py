@@ -8,7 +8,7 @@ from verl_e2e.core.reach import nodes
 
 SOURCES = (
     "",
-    "import a.b as c\nfrom . import d\n@e\nclass F(G, h=1):\n    x: int = 1\n    def m(self, *a, k=2, **b) -> int: ...\n",
+    "import a.b as c\nfrom . import d\n@e\nclass F(G, h=1):\n    x: int = 1\n    def m(s, *a, k=2, **b) -> int: ...\n",
     "match a:\n    case {'b': c, **rest} if d: pass\n    case [1, *e]: ...\ntry: f()\nexcept* G as g: raise\n",
     "lambda x=1: [y for y in x if y]\nf'{a!r:>{b}}'\nasync def f():\n    async with a as b: await c\n",
 )

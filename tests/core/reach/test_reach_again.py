@@ -32,7 +32,7 @@ def test_reach_is_taken_over_where_what_it_rests_on_is_the_same(path: str, text:
     entries = entries_of(("p.a", "f"))
     head = {name: content for name, content in {**FILES, path: text}.items() if content is not None}
     known, new = reach(FILES, ("p.a", "f")), program(head)
-    found = known.in_program(new)
+    found = known.in_program(new, entries)
     assert (found is not None) is same
     if found is not None:
         fresh = Reach(new, entries)
@@ -45,12 +45,22 @@ def test_reach_is_taken_over_where_what_it_rests_on_is_the_same(path: str, text:
 def test_a_module_that_becomes_a_package_is_another_one(old: str, new: str) -> None:
     rest = {path: text for path, text in FILES.items() if path != "src/p/b.py"}
     before, after = ({**rest, path: FILES["src/p/b.py"]} for path in (old, new))
-    assert reach(before, ("p.a", "f")).in_program(program(after)) is None
+    assert reach(before, ("p.a", "f")).in_program(program(after), entries_of(("p.a", "f"))) is None
 
 
-def test_a_search_through_all_modules_rests_on_all_of_them_and_their_order() -> None:
-    searching = reach(FILES, ("p.gone", "g"))
-    assert searching.in_program(program(FILES)) is not None
-    assert searching.in_program(program({**FILES, "src/p/new.py": ""})) is None
-    assert searching.in_program(program(dict(reversed(FILES.items())))) is None
-    assert searching.in_program(program({**FILES, "src/p/aside.py": "def h(): pass\n"})) is None
+def test_other_entries_lead_elsewhere() -> None:
+    assert reach(FILES, ("p.a", "f")).in_program(program(FILES), entries_of(("p.b", "K"))) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "same"),
+    (
+        (FILES, True),
+        ({**FILES, "src/p/new.py": ""}, False),
+        (dict(reversed(FILES.items())), False),
+        ({**FILES, "src/p/aside.py": "def h(): pass\n"}, False),
+    ),
+)
+def test_a_search_through_all_modules_rests_on_all_of_them_and_their_order(head: dict[str, str], same: bool) -> None:
+    entries = entries_of(("p.gone", "g"))
+    assert (Reach(program(FILES), entries).in_program(program(head), entries) is not None) is same

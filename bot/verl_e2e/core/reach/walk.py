@@ -79,9 +79,9 @@ class Reach:
         self._drain()
         self._rests_on = program.asked
 
-    def in_program(self, program: Program) -> "Reach | None":
+    def in_program(self, program: Program, entries: Iterable[Entry]) -> "Reach | None":
         """The same for another program in which nothing differs that was asked for here; None where something does."""
-        if not program.answers_like(self._program, self._rests_on):
+        if self.entries != tuple(entries) or not program.answers_like(self._program, self._rests_on):
             return None
         same = copy(self)
         same._program = program
