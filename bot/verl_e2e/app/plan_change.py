@@ -30,7 +30,7 @@ _KEPT_TREES = 4
 REQUIREMENTS = ("pyproject.toml", "uv.lock")
 _NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
-_SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
+_SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement differs that the policy lists in `reach.dependencies`")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 

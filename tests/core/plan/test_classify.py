@@ -71,6 +71,13 @@ def test_what_is_known_of_a_path_goes_before_its_name(
     assert found.unknown == (known.unknown.get(path, "") if known else "")
 
 
+def test_an_import_that_asks_for_nothing_is_set_aside_with_what_was_looked_at() -> None:
+    known = effects(PATH, Inside((NEW_IMPORT,), detail="the same effect (save)"))
+    found = classify(PATH, policy(), known)
+    assert found.exemption is not None
+    assert (found.exemption.name, found.exemption.reason) == (IMPORT_ONLY, "the same effect (save)")
+
+
 @pytest.mark.parametrize(
     ("conditions", "effect", "met"),
     (

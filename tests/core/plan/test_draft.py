@@ -95,6 +95,10 @@ def test_a_job_made_for_both_gives_each(first: Want, second: Want) -> None:
         ({}, want({Axis.FSDP: False, Axis.ADAPTER: "lora"}), True),
         ({}, want({Axis.FSDP: True}), False),
         ({}, want(overrides={f"{TRANSFORMER}x": 1}), False),
+        # Settings that no axis has, and that the default run has as wanted.
+        ({}, want(overrides={"actor_rollout_ref.model.lora.dropout_position": "pre"}), True),
+        ({}, want(overrides={"actor_rollout_ref.model.lora.dropout_position": "post"}), False),
+        ({}, want(overrides={f"{TRANSFORMER}apply_rope_fusion": False}), True),
         # Four expert ranks need data-parallel ranks, which are then more than one.
         ({E: 4}, want(limits={Axis.DATA: 1}), False),
     ),

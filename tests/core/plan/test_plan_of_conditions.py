@@ -73,6 +73,26 @@ def test_what_the_budget_leaves_out_is_named() -> None:
     assert [job.id for job in found.jobs] == [job.id for job in planned().jobs]
 
 
+@pytest.mark.parametrize(
+    ("wants", "sentence"),
+    (
+        ((want({Axis.TENSOR: 4}),), "1 condition in the code asks for a job of this level, and none is planned for it"),
+        (
+            (want({Axis.TENSOR: 4}), want({Axis.CONTEXT: 2}, "other")),
+            "2 conditions in the code ask for a job of this level, and none is planned for them",
+        ),
+        # No level has a job with settings that exclude each other.
+        ((want({Axis.FSDP: True, Axis.PIPELINE: 2}),), "no rule for this level matches"),
+    ),
+)
+def test_a_level_that_a_condition_asks_for_in_vain_says_so(wants: tuple[Want, ...], sentence: str) -> None:
+    found = planned(*wants, minutes=1)
+    assert len(found.not_covered) == len(wants)
+    reasons = {item.level: item.reason for item in found.not_required}
+    assert sentence in reasons[Level.PARALLELISM]
+    assert "condition" not in reasons[Level.LEARNING_SIGNAL]
+
+
 @pytest.mark.parametrize("path", (GUIDE, "src/megatron/bridge/not_changed.py"))
 def test_a_condition_in_what_does_not_count_asks_for_nothing(path: str) -> None:
     assert planned(want({Axis.TENSOR: 4}, path=path)) == planned()

@@ -215,6 +215,20 @@ def test_why_there_is_no_effect_names_at_most_three_symbols() -> None:
     assert found.detail == "verl reaches none of the changed symbols (g, g0, g1, ...)"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    (
+        (MODULE.replace("import os\n", "import os\nimport sys\n").replace("return 1\n", "return 2\n"), "(idle)"),
+        (MODULE.replace("import os\n", "import os\nimport sys\n"), "symbols"),
+    ),
+)
+def test_why_an_import_has_no_effect_names_the_symbols_that_differ_and_not_the_import(text: str, shown: str) -> None:
+    found = effects(BASE, {"src/p/a.py": text}, ENTRY).paths["src/p/a.py"]
+    assert [effect.kind for effect in found.effects] in ([], ["imports"])
+    assert found.detail.startswith("verl imports it, which has the same effect as before")
+    assert found.detail.endswith(shown)
+
+
 def test_a_renamed_file_differs_as_a_whole_and_both_names_are_answered_for() -> None:
     found = renamed(BASE, "src/p/names.py", "src/p/words.py", ENTRY)
     assert {path: [effect.kind for effect in inside.effects] for path, inside in found.paths.items()} == {

@@ -71,8 +71,8 @@ def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
     asking = _held((*inside.effects, *inside.at_import), policy)
     if asking:
         return Classified(path, None, (), _families(path, policy), asking)
-    name, reason = (inside.reason, inside.detail) if inside.reason else (IMPORT_ONLY, IMPORT_ONLY_REASON)
-    return Classified(path, SetAside(name, reason), (), (), ())
+    aside = SetAside(inside.reason or IMPORT_ONLY, inside.detail or IMPORT_ONLY_REASON)
+    return Classified(path, aside, (), (), ())
 
 
 def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:

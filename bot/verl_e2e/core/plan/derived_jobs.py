@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.model.wants import Want
 from verl_e2e.core.plan.candidates import Candidate, Demand, JobMaker, demands_of, includes, may_change
+from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.set_cover import Choices, cheapest
@@ -24,6 +26,8 @@ class NotCovered:
     purpose: Purpose
     # Why no job is planned for it, a clause.
     reason: str
+    # The level of a job with these settings; None where no job can have them all.
+    level: Level | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ def with_derived_jobs(
         holder = _holder(demand, found.candidates, maker)
         own = [purpose_of(want) for want in demand.wants]
         if holder is None:
-            left.extend(NotCovered(purpose, found.reasons[demand.number]) for purpose in own)
+            level = demand.draft.level if isinstance(demand.draft, Draft) else None
+            left.extend(NotCovered(purpose, found.reasons[demand.number], level) for purpose in own)
         else:
             purposes.setdefault(id(holder), []).extend(own)
     made = {id(item): replace(item.job, purposes=tuple(purposes.get(id(item), ()))) for item in found.candidates}

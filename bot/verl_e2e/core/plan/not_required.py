@@ -3,7 +3,8 @@
 Such a sentence says no more than that. It never says what a change does not do.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from verl_e2e.core.model.levels import VARIANTS, Level
@@ -31,14 +32,31 @@ class Exempted:
 
 
 def not_required(
-    levels: tuple[Level, ...], exempted: tuple[Exempted, ...], counted: tuple[Classified, ...], policy: Policy
+    levels: tuple[Level, ...],
+    exempted: tuple[Exempted, ...],
+    counted: tuple[Classified, ...],
+    policy: Policy,
+    uncovered: Collection[Level | None] = (),
 ) -> tuple[NotRequired, ...]:
-    """The levels that are not among the required ones, each with the reason; `counted` are the paths that count."""
+    """The levels that are not among the required ones, each with the reason; `counted` are the paths that count.
+
+    `uncovered` has the level of each condition in the changed code that no job is planned for.
+    """
     rest = [level for level in Level if level not in levels]
     if not counted:
         nothing = _nothing_reason(exempted)
         return tuple(NotRequired(level, nothing) for level in rest)
-    return tuple(NotRequired(level, _unmatched(level, counted, policy)) for level in rest)
+    open_conditions = Counter(uncovered)
+    return tuple(
+        NotRequired(level, _unmatched(level, counted, policy) + _left_open(open_conditions[level])) for level in rest
+    )
+
+
+def _left_open(count: int) -> str:
+    if not count:
+        return ""
+    conditions = "1 condition in the code asks" if count == 1 else f"{count} conditions in the code ask"
+    return f"; {conditions} for a job of this level, and none is planned for {'it' if count == 1 else 'them'}"
 
 
 def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) -> str:

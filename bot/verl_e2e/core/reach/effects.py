@@ -55,7 +55,7 @@ class Inside:
     effects: tuple[Effect, ...]
     # Why the change has no effect, None when it has one.
     reason: Idle | None = None
-    # The same for people.
+    # Why it has none, or would have none if no rule asked for anything, for people.
     detail: str = ""
     # What differs of the code that runs when the path is imported; such an effect counts in every folder.
     at_import: tuple[Effect, ...] = ()
@@ -207,18 +207,21 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
     path = new.path if new.content is not None else old.path
     found = [effect for change in difference.changes if (effect := _effect(path, modules, change, both)) is not None]
     at_import = tuple(_at_import(path, modules, difference, both))
+    idle = f"{IMPORT_ONLY_REASON}{_shown(difference)}"
     if found or at_import:
-        return Inside(tuple(found), at_import=at_import)
+        return Inside(tuple(found), detail=idle, at_import=at_import)
     if not difference.changes and all(claim.kind is ClaimKind.UNREAD for claim in difference.claims):
         return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     if both.imports(modules):
-        return Inside((), IMPORT_ONLY, f"{IMPORT_ONLY_REASON} ({_shown(difference)})")
-    return Inside((), UNREACHED, f"verl reaches none of the changed symbols ({_shown(difference)})")
+        return Inside((), IMPORT_ONLY, idle)
+    return Inside((), UNREACHED, f"verl reaches none of the changed symbols{_shown(difference)}")
 
 
 def _shown(difference: FileDifference) -> str:
-    names = [change.symbol or "module level" for change in difference.changes]
-    return ", ".join(names[:_SHOWN_SYMBOLS]) + (", ..." if len(names) > _SHOWN_SYMBOLS else "")
+    """The first symbols that differ, in brackets; an import that came or went is none of them."""
+    names = [change.symbol or "module level" for change in difference.changes if change.kind != "imports"]
+    more = ", ..." if len(names) > _SHOWN_SYMBOLS else ""
+    return f" ({', '.join(names[:_SHOWN_SYMBOLS])}{more})" if names else ""
 
 
 def _at_import(

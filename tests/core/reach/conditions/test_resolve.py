@@ -9,7 +9,7 @@ from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.formula import Literal, all_of, as_healthy, formula
 from verl_e2e.core.reach.conditions.resolve import Resolved, as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, all_joined, joined
-from verl_e2e.core.reach.conditions.table import ROWS
+from verl_e2e.core.reach.conditions.table import AMPLIFIED, ROWS
 
 PEFT = "src/megatron/bridge/peft/lora.py"
 LORA = "actor_rollout_ref.model.lora"
@@ -68,7 +68,7 @@ def _resolved(test: str, path: str = PEFT, names: Mapping[str, str] | None = Non
         ("'_extra_state' not in name", {}, {}),
         ("not name.endswith('.bias')", {}, {}),
         ("config.fp16 or config.bf16", {Axis.PRECISION: "bf16"}, {}),
-        ("merge_adapter_weights", {Axis.ADAPTER_MERGE: True}, {}),
+        ("merge_adapter_weights", {Axis.ADAPTER_MERGE: True, **AMPLIFIED}, {}),
         ("packed_seq_params is not None", {Axis.PACKING: True}, {}),
         ("pixel_values is not None", {Axis.CONTENT: "images"}, {}),
         ("'.adapter.' in name", {Axis.ADAPTER: "lora"}, {}),

@@ -152,7 +152,12 @@ ROWS: tuple[Row, ...] = (
     _row("vocab_size", (2048, ANY_RUN), (None, None)),
     # Some parameter is always exported by itself; which models export several as one is not known.
     _row("is_grouped_export", (False, ANY_RUN), (True, None)),
-    _switch("merge_adapter_weights", Axis.ADAPTER_MERGE, default=False),
+    # Merged adapters that add nothing change no weight.
+    _row(
+        "merge_adapter_weights",
+        (False, _axis(Axis.ADAPTER_MERGE, value=False)),
+        (True, Settings({Axis.ADAPTER_MERGE: True, **AMPLIFIED})),
+    ),
     # Whether the reference runs through the actor with its adapters off depends on more than the adapters.
     _row("_adapter_enabled", (True, _axis(Axis.ADAPTER, "lora")), (False, None)),
     _row(_ADAPTER_NAMES, (True, _axis(Axis.ADAPTER, "lora")), (False, ANY_RUN)),
