@@ -1,8 +1,11 @@
 """Figures of plans against labels."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 from verl_e2e.config import packaged_policy
+from verl_e2e.config.labels import load_labels
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.backtest import (
@@ -79,3 +82,12 @@ def test_usage_counts_levels_and_what_else_would_cost() -> None:
     assert (document["schema"], document["commits"], document["unplanned"]) == (2, 5, 1)
     assert (document["gpu_minutes"], document["gpu_minutes_level_0_always"]) == (21, 35)
     assert f"everything always {document['gpu_minutes_everything']}, " in render_usage(counted)
+
+
+def test_the_held_out_labels_can_be_read_and_are_of_other_pull_requests_than_the_80() -> None:
+    folder = Path(__file__).parents[2] / "fixtures" / "plan"
+    held_out = load_labels((folder / "held-out.json").read_bytes(), "held-out.json")
+    given = {json.loads(line)["pr"] for line in (folder / "labelled.jsonl").read_text().splitlines()}
+    assert len({case.head for case in held_out}) == len(held_out) == 105
+    assert given.isdisjoint(case.pr for case in held_out)
+    assert all(case.required.isdisjoint(case.optional) for case in held_out)
