@@ -83,7 +83,8 @@ def job_row(job: JobOutline) -> str:
         return f"| {code(job.id)} | | | {model} | not run: {markdown(job.blocked, 300)} |"
     fitted = job.fitted().reason
     changed = len(job.changed.required)
-    must = f"must execute {changed} changed {'function' if changed == 1 else 'functions'}" if changed else "smoke"
+    functions = "function" if changed == 1 else "functions"
+    must = f"must execute {changed} changed {functions}" if changed else "for its level"
     note = f"{must}; {markdown(fitted)}" if fitted else must
     return f"| {code(job.id)} | {job.gpu_count} | {job.gpu_minutes} | {model} | {note} |"
 
