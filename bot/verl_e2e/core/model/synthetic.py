@@ -61,7 +61,7 @@ class Recipe(DescribedDocument):
     texts: dict[Name, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)
     """What stands in a chat for an `image`, a `video` or an `audio`; empty for a family that reads text alone."""
     processor: dict[FieldName, FieldValue] = Field(default_factory=dict)
-    """Arguments of the classes that prepare images and sounds, by the class's part and a dot."""
+    """Arguments of what prepares images and sounds; those of its parts begin with the part's name and a dot."""
     head_size: Literal[64, 128, 256] = 64
     """Width of one head, where the family's rope or kernels ask for more than the least."""
     least_layers: Size = 4

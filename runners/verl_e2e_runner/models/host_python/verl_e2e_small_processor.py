@@ -29,6 +29,7 @@ def write_processor(recipe, tokenizer, folder):
     tokenizer._set_model_specific_special_tokens(own)
     made = processor(
         **{name: part for name, part in parts.items() if part is not None},
+        **{name: value for name, value in (recipe.get("processor") or {}).items() if "." not in name},
         tokenizer=tokenizer,
         chat_template=tokenizer.chat_template,
     )
