@@ -112,6 +112,18 @@ def test_a_dot_leads_into_an_inner_field_and_the_text_models_own_go_there() -> N
     assert RULES.placed({"new": 1}, {"vocab_size": 1}) == {"new": 1}
 
 
+def test_a_field_with_a_name_that_no_rule_knows_gets_the_size_that_the_recipe_says() -> None:
+    recipe = {"fields": {"route_norm": True, "head_dim": 64}, "wanted": {"head_dim": 128}, "sizes": SIZES}
+    assert RULES.stated(recipe) == {"route_norm": True, "head_dim": 128}
+    sized_fields = {"expert_hidden_dim": "hidden", "inner.heads": "heads"}
+    assert RULES.stated({**recipe, "sized_fields": sized_fields}) == {
+        "expert_hidden_dim": 512,
+        "inner.heads": 8,
+        "route_norm": True,
+        "head_dim": 128,
+    }
+
+
 def test_a_kind_of_layer_that_only_the_usual_size_has_is_named() -> None:
     assert RULES.missing_kinds(["sliding"] * 4, ["sliding"] * 5 + ["full"]) == ["full"]
     assert RULES.missing_kinds(None, None) == []

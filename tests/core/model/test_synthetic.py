@@ -1,12 +1,12 @@
 """The document of a synthetic model: what it may name, and what a card says of it."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e.core.model.synthetic import ModelSizes, SizeName, Synthetic
 from verl_e2e.core.plan.synthetic_models import sizes_for
 
 BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "architecture": "Qwen3MoeForCausalLM"}
@@ -21,6 +21,7 @@ BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "archi
         {"fields": {"__class__ ": 1}},
         {"tokens": {"image_token_id": ""}},
         {"seed": -1},
+        {"sized_fields": {"expert_hidden_dim": "width"}},
         {"least_layers": 0},
         {"unknown": 1},
     ),
@@ -28,6 +29,10 @@ BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "archi
 def test_a_recipe_names_a_class_and_fields_and_nothing_else(more: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Synthetic.model_validate({**BASE, **more})
+
+
+def test_a_recipe_may_name_each_size_of_a_model() -> None:
+    assert set(get_args(SizeName)) == set(ModelSizes.model_fields) - {"schema_version"}
 
 
 @pytest.mark.parametrize(

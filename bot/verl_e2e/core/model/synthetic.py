@@ -16,6 +16,20 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Token = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 Size = Annotated[int, Field(ge=1, le=65536)]
+SizeName = Literal[
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "ffn",
+    "expert_ffn",
+    "experts",
+    "experts_per_token",
+    "positions",
+    "vocabulary",
+    "window",
+]
 
 
 class ModelSizes(DescribedDocument):
@@ -56,6 +70,8 @@ class Recipe(DescribedDocument):
     """The class of transformers that holds the weights."""
     fields: dict[FieldName, FieldValue] = Field(default_factory=dict)
     """Fields of the configuration and their values, which win over the rules; a dot leads into an inner one."""
+    sized_fields: dict[FieldName, SizeName] = Field(default_factory=dict)
+    """Fields that hold a size, where the rules do not know it by the field's name, and that size."""
     tokens: dict[Name, Token] = Field(default_factory=dict)
     """Fields that hold the id of a special token, and that token; the tokenizer gets it."""
     texts: dict[Name, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)

@@ -106,13 +106,13 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 def small_config(recipe, tokenizer):
     """The configuration by the rules, then by the recipe; and the kinds of layers that it has none of."""
     from transformers import CONFIG_MAPPING
-    from verl_e2e_small_config import KINDS, merged, missing_kinds, placed, small
+    from verl_e2e_small_config import KINDS, merged, missing_kinds, placed, small, stated
 
     family = CONFIG_MAPPING[recipe["model_type"]]
     own = family().to_dict()
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     tokens = {name: tokenizer.convert_tokens_to_ids(token) for name, token in (recipe.get("tokens") or {}).items()}
-    given = placed({**ends, **tokens, **recipe["fields"], **recipe["wanted"]}, own)
+    given = placed({**ends, **tokens, **stated(recipe)}, own)
     fields = merged(small(own, recipe["sizes"]), given, own)
     config = family(**fields, dtype="bfloat16")
     text, usual = config.get_text_config(), family().get_text_config()

@@ -32,7 +32,8 @@ def fill(model, seed):
         for name, tensor in sorted(model.named_parameters(), key=lambda pair: pair[0]):
             if tensor.is_floating_point():
                 numbers = _numbers(name, tensor.shape, seed)
-                if tensor.dim() < 2:
+                # Ernie stores the bias of its router as a matrix of one row.
+                if tensor.dim() < 2 or name.endswith("bias"):
                     tensor.add_((numbers * VECTOR).to(tensor.dtype))
                     if tied and _is_last_norm(name):
                         # Some families store what is added to one.

@@ -71,6 +71,12 @@ def small(defaults, sizes, names=None):
     return _text({**FIXED, **known}, defaults, sizes)
 
 
+def stated(recipe):
+    """The fields that a recipe states: what a condition asks for wins over what the family needs."""
+    sized = {name: recipe["sizes"][size] for name, size in (recipe.get("sized_fields") or {}).items()}
+    return {**sized, **recipe["fields"], **recipe["wanted"]}
+
+
 def _text(known, defaults, sizes):
     changed = {}
     for name, value in defaults.items():
