@@ -1,7 +1,7 @@
 """From a condition to the settings that fulfil it, by the table; what the table does not know stays open."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,11 +43,14 @@ class Resolved:
     open: tuple[str, ...] = ()
 
 
-def resolve(condition: Formula, path: str) -> Resolved:
-    """The settings that fulfil a condition in a file, as far as the table knows them."""
+def resolve(condition: Formula, path: str, carried: Callable[[Literal], Formula | None] | None = None) -> Resolved:
+    """The settings that fulfil a condition in a file, as far as the table knows them.
+
+    `carried` says for a test that no row knows what the callers of the function would state in its place.
+    """
     settings, unknown = ANY_RUN, []
     for part in conjuncts(condition):
-        found = _settings_of(part, path, 0)
+        found = _settings_of(part, path, 0, carried)
         both = joined(settings, found) if found is not None else None
         if both is not None:
             settings = both
@@ -82,20 +85,24 @@ def as_expert_sizes(settings: Settings) -> Settings:
     return replace(settings, axes=axes, limits=limits)
 
 
-def _settings_of(part: Formula, path: str, depth: int) -> Settings | None:
+def _settings_of(
+    part: Formula, path: str, depth: int, carried: Callable[[Literal], Formula | None] | None = None
+) -> Settings | None:
     """The settings that fulfil a part; None where they are not known."""
     match part:
         case All(parts=parts):
             settings: Settings | None = ANY_RUN
             for item in parts:
-                found = _settings_of(item, path, depth)
+                found = _settings_of(item, path, depth, carried)
                 settings = joined(settings, found) if settings is not None and found is not None else None
             return settings
         case Any(parts=parts):
-            ways = [found for item in parts if (found := _settings_of(item, path, depth)) is not None]
+            ways = [found for item in parts if (found := _settings_of(item, path, depth, carried)) is not None]
             return min(ways, key=lambda way: (distance(way), way.count), default=None)
         case Literal(test=ast.expr() as test):
-            return _of_test(test, part.names, path, depth)
+            known = _of_test(test, part.names, path, depth)
+            instead = carried(part) if known is None and carried is not None else None
+            return known if instead is None else _settings_of(instead, path, depth)
         case Literal():
             return None
 

@@ -56,6 +56,21 @@ def test_of(test: ast.expr) -> Test | None:
             return None if subject is None else Test(subject, bool)
 
 
+def constants_pass(test: ast.expr) -> bool | None:
+    """Whether a comparison of two constants holds; None for anything else."""
+    match test:
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            values = _constant(left), _constant(right)
+            if values[0] is None or values[1] is None:
+                return None
+            try:
+                return bool(_COMPARISONS[type(op)](values[0][0], values[1][0]))
+            except TypeError:
+                return False
+        case _:
+            return None
+
+
 def _kinds(kind: ast.expr) -> Subject | None:
     kinds = [subject_of(item) for item in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
     return next((item for item in kinds if item is not None and item.name in _ROWS), None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.wants import ModelWant, Want
 from verl_e2e.core.reach.conditions.callers import Demand, Ways
+from verl_e2e.core.reach.conditions.carried import Carried
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
 from verl_e2e.core.reach.conditions.differences import Differences, guards_inside
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
@@ -91,9 +92,10 @@ class _Side:
         flow = self.flow(function.path, function.symbol)
         if flow is None:
             return
-        around = self._ways.into(Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol)))
+        node = Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol))
+        around, carried = self._ways.into(node), Carried(self._tree, node, flow)
         for group in self._groups(function, flow, other):
-            want = _want(function, group, around)
+            want = _want(function, group, around, carried)
             if want.condition:
                 yield want
         for row in standing_wants(function.path, function.symbol):
@@ -137,10 +139,11 @@ class _Side:
                 yield inside, path
 
 
-def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand]) -> Want:
+def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], carried: Carried) -> Want:
     settings, unknown, texts = ANY_RUN, list[str](), list[str]()
-    for condition, path in ((group.condition, function.path), *group.called):
-        resolved = resolve(condition, path)
+    for number, (condition, path) in enumerate(((group.condition, function.path), *group.called)):
+        # What a called function is guarded by inside is about parameters of its own.
+        resolved = resolve(condition, path, None if number else carried)
         both = joined(settings, resolved.settings)
         unknown.extend(resolved.open if both is not None else (*resolved.open, text_of(condition)))
         settings = both or settings
