@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis
@@ -44,6 +45,9 @@ def purpose(**given: Any) -> Purpose:
         (executed({}, {8: TRAINER}), purpose(symbol=""), Led.THERE),
         (executed({}, {3: TRAINER}), purpose(symbol=""), Led.ELSEWHERE),
         (Executed(files=executed({"A.f": TRAINER}).files), purpose(), Led.ELSEWHERE),
+        # Lines of the merge base say nothing about those of the head.
+        (executed({"A.f": TRAINER}, {8: TRAINER}), purpose(side=Side.MERGE_BASE), Led.REMOVED),
+        (executed({}), purpose(side=Side.MERGE_BASE), Led.REMOVED),
     ),
 )
 def test_a_run_says_whether_the_settings_led_there(record: Executed, wanted: Purpose, expected: Led) -> None:
@@ -58,6 +62,8 @@ def test_a_run_says_whether_the_settings_led_there(record: Executed, wanted: Pur
         (executed({}), purpose(), "never entered, so a rule of the planner is wrong: tensor size", True),
         (executed({}), purpose(rules=(), settings={}), "(a model): never entered, so a rule of the planner is", True),
         (executed({"A.f": TRAINER}, {3: TRAINER}), purpose(), "the function was entered and none of the lines", True),
+        (executed({}), purpose(side=Side.MERGE_BASE), "the change removes this code, so a run on the head", False),
+        (executed({}), purpose(rules=("standing: untied",)), "never entered; these settings change what", False),
         (executed({}), purpose(open=("x is None",)), "never entered; no setting is known for x is None", False),
     ),
 )  # fmt: skip

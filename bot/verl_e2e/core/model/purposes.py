@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.wants import Axis, Value, Want
 
@@ -35,6 +36,8 @@ class Purpose(Document):
     open: tuple[str, ...] = ()
     # The names of the rules by which the condition became settings.
     rules: tuple[str, ...] = ()
+    # Whose source the lines are counted in: what the change removes is there on the merge base alone.
+    side: Side = Side.HEAD
 
     @property
     def place(self) -> str:
@@ -57,6 +60,7 @@ def purpose_of(want: Want) -> Purpose:
         overrides=dict(want.overrides),
         open=tuple(_shown(part, _MOST_OF_PART) for part in want.open[:_MOST_PARTS]),
         rules=want.rules[:_MOST_RULES],
+        side=want.side,
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from verl_e2e.core.model.changed_code import Side
+
 # A size, a switch or a name; of the model's configuration also a list of these, or null.
 Value = bool | int | float | str | None
 FieldValue = Value | tuple[Value, ...]
@@ -106,3 +108,5 @@ class Want:
     # The names of the rows by which parts of the condition became settings: what to correct when a run under these
     # settings does not enter the place.
     rules: tuple[str, ...] = ()
+    # Whose source the place is in: what the change removes is there on the merge base alone.
+    side: Side = Side.HEAD

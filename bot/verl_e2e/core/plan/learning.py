@@ -8,10 +8,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from verl_e2e.core.model.change import on_one_line
+from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ProcessRole
 from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.reach.conditions.standing import STANDING
 
 _INNER = ".<locals>."
+# The rules whose settings change what the code does, and lead nowhere.
+_STANDING = frozenset(rule for row in STANDING for rule in row.settings.rules)
 
 
 class Led(StrEnum):
@@ -23,6 +27,8 @@ class Led(StrEnum):
     PAST_THE_LINES = "past the lines"
     # The function was never entered.
     ELSEWHERE = "elsewhere"
+    # The change removes the place, so a run on the head cannot tell.
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,14 @@ class Lesson:
     @property
     def blames_rules(self) -> bool:
         """Whether the rules are wrong: all parts of the condition were set, and the run did not get there."""
-        return self.led is not Led.THERE and not self.purpose.open
+        missed = self.led in (Led.PAST_THE_LINES, Led.ELSEWHERE)
+        return missed and not self.purpose.open and not self.is_standing
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether the settings are there for what the code does, and not to lead into it."""
+        rules = self.purpose.rules
+        return bool(rules) and _STANDING.issuperset(rules)
 
 
 def lessons(job: str, purposes: Iterable[Purpose], executed: Executed) -> tuple[Lesson, ...]:
@@ -55,9 +68,13 @@ def lesson_text(lesson: Lesson) -> str:
     start = f"{lesson.job}: {on_one_line(purpose.place)}: {on_one_line(purpose.condition)} ({settings or 'a model'})"
     if lesson.led is Led.THERE:
         return f"{start} led there: known entered"
+    if lesson.led is Led.REMOVED:
+        return f"{start}: the change removes this code, so a run on the head cannot show it"
     went = "the function was entered and none of the lines ran" if lesson.led is Led.PAST_THE_LINES else "never entered"
     if purpose.open:
         return f"{start}: {went}; no setting is known for {on_one_line(', '.join(purpose.open))}"
+    if lesson.is_standing:
+        return f"{start}: {went}; these settings change what the code does, they do not lead there"
     rules = ", ".join(map(on_one_line, purpose.rules)) or "none is named"
     return f"{start}: {went}, so a rule of the planner is wrong: {rules}"
 
@@ -68,6 +85,8 @@ def lesson_json(lesson: Lesson) -> dict[str, object]:
 
 
 def _led(purpose: Purpose, file: ExecutedFile | None, executed: Executed) -> Led:
+    if purpose.side is Side.MERGE_BASE:
+        return Led.REMOVED
     if file is None:
         return Led.ELSEWHERE
     symbol = purpose.symbol

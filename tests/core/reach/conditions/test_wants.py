@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.reach.conditions.trees import FILE, code_tree, wants
 from tests.core.reach.programs import ROOTS
-from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.reached_functions import TouchedFunction
@@ -127,7 +127,14 @@ def test_a_method_that_is_newly_called_is_looked_into_as_well() -> None:
 def test_a_removed_function_wants_what_led_into_it() -> None:
     old = "def gone():\n    g(1)\ndef f():\n    if pp_size > 1:\n        gone()\n    k()\n"
     found = _wants(old, "def f():\n    k()\n")
-    assert [(want.symbol, want.axes) for want in found if want.symbol == "gone"] == [("gone", {Axis.PIPELINE: 2})]
+    assert {(want.symbol, want.side) for want in found} == {("gone", Side.MERGE_BASE), ("f", Side.MERGE_BASE)}
+    assert all(want.axes == {Axis.PIPELINE: 2} for want in found)
+
+
+def test_lines_of_the_head_and_of_the_merge_base_are_never_mixed() -> None:
+    guarded = "def f():\n    if pp_size > 1:\n        k(1)\n    if pp_size > 1:\n        gone()\n"
+    found = _wants(guarded, guarded.replace("k(1)", "k(2)").replace("    if pp_size > 1:\n        gone()\n", ""))
+    assert {(want.side, want.lines) for want in found} == {(Side.HEAD, (3,)), (Side.MERGE_BASE, (5,))}
 
 
 def test_demands_of_callers_that_no_run_fulfils_stay_open() -> None:

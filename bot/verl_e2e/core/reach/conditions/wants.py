@@ -34,7 +34,7 @@ def wants_of(
     sides = {
         side: _Side(tree, roots, differences) for side, tree in zip((Side.MERGE_BASE, Side.HEAD), trees, strict=True)
     }
-    found: dict[tuple[str, str, str], Want] = {}
+    found: dict[tuple[str, str, str, Side], Want] = {}
     for item in touched:
         function = item.function
         if item.earlier or not (function.reached and function.demanded and function.symbol):
@@ -44,9 +44,9 @@ def wants_of(
         other_path = earlier.get((item.path, function.symbol), function.path) if head else item.path
         pair = other.flow(other_path, function.symbol)
         for want in _without_too_deep(sides[function.side].wants(function, pair)):
-            known = found.setdefault((want.path, want.symbol, want.condition), want)
-            lines = tuple(sorted({*known.lines, *want.lines}))
-            found[want.path, want.symbol, want.condition] = replace(known, lines=lines)
+            key = want.path, want.symbol, want.condition, want.side
+            known = found.setdefault(key, want)
+            found[key] = replace(known, lines=tuple(sorted({*known.lines, *want.lines})))
     return tuple(found.values())[:_MOST_WANTS]
 
 
@@ -173,4 +173,5 @@ def _want_of(
         model=ModelWant(settings.family, dict(settings.fields), settings.features),
         open=tuple(dict.fromkeys(unknown)),
         rules=settings.rules,
+        side=function.side,
     )
