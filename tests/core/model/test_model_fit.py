@@ -2,9 +2,9 @@
 
 import pytest
 
-from verl_e2e.core.model.model_fit import ModelShape, least_shape, misfits
+from verl_e2e.core.model.model_fit import ModelShape, misfits
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, ModelWant, Value
+from verl_e2e.core.model.wants import Axis, Value
 
 SMALL = ModelShape(layers=2, heads=4, kv_heads=2)
 EXPERTS = ModelShape(layers=2, heads=4, kv_heads=2, experts=4, biases=True)
@@ -16,7 +16,11 @@ EXPERTS = ModelShape(layers=2, heads=4, kv_heads=2, experts=4, biases=True)
         ({}, SMALL, ()),
         ({Axis.TENSOR: 4}, SMALL, ()),
         ({Axis.TENSOR: 8}, SMALL, ("4 heads cannot be divided among 8 tensor ranks",)),
-        ({Axis.TENSOR: 2}, ModelShape(2, 6, 3), ("3 key-value heads neither divide 2 tensor ranks nor are divided",)),
+        (
+            {Axis.TENSOR: 2},
+            ModelShape(layers=2, heads=6, kv_heads=3),
+            ("3 key-value heads neither divide 2 tensor ranks nor are divided",),
+        ),
         ({Axis.PIPELINE: 4}, SMALL, ("2 layers cannot be divided into 4 pipeline chunks",)),
         ({Axis.VIRTUAL_PIPELINE: 2}, SMALL, ("2 layers cannot be divided into 4 pipeline chunks",)),
         ({Axis.EXPERT: 2}, SMALL, ("a dense model has no experts to divide",)),
@@ -32,27 +36,3 @@ def test_a_model_that_does_not_fit_is_told_why(
     found = misfits(Point.default().with_axes(axes), shape)
     assert len(found) == len(words)
     assert all(text.startswith(word) for text, word in zip(found, words, strict=True))
-
-
-@pytest.mark.parametrize("tensor", (1, 2, 4))
-@pytest.mark.parametrize("pipeline", (1, 2, 4))
-@pytest.mark.parametrize("virtual", (1, 2))
-@pytest.mark.parametrize("expert", (1, 2, 4))
-def test_the_least_shape_fits_and_has_groups_of_heads(tensor: int, pipeline: int, virtual: int, expert: int) -> None:
-    sizes: dict[Axis, Value] = {
-        Axis.TENSOR: tensor,
-        Axis.PIPELINE: pipeline,
-        Axis.VIRTUAL_PIPELINE: virtual,
-        Axis.EXPERT: expert,
-    }
-    point = Point.default().with_axes(sizes)
-    shape = least_shape(point)
-    assert misfits(point, shape) == ()
-    assert shape.kv_heads >= 2
-    assert shape.heads == 2 * shape.kv_heads
-    assert bool(shape.experts) == (expert > 1)
-
-
-def test_a_model_with_experts_has_some_on_one_rank_too() -> None:
-    point = Point.default().with_model(ModelWant(features=frozenset({"moe"})))
-    assert least_shape(point).experts == 2

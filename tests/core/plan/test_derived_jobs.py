@@ -188,6 +188,18 @@ def test_what_has_a_job_alone_has_one_among_others(names: tuple[str, ...], wants
     assert len(derive(names, *wants, policy=policy).not_covered) <= alone
 
 
+@pytest.mark.parametrize("names", [(SMOKE,), (SMOKE, "2-dense")])
+def test_sizes_that_do_not_divide_the_usual_model_get_a_synthetic_one(names: tuple[str, ...]) -> None:
+    derived = derive(names, want({T: 4}))
+    assert ids(derived) == [*names, "2-tp4"]
+    assert [job.checkpoint.model_id for job in derived.jobs if job.checkpoint][-1] == "synthetic/qwen2"
+    bare = POLICY.model_copy(
+        update={"families": tuple(family.model_copy(update={"synthetic": None}) for family in POLICY.families)}
+    )
+    (left,) = derive(names, want({T: 4}), policy=bare).not_covered
+    assert left.reason == "14 heads cannot be divided among 4 tensor ranks of Qwen/Qwen2.5-0.5B"
+
+
 @pytest.mark.parametrize(
     ("given_want", "reason"),
     (

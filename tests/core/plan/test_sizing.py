@@ -8,7 +8,9 @@ from tests.fakes.places import ROOT
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import VARIANTS, Variant, variant_named
+from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
@@ -49,6 +51,14 @@ def test_a_model_gets_as_many_gpus_as_its_weights_need(
     assert (made.variant.gpu_count, made.problem) == (gpu_count, "")
     assert sizes.items() <= made.variant.wrapper.items()
     assert bool(made.reason) == (gpu_count != variant.gpu_count)
+
+
+@pytest.mark.parametrize("declared", (facts(), facts(1.0), facts(None, 1)))
+def test_sizes_beyond_a_host_are_refused_whatever_is_declared_of_the_model(declared: ModelFacts) -> None:
+    large = Point.default().with_axes({Axis.TENSOR: 16}).variant(Level.PARALLELISM, "tp16")
+    assert fit(large, declared, wrapper={}).problem == (
+        "its parallel sizes: 16 GPUs of one host, and a job has 8 at most"
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)

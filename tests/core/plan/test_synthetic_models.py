@@ -124,3 +124,12 @@ def checkpoint_of(family: str) -> Checkpoint:
     found = next(item.checkpoint for item in POLICY.families if item.name == family)
     assert found is not None
     return found
+
+
+def test_a_family_with_a_named_checkpoint_knows_its_synthetic_model_as_well() -> None:
+    (family,) = (item for item in POLICY.families if item.name == "qwen3_vl")
+    assert family.named is not None
+    assert family.made is not None
+    facts = POLICY.facts_of(family.made.checkpoint)
+    assert facts == family.made.facts
+    assert facts.weights_gib is not None

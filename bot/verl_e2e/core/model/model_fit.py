@@ -4,35 +4,30 @@ Sources are named as `repository: symbol`, Megatron-LM at 2a75ac12.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis
 
+_Count = Annotated[int, Field(strict=True, ge=1)]
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
+
+class ModelShape(DescribedDocument):
     """The counts of a model that parallel sizes divide."""
 
-    # Transformer layers.
-    layers: int
-    # Query heads of an attention layer.
-    heads: int
-    # Key and value heads of an attention layer; as many as `heads` without groups.
-    kv_heads: int
-    # Routed experts of a layer; 0 for a dense model.
-    experts: int = 0
-    # Whether the linear layers have a bias.
+    layers: _Count
+    """Transformer layers."""
+    heads: _Count
+    """Query heads of an attention layer."""
+    kv_heads: _Count
+    """Key and value heads of an attention layer; as many as `heads` without groups."""
+    experts: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Routed experts of a layer; 0 for a dense model."""
     biases: bool = False
-
-
-def least_shape(point: Point) -> ModelShape:
-    """The smallest counts that the sizes of a point divide; two heads for each key-value head, so that groups show."""
-    kv_heads = max(2, point.size(Axis.TENSOR))
-    sized = point.size(Axis.EXPERT) > 1 or point.size(Axis.EXPERT_TENSOR) > 1
-    experts = max(2, 2 * point.size(Axis.EXPERT)) if sized or "moe" in point.model.features else 0
-    stages = point.size(Axis.PIPELINE) * point.size(Axis.VIRTUAL_PIPELINE)
-    return ModelShape(max(2, stages), 2 * kv_heads, kv_heads, experts)
+    """Whether the linear layers have a bias."""
 
 
 def misfits(point: Point, shape: ModelShape) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.model.model_fit import misfits
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.plan.draft import Draft, alone
-from verl_e2e.core.plan.job_models import job_on_model, shows, unread
+from verl_e2e.core.plan.job_models import job_on_model, made_model, shows, unread
 from verl_e2e.core.plan.job_names import name_of
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
@@ -125,10 +126,16 @@ class JobMaker:
             return draft
         level = Level.SAVE_RESUME if draft.level is None else draft.level
         variant = _variant(draft, level, _model_name(draft, level))
-        job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
+        job = job_on_model(variant, draft.point.model, self.policy, self._any_model(draft.point))
         if isinstance(job, str):
             return job
         return unread(job, draft.point[Axis.CONTENT], self.policy) or _candidate(draft, job, None, demands)
+
+    def _any_model(self, point: Point) -> Checkpoint | None:
+        """The checkpoint where any model will do: a synthetic one where the sizes do not divide the usual one."""
+        shape = self.policy.facts_of(self.checkpoint).shape
+        made = made_model(ModelWant(), self.policy) if shape is not None and misfits(point, shape) else None
+        return made or self.checkpoint
 
     def _larger(self, planned: JobOutline, demands: tuple[Demand, ...]) -> Candidate | str:
         """A planned job with the settings of these demands, or why there is none."""
@@ -198,6 +205,8 @@ def _candidate(
     fitted = job.fitted()
     if fitted.problem:
         return fitted.problem
+    if job.model.shape is not None and (reasons := misfits(draft.point, job.model.shape)):
+        return f"{' and '.join(reasons)} of {job.checkpoint.model_id if job.checkpoint else 'its model'}"
     if _spread(job, draft.point.limits):
         return f"the model does not fit into a job with these settings ({fitted.reason})"
     named = planned is not None and job.variant.job_id == planned.variant.job_id

@@ -66,7 +66,7 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     """A job on the model that is needed, or why none can pass; `checkpoint` is the one where any model will do."""
     if model.family and not any(family.name == model.family for family in policy.families):
         return f"the policy has no family {model.family}"
-    made = _with_fields(model, policy) if model.fields else None
+    made = made_model(model, policy) if model.fields else None
     if model.fields and made is None:
         shown = ", ".join(f"{name} = {value!r}" for name, value in sorted(model.fields.items()))
         return f"no model can be made with {shown}: {_why_none(model, policy)}"
@@ -92,8 +92,8 @@ def _without_critic(variant: Variant) -> Variant:
     return replace(variant, wrapper=wrapper, overrides=(*variant.overrides, *SHARE_OF_DIGITS))
 
 
-def _with_fields(model: ModelWant, policy: Policy) -> Checkpoint | None:
-    """The synthetic model of the first family of the table that may have these fields; None where there is none."""
+def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
+    """The synthetic model of the first family of the table that may be what is wanted; None where there is none."""
     of_models = model.features & frozenset(name for family in policy.families for name in family.features)
     for family in policy.families:
         recipe = family.synthetic if model.family in ("", family.name) else None

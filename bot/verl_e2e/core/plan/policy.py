@@ -8,6 +8,7 @@ from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint
@@ -59,6 +60,8 @@ class ModelFacts(DescribedDocument):
     """GiB of its weights at two bytes a parameter; null when nothing is declared."""
     gpus: Literal[1, 2, 4, 8] | None = None
     """The GPUs to spread its weights over, whatever their size; null: as many as the size asks for."""
+    shape: ModelShape | None = None
+    """The counts that parallel sizes divide; null: not known, and any sizes are taken to fit."""
 
     def shows(self, feature: str) -> bool:
         """Whether a run of the checkpoint may activate a feature: what is not declared may be there."""
@@ -79,7 +82,7 @@ class Model(Checkpoint, ModelFacts):
     @property
     def facts(self) -> ModelFacts:
         """What is declared alone."""
-        return ModelFacts(features=self.features, weights_gib=self.weights_gib, gpus=self.gpus)
+        return ModelFacts(**{name: getattr(self, name) for name in ModelFacts.model_fields})
 
 
 class SyntheticModel(Recipe):
@@ -208,8 +211,13 @@ class Family(DescribedDocument):
     @property
     def model(self) -> Model | None:
         """The checkpoint that the policy names, else the synthetic one; None where there is neither."""
-        if self.named or self.synthetic is None:
-            return self.named
+        return self.named or self.made
+
+    @property
+    def made(self) -> Model | None:
+        """The synthetic model; None where none can be made."""
+        if self.synthetic is None:
+            return None
         made = synthetic_checkpoint(self.synthetic.recipe, self.name)
         features = tuple(name for name in self.features if name not in self.synthetic.without)
         return Model(**dict(made), features=features, weights_gib=WEIGHTS_GIB)
@@ -366,7 +374,8 @@ class Policy(PolicyFile):
         """What is declared of a checkpoint; one that the file names twice may be declared once."""
         if checkpoint is None:
             return UNDECLARED
-        named = (model for model in self.models if model.model_id == checkpoint.model_id)
+        made = (family.made for family in self.families if family.made)
+        named = (model for model in (*self.models, *made) if model.model_id == checkpoint.model_id)
         # A synthetic model has the features of its family, whatever fields a job wants of it.
         declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)

@@ -38,17 +38,16 @@ def fit(
     `wrapper` are the variables that the job's features set; a script that is not the wrapper takes no sizes from here.
     """
     parts, reason = _parts(facts, wrapper, gpu_memory_gib)
-    if not parts:
-        return Fitted(variant, reason)
     sizes = {**BASE_WRAPPER, **variant.wrapper}
     sharded = sizes["USE_MEGATRON_FSDP"] == "True"
     spread = variant.gpu_count if sharded else int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
     factor = max(1, parts // spread)
     gpu_count = variant.gpu_count * factor
     if gpu_count > MOST_GPUS:
-        return Fitted(variant, reason, f"{reason}: {gpu_count} GPUs of one host, and a job has {MOST_GPUS} at most")
+        why = reason if factor > 1 else "its parallel sizes"
+        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs of one host, and a job has {MOST_GPUS} at most")
     if factor == 1:
-        return Fitted(variant)
+        return Fitted(variant, "" if parts else reason)
     own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}
     return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), reason)
 
