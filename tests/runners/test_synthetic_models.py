@@ -38,8 +38,8 @@ if sys.argv[1].endswith("verl_e2e_make_model.py"):
 """
 
 
-def rules() -> Any:
-    spec = importlib.util.spec_from_file_location("small_config", HOST_PYTHON / "verl_e2e_small_config.py")
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, HOST_PYTHON / f"verl_e2e_{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,7 +47,7 @@ def rules() -> Any:
     return module
 
 
-RULES = rules()
+RULES, PUBLISHED = script("small_config"), script("published")
 
 
 def recipe_of(family: Family) -> Synthetic:
@@ -127,6 +127,57 @@ def test_a_field_with_a_name_that_no_rule_knows_gets_the_size_that_the_recipe_sa
 def test_a_kind_of_layer_that_only_the_usual_size_has_is_named() -> None:
     assert RULES.missing_kinds(["sliding"] * 4, ["sliding"] * 5 + ["full"]) == ["full"]
     assert RULES.missing_kinds(None, None) == []
+
+
+def test_the_tensors_of_a_published_family_have_its_names() -> None:
+    published = {
+        "renamed": {
+            "self_attn": "attention",
+            "model.embed_tokens": "model.words",
+            "attention.o_proj": "attention.dense",
+        },
+        "joined": {"qkv.weight": ["q_proj.weight", "k_proj.weight"]},
+    }
+    layer = "model.layers.0.self_attn"
+    tensors = {
+        "model.embed_tokens.weight": "E",
+        f"{layer}.k_proj.weight": "K",
+        f"{layer}.q_proj.weight": "Q",
+        f"{layer}.o_proj.weight": "O",
+        "model.layers.0.my_self_attn.weight": "other",
+    }
+    assert PUBLISHED.with_names(tensors, published, "".join) == {
+        "model.words.weight": "E",
+        "model.layers.0.attention.qkv.weight": "QK",
+        "model.layers.0.attention.dense.weight": "O",
+        "model.layers.0.my_self_attn.weight": "other",
+    }
+
+
+def test_the_configuration_of_a_published_family_has_its_fields_beside_those_of_the_class() -> None:
+    published = {"architecture": "BailingMoeV2ForCausalLM", "aliases": {"num_experts": "n_routed_experts"}}
+    config = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "n_routed_experts": 8}
+    made = {**config, "architectures": ["BailingMoeV2ForCausalLM"], "num_experts": 8}
+    assert PUBLISHED.with_aliases(config, published) == made
+
+
+@pytest.mark.parametrize(
+    ("style", "place", "norm", "joint"),
+    [
+        ("appended", "model.layers.2.", "shared_head.norm", "eh_proj"),
+        ("mimo", "model.mtp_layers.0.", "final_layernorm", "input_proj"),
+    ],
+)
+def test_an_mtp_layer_has_what_the_last_layer_has_and_its_own(style: str, place: str, norm: str, joint: str) -> None:
+    names = ["model.norm.weight"]
+    names += [f"model.layers.{layer}.{end}.weight" for layer in (0, 1) for end in ("input_layernorm", "mlp.up_proj")]
+    made = PUBLISHED.mtp_layers(names, style, 1, 2)
+    assert made[f"{place}mlp.up_proj.weight"] == ("model.layers.1.mlp.up_proj.weight", 1)
+    assert made[f"{place}{norm}.weight"] == ("model.layers.1.input_layernorm.weight", 1)
+    assert made[f"{place}{joint}.weight"] == ("model.layers.1.input_layernorm.weight", 2)
+    assert len(made) == 6
+    assert len(PUBLISHED.mtp_layers(names, style, 2, 2)) == 12
+    assert PUBLISHED.mtp_layers(names, None, 0, 2) == {}
 
 
 def with_recipe(world: World, python: str) -> Job:

@@ -30,6 +30,8 @@ SizeName = Literal[
     "vocabulary",
     "window",
 ]
+# A part of the name of a tensor.
+TensorName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=80)]
 
 
 class ModelSizes(DescribedDocument):
@@ -61,6 +63,19 @@ class ModelSizes(DescribedDocument):
     """Positions that attention with a window sees, where the family has one."""
 
 
+class Published(DescribedDocument):
+    """How a family's checkpoints differ from those of the class of transformers whose layers they have."""
+
+    architecture: Name
+    """The entry of `architectures` by which Bridge, and the rollout engine, know the family."""
+    aliases: dict[FieldName, FieldName] = Field(default_factory=dict)
+    """Fields of the published configuration, and the field of the class that has the same value."""
+    renamed: dict[TensorName, TensorName] = Field(default_factory=dict)
+    """Parts of the names of the class's tensors, and what they are called instead."""
+    joined: dict[TensorName, tuple[TensorName, ...]] = Field(default_factory=dict)
+    """Ends of names, and the ends of the renamed tensors that lie in this one, in order along the first dimension."""
+
+
 class Recipe(DescribedDocument):
     """What a family's synthetic model is made from, whatever its sizes."""
 
@@ -72,6 +87,10 @@ class Recipe(DescribedDocument):
     """Fields of the configuration and their values, which win over the rules; a dot leads into an inner one."""
     sized_fields: dict[FieldName, SizeName] = Field(default_factory=dict)
     """Fields that hold a size, where the rules do not know it by the field's name, and that size."""
+    published: Published | None = None
+    """Where transformers has no class of the family, but one with the same layers; null: the class is the family's."""
+    mtp: Literal["appended", "mimo"] | None = None
+    """How checkpoints name MTP layers, made where `num_nextn_predict_layers` asks for them; null: none can be."""
     tokens: dict[Name, Token] = Field(default_factory=dict)
     """Fields that hold the id of a special token, and that token; the tokenizer gets it."""
     texts: dict[Name, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)

@@ -74,6 +74,7 @@ def write_model(recipe, folder):
     """The configuration, the weights, the tokenizer and what prepares images and sounds; what was made is returned."""
     import torch
     import transformers
+    from verl_e2e_published import publish
     from verl_e2e_random_weights import fill
     from verl_e2e_small_processor import write_processor
     from verl_e2e_small_tokenizer import make_tokenizer
@@ -86,11 +87,15 @@ def write_model(recipe, folder):
     model = getattr(transformers, recipe["architecture"])(config).to(torch.bfloat16)
     weights = fill(model, recipe["seed"])
     model.save_pretrained(folder)
+    if hasattr(model, "load_speakers"):
+        # transformers loads the class only with this file of voices; none is made.
+        torch.save({}, folder / "spk_dict.pt")
+    added = publish(recipe, folder)
     tokenizer.save_pretrained(folder)
     processor = write_processor(recipe, tokenizer, folder)
     text = config.get_text_config()
     return {
-        "parameters": weights["parameters"],
+        "parameters": weights["parameters"] + added,
         "weights_sha256": weights["sha256"],
         "layers": text.num_hidden_layers,
         "experts": next((value for name in EXPERTS if isinstance(value := getattr(text, name, None), int)), 0),

@@ -45,6 +45,14 @@ def fill(model, seed):
     return {"parameters": count, "sha256": whole.hexdigest()}
 
 
+def new_weight(name, like, seed):
+    """A weight of the shape of another, which it is near to where that is a vector."""
+    numbers = _numbers(name, like.shape, seed)
+    if like.dim() < 2:
+        return like + (numbers * VECTOR).to(like.dtype)
+    return (numbers * _scale(name, like, {})).to(like.dtype)
+
+
 def _numbers(name, shape, seed):
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return torch.randn(shape, generator=torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")))

@@ -1,0 +1,75 @@
+"""What a family's checkpoints have that the class of transformers with the same layers does not: names, MTP layers."""
+
+import json
+from pathlib import Path
+
+WEIGHTS = "model.safetensors"
+# By how checkpoints name MTP layers: where a layer lies, the norms that it has besides those of any layer, and the
+# matrix that takes an embedding and a hidden state, one after the other.
+MTP = {
+    "appended": ("model.layers.{after}.", ("enorm", "hnorm", "shared_head.norm"), "eh_proj"),
+    "mimo": ("model.mtp_layers.{number}.", ("token_layernorm", "hidden_layernorm", "final_layernorm"), "input_proj"),
+}
+
+
+def publish(recipe, folder):
+    """Give the saved model the family's names and its MTP layers; the number of parameters that were added."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from verl_e2e_random_weights import new_weight
+
+    file, published = Path(folder, "config.json"), recipe.get("published")
+    config = json.loads(file.read_text())
+    layers = config.get("num_nextn_predict_layers") if recipe.get("mtp") else 0
+    if not published and not layers:
+        return 0
+    tensors = load_file(Path(folder, WEIGHTS))
+    added = {}
+    for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers or 0, config["num_hidden_layers"]).items():
+        other = tensors[like]
+        shaped = other if widths == 1 else other.new_empty(len(other), widths * len(other))
+        added[name] = new_weight(name, shaped, recipe["seed"])
+    tensors |= added
+    if published:
+        tensors = with_names(tensors, published, torch.cat)
+        config = with_aliases(config, published)
+    save_file(dict(sorted(tensors.items())), Path(folder, WEIGHTS), metadata={"format": "pt"})
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return sum(tensor.numel() for tensor in added.values())
+
+
+def mtp_layers(names, style, layers, after):
+    """The tensors of MTP layers, each with the tensor that it is like: as wide, or two of these vectors wide.
+
+    `after` is the number of other layers, whose last one has what an MTP layer has too.
+    """
+    made = {}
+    for number in range(layers):
+        place, norms, joint = MTP[style]
+        prefix, last = place.format(number=number, after=after + number), f"model.layers.{after - 1}."
+        made |= {prefix + name.removeprefix(last): (name, 1) for name in names if name.startswith(last)}
+        made |= {f"{prefix}{name}.weight": (f"{last}input_layernorm.weight", 1) for name in norms}
+        made[f"{prefix}{joint}.weight"] = (f"{last}input_layernorm.weight", 2)
+    return made
+
+
+def with_names(tensors, published, join):
+    """The tensors under the family's names, those joined that its checkpoints have as one."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        new = f".{name}."
+        for part, other in published["renamed"].items():
+            # Whole parts between dots, never a piece of a longer word.
+            new = new.replace(f".{part}.", f".{other}.")
+        renamed[new[1:-1]] = tensor
+    for end, parts in published["joined"].items():
+        for name in [name for name in renamed if name.endswith(f".{parts[0]}")]:
+            start = name.removesuffix(parts[0])
+            renamed[start + end] = join([renamed.pop(start + part) for part in parts])
+    return renamed
+
+
+def with_aliases(config, published):
+    """The configuration with the family's architecture and with fields under the names that it has for them."""
+    aliases = {name: config[field] for name, field in published["aliases"].items()}
+    return {**config, **aliases, "architectures": [published["architecture"]]}
