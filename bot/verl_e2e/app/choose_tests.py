@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from verl_e2e.core.plan.policy import Policy
@@ -17,6 +18,7 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 _TOP = ("",)
 _SHORTEST_NAME = 4
+_MOST_MARKS = 4_000
 
 
 class TestChooser:
@@ -27,6 +29,7 @@ class TestChooser:
     def __init__(self, repository: SourceTrees, summaries: SummaryStore) -> None:
         self._repository = repository
         self._summaries = summaries
+        self._marks: Kept[Marks] = Kept(_MOST_MARKS)
 
     def choose(self, change: Change, policy: Policy, effects: Effects | None, program: Program | None) -> Choice:
         """The tests of a change; `program` is the one at its head, None where it was not read."""
@@ -44,10 +47,17 @@ class TestChooser:
         uses = self._uses(tests, modules, program)
         present = frozenset(path for path in files if is_test_file(path))
         near = {*changed, *uses} & present
-        marks = {path: tests.marks(path, policy.test_choice.gpu_marks) for path in near}
+        marks = {path: self._marks_of(tests, path, policy.test_choice.gpu_marks) for path in near}
         summaries = self._summaries_of(tests, near & uses.keys())
         mentioned = {path: identifiers(summary) for path, summary in summaries.items()}
         return choose(policy, changed, modules, TestsAtHead(present, uses, marks, mentioned))
+
+    def _marks_of(self, tests: "_Files", path: str, gpu_marks: tuple[str, ...]) -> Marks:
+        """The marks of one file, read once for each content that is here."""
+        content = tests.content(path)
+        if content is None:
+            return Marks(1)
+        return self._marks.get((tests.blobs[path], *gpu_marks), lambda: read_marks(content, gpu_marks))
 
     def _contents(
         self, files: Mapping[str, str], modules: Collection[ChangedModule], changed: Collection[str]
@@ -99,10 +109,6 @@ class _Files:
 
     def holding(self, words: re.Pattern[bytes]) -> list[str]:
         return [path for path in self.blobs if words.search(self.content(path) or b"")]
-
-    def marks(self, path: str, gpu_marks: tuple[str, ...]) -> Marks:
-        content = self.content(path)
-        return Marks(1) if content is None else read_marks(content, gpu_marks)
 
 
 def _name(path: str) -> str:

@@ -12,10 +12,11 @@ from verl_e2e.core.reach.effects import Sides
 from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.program import Node, Program
-from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.walk import Entry
 
 Read = Callable[[str], bytes | None]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Kind(StrEnum):
@@ -116,7 +117,7 @@ class _Sources:
     def __init__(self, both: Sides, read_base: Read, read_head: Read) -> None:
         self._both = both
         self._reads = (read_base, read_head)
-        self._trees: dict[tuple[int, str], ast.Module | str] = {}
+        self._found: dict[tuple[int, str], Mapping[str, _Function]] = {}
 
     def base(self, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The definition at the base."""
@@ -130,21 +131,26 @@ class _Sources:
         path = program.paths.get(node.module)
         if path is None:
             return None
-        if (side, path) not in self._trees:
-            self._trees[side, path] = parse(self._reads[side](path) or b"")
-        tree = self._trees[side, path]
-        return _definition(tree, node.symbol) if isinstance(tree, ast.Module) else None
+        if (side, path) not in self._found:
+            tree = parse_to_read(self._reads[side](path) or b"")
+            self._found[side, path] = {} if isinstance(tree, str) else dict(_definitions(tree))
+        return self._found[side, path].get(node.symbol)
 
 
-def _definition(tree: ast.Module, symbol: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    owner, _, name = symbol.rpartition(".")
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Function]]:
+    """The functions of a file, and the methods of its classes; of several with one name the outermost, first one."""
+    classes: dict[str, ast.ClassDef] = {}
+    functions: dict[str, _Function] = {}
     for node in walk(tree):
-        if owner and isinstance(node, ast.ClassDef) and node.name == owner:
-            inside = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
-            return next((item for item in inside if item.name == name), None)
-        if not owner and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            return node
-    return None
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, node)
+        elif isinstance(node, _Function):
+            functions.setdefault(node.name, node)
+    for owner in classes.values():
+        for item in owner.body:
+            if isinstance(item, _Function):
+                functions.setdefault(f"{owner.name}.{item.name}", item)
+    yield from functions.items()
 
 
 def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> str:

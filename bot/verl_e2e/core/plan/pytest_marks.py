@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.syntax import dotted
 
 _PROCESSES = re.compile(rb"nproc[-_]per[-_]node[\s=\"',]+(\d{1,3})")
@@ -29,7 +29,7 @@ def read_marks(source: bytes, gpu_marks: Iterable[str]) -> Marks:
     A mark with arguments asks for one when an argument says `gpu`. A file that is not Python counts as one test: pytest
     must be the one that says so.
     """
-    tree = parse(source)
+    tree = parse_to_read(source)
     if isinstance(tree, str):
         return Marks(1)
     marks = frozenset(gpu_marks)

@@ -5,6 +5,7 @@ symbol whose code differs when it is called, and as a difference of what importi
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.import_items import ImportedCode, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
 from verl_e2e.core.reach.normal import Common, Frozen, freeze, normalize
+from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
 from verl_e2e.core.reach.summary import BODY, encoding_of, parse
 from verl_e2e.core.reach.syntax import assigned_names
 
 IMPORT_TIME = "import time"
+_QUOTED = re.compile(r"'(\w+)(?=')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
 
 def symbols_of(content: bytes) -> tuple[str, ...]:
     """The symbols of a file in the order of its lines, empty for one that is not Python."""
-    tree = parse(content)
+    tree = parse_to_read(content)
     if isinstance(tree, str):
         return ()
     lines = _Side(tree, {}).lines
@@ -250,6 +253,9 @@ def _statements(node: ast.AST) -> Iterable[Statement]:
 
 def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
     renamed = _renames(before, after)
+    last_parts: dict[str, str] = {}
+    for old_name, new_name in renamed.items():
+        last_parts.setdefault(old_name.rpartition(".")[2], new_name.rpartition(".")[2])
     for old_name, new_name in renamed.items():
         if not new_name.rpartition(".")[2].startswith("_"):
             yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
@@ -259,7 +265,7 @@ def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
         if name not in before.symbols or name not in after.symbols:
             side, kind = (before, "removed") if name in before.symbols else (after, "added")
             yield SymbolChange(name, kind, line, words_of(side.statements(name)))
-        elif not _same(before.key(name), after.key(name), renamed):
+        elif not _same(before.key(name), after.key(name), last_parts):
             differing = _differing(before.statements(name), after.statements(name))
             yield SymbolChange(name, "changed", line, words_of(differing))
 
@@ -271,9 +277,8 @@ def _same(old: tuple[Frozen, ...], new: tuple[Frozen, ...], renamed: Mapping[str
 
 
 def _mentioning(text: str, renamed: Mapping[str, str]) -> str:
-    for old, new in renamed.items():
-        text = text.replace(f"'{old.rpartition('.')[2]}'", f"'{new.rpartition('.')[2]}'")
-    return text
+    """A text with each quoted name that was renamed under its new name; `renamed` has the last parts of the names."""
+    return _QUOTED.sub(lambda found: f"'{renamed.get(found[1], found[1])}", text)
 
 
 def _renames(before: _Side, after: _Side) -> dict[str, str]:

@@ -131,10 +131,11 @@ class _Comparison:
         if owner is not None and not _is_open(*owner):
             return found
         heights = _heights(ours, theirs), _heights(theirs, ours)
+        fields_stay_ordered = _fields_stay_ordered(ours, theirs)
         for name in old.keys() | new.keys():
             was, now = old.get(name, []), new.get(name, [])
             moved = bool(was and now) and heights[0][name] != heights[1][name]
-            if moved or not self._may_move(name, was, now, owner, ours, theirs):
+            if moved or not self._may_move(name, was, now, owner, fields_stay_ordered=fields_stay_ordered):
                 continue
             found.add((name, None))
             item = (now or was)[0]
@@ -156,8 +157,8 @@ class _Comparison:
         was: list[Item],
         now: list[Item],
         owner: _Owner,
-        ours: list[Item],
-        theirs: list[Item],
+        *,
+        fields_stay_ordered: bool,
     ) -> bool:
         if not all(item.light for item in (*was, *now)) or len(was) > 1 or len(now) > 1:
             return False
@@ -169,7 +170,8 @@ class _Comparison:
             return False
         if any(item.is_field for item in (*was, *now)):
             same = [item.frozen for item in was] == [item.frozen for item in now]
-            return not same and owner is not None and _fields_stay_ordered(now, ours, theirs)
+            may_change = fields_stay_ordered and all(item.has_default for item in now)
+            return not same and owner is not None and may_change
         if owner is not None:
             return True
         if self.before.bound[name] > len(was) or self.after.bound[name] > len(now) or name in BUILTIN_NAMES:
@@ -184,9 +186,10 @@ class _Comparison:
         kept = set(old) & set(new)
         found: set[_Key] = set()
         for units, items, adding in ((new, theirs, True), (old, ours, False)):
+            follows = _following(units, kept)
             for item in items:
                 unit = item.unit
-                if unit is None or unit in kept or not self._import_may_go(unit, units, kept, adding=adding):
+                if unit is None or unit in kept or not self._import_may_go(unit, follows, adding=adding):
                     continue
                 found.add((item.name, unit))
                 if adding:
@@ -197,9 +200,8 @@ class _Comparison:
                 claims.append(Claim(kind, unit.bound, BODY, item.line))
         return found
 
-    def _import_may_go(
-        self, unit: ImportedName, units: list[ImportedName], kept: set[ImportedName], *, adding: bool
-    ) -> bool:
+    def _import_may_go(self, unit: ImportedName, follows: set[ImportedName], *, adding: bool) -> bool:
+        """Whether an imported name may come or go; those of `follows` come after another one of their module."""
         there, elsewhere = (self.after, self.before) if adding else (self.before, self.after)
         name = unit.bound
         if unit.attribute == "*" or unit.module == "__future__" or there.bound[name] > 1:
@@ -208,10 +210,21 @@ class _Comparison:
             return False
         if unit.attribute is None:
             return unit.module in HARMLESS_MODULES and "." not in unit.module
-        earlier = units[: units.index(unit)]
-        return any(item in kept and (item.module, item.dots) == (unit.module, unit.dots) for item in earlier) or (
-            not unit.dots and unit.module in HARMLESS_MODULES
-        )
+        return unit in follows or (not unit.dots and unit.module in HARMLESS_MODULES)
+
+
+def _following(units: Iterable[ImportedName], kept: set[ImportedName]) -> set[ImportedName]:
+    """The imported names before whose first place one that both sides have is taken from the same module."""
+    modules: set[tuple[str, int]] = set()
+    met: set[ImportedName] = set()
+    found: set[ImportedName] = set()
+    for unit in units:
+        if unit not in met and (unit.module, unit.dots) in modules:
+            found.add(unit)
+        met.add(unit)
+        if unit in kept:
+            modules.add((unit.module, unit.dots))
+    return found
 
 
 def _by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
@@ -254,12 +267,12 @@ def _is_open(old: ast.ClassDef, new: ast.ClassDef) -> bool:
     )
 
 
-def _fields_stay_ordered(now: list[Item], ours: list[Item], theirs: list[Item]) -> bool:
-    """Whether a dataclass with the changed field can be made wherever the old one could, and its subclasses too.
+def _fields_stay_ordered(ours: list[Item], theirs: list[Item]) -> bool:
+    """Whether a dataclass with a changed field can be made wherever the old one could, and its subclasses too.
 
-    The field has a default, as another own field had before and has still, and no field without one follows.
+    The field must have a default, as another own field had before and has still, and no field without one follows.
     """
     had = {own.name for own in ours if own.is_field and own.has_default}
     has = {other.name for other in theirs if other.is_field and other.has_default}
     order = [other.has_default for other in theirs if other.is_field]
-    return bool(had & has) and order == sorted(order) and all(item.has_default for item in now)
+    return bool(had & has) and order == sorted(order)

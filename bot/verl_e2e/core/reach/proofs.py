@@ -1,6 +1,7 @@
 """Check claims about import-time code on the programs at base and head: what is not proved here has an effect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import assert_never
 
 from verl_e2e.core.reach.importing import Claim, ClaimKind
@@ -26,6 +27,8 @@ class Proofs:
         self._base_reach = base_reach
         self._entries = base_reach.entries
         self._asked: dict[int, dict[str, set[str | None]]] = {}
+        self._attributes: dict[int, set[str]] = {}
+        self._below: dict[str, set[str]] = {}
 
     def holds(self, claim: Claim, module: str) -> bool:
         """Whether a claim of a module holds."""
@@ -72,14 +75,13 @@ class Proofs:
         return not as_object or not self._is_attribute_anywhere(name, program)
 
     def _is_attribute_anywhere(self, name: str, program: Program) -> bool:
-        views = (program.view(module) for module in program.paths)
-        return any(
-            name in ref.split(".")[1:]
-            for view in views
-            if view
-            for symbol in view.symbols.values()
-            for ref in symbol.refs
-        )
+        found = self._attributes.get(id(program))
+        if found is None:
+            found = self._attributes[id(program)] = set()
+            for view in filter(None, map(program.view, program.paths)):
+                for symbol in view.symbols.values():
+                    found.update(part for ref in symbol.refs for part in ref.split(".")[1:])
+        return name in found
 
     def _is_no_submodule(self, name: str, module: str) -> bool:
         return f"{module}.{name}" not in self._base and f"{module}.{name}" not in self._head
@@ -90,18 +92,28 @@ class Proofs:
         if view is None:
             return False
         target = view.absolute(claim.module, claim.dots)
-        known = any(
-            theirs.target(item) == target and item.attribute == claim.attribute
-            for theirs, item in _imports(self._base)
-            if theirs.name in self._base_reach.imported and theirs.name != module and _is_certain(item)
-        )
+        known = bool(self._certain_importers.get((target, claim.attribute), set()) - {module})
         if not known or target not in self._head:
             return known
         there = self._head.lookup(target, claim.attribute or "")
         return there is not None and module not in self._imports_below(target)
 
+    @cached_property
+    def _certain_importers(self) -> Mapping[tuple[str, str | None], set[str]]:
+        """The modules that are imported at the base and surely take a name from a module, by both."""
+        found: dict[tuple[str, str | None], set[str]] = {}
+        for theirs, item in _imports(self._base):
+            if theirs.name in self._base_reach.imported and _is_certain(item):
+                found.setdefault((theirs.target(item), item.attribute), set()).add(theirs.name)
+        return found
+
     def _imports_below(self, module: str) -> set[str]:
         """Every module that importing one begins, its own outer packages aside, which are begun before it."""
+        if module not in self._below:
+            self._below[module] = self._read_imports_below(module)
+        return self._below[module]
+
+    def _read_imports_below(self, module: str) -> set[str]:
         found: set[str] = set()
         todo = [module]
         while todo:

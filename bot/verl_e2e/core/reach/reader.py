@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.normal import Common
-from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, parse
+from verl_e2e.core.reach.read_trees import parse_to_read
+from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
 from verl_e2e.core.reach.syntax import (
     PLAIN_DECORATORS,
     annotated,
@@ -26,7 +27,7 @@ _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
 
 def summarize(source: bytes) -> Summary:
     """Read one file; a file that is not Python, or not text, gives an empty summary with its problem."""
-    tree = parse(source)
+    tree = parse_to_read(source)
     if isinstance(tree, str):
         return Summary((), (), tree)
     try:

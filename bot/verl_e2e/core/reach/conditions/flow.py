@@ -18,7 +18,7 @@ from verl_e2e.core.reach.conditions.formula import (
 )
 from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.normal import bound_names
-from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.read_trees import parse_to_read
 
 # Far beyond what code that people read has before a statement; more exits are not looked at.
 _MOST_GUARDS = 64
@@ -137,7 +137,7 @@ class Flows:
 
 def read_flows(source: bytes | None) -> Flows | None:
     """The functions of a file, None for one that cannot be read."""
-    tree = parse(source) if source is not None else ""
+    tree = parse_to_read(source) if source is not None else ""
     return None if isinstance(tree, str) else Flows(tree)
 
 

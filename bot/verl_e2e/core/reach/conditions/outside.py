@@ -63,7 +63,7 @@ def _places(flows: Flows, wanted: set[str]) -> Iterator[tuple[FunctionFlow, str,
 
 
 def _named(expression: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    for node in ast.walk(expression):
+    for node in walk(expression):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Call(func=ast.Attribute(attr=name)):
                 yield node, name
