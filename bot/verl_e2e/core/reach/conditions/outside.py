@@ -13,6 +13,7 @@ from verl_e2e.core.reach.conditions.flow import Flows, FunctionFlow, inner_guard
 from verl_e2e.core.reach.conditions.formula import NOTHING, All, Formula, Literal, Names, all_of, any_of, literals
 from verl_e2e.core.reach.conditions.table import PARTS_OF_A_RUN
 from verl_e2e.core.reach.entries import UseCondition, Uses, uses_of
+from verl_e2e.core.reach.nodes import walk
 
 _DEEPEST = 3
 _LONGEST = 1_000
