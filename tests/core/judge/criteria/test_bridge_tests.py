@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import BRIDGE, TESTS, ended, make_case, make_job, make_record, passing_tests
-from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests, failed_tests, without_result
+from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests, without_result
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
 from verl_e2e.core.model.record import Event, TestCase
@@ -37,12 +37,6 @@ def test_only_tests_of_the_very_commit_say_anything(given: dict[str, Any], state
     item = bridge_tests(make_case(make_record(**given)))
     assert item.state is state
     assert text in item.summary
-
-
-def test_the_failed_tests_are_named_once_for_comparison() -> None:
-    assert failed_tests(make_record(tests=(FAILED, *passing_tests(), FAILED))) == (FAILED.name,)
-    assert failed_tests(make_record(tests=(FAILED,), tests_commit=OTHER)) == ()
-    assert failed_tests(make_record(tests=None)) == ()
 
 
 def test_more_failures_than_are_shown_are_counted() -> None:

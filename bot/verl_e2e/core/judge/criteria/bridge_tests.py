@@ -28,16 +28,6 @@ def bridge_tests(case: Case) -> Evidence:
     return Evidence(Criterion.BRIDGE_TESTS, State.MET, _success(passed, tests), JUNIT_FILE)
 
 
-def failed_tests(record: Record) -> tuple[str, ...]:
-    """The names of the failed Bridge tests, once each and in order, to be compared with those of another commit.
-
-    Empty when none failed, none was run, or the file is of another commit than the job's.
-    """
-    if foreign_tests(record):
-        return ()
-    return tuple(sorted({test.name for test in record.tests or () if test.outcome == "failed"}))
-
-
 def foreign_tests(record: Record) -> str:
     """Why the JUnit file says nothing about the job's commit; empty when it does, or without a file.
 
