@@ -36,14 +36,21 @@ def libraries():
     return {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 
+def scripts():
+    """One SHA-256 of the scripts that make a model."""
+    files = sorted(Path(__file__).resolve().parent.glob("verl_e2e_*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def there(question):
-    """The record of the model that lies in the folder, if it was made by this recipe and these libraries."""
+    """The record of the model that lies in the folder, if this recipe, these libraries and these scripts made it."""
     file = Path(question["folder"], RECORD)
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    same = record.get("recipe") == question["recipe"] and record.get("libraries") == libraries()
+    made_by = {"recipe": question["recipe"], "libraries": libraries(), "scripts": scripts()}
+    same = all(record.get(name) == value for name, value in made_by.items())
     return record if same and record.get("files") == digests(file.parent) else None
 
 
@@ -61,7 +68,13 @@ def make(question):
     unfinished.mkdir(parents=True)
     try:
         made = write_model(question["recipe"], unfinished)
-        record = {"recipe": question["recipe"], "libraries": libraries(), **made, "files": digests(unfinished)}
+        record = {
+            "recipe": question["recipe"],
+            "libraries": libraries(),
+            "scripts": scripts(),
+            **made,
+            "files": digests(unfinished),
+        }
         (unfinished / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)

@@ -5,12 +5,14 @@ Each tensor gets numbers of its own, from a generator that its name seeds: no te
 
 import hashlib
 import math
+import re
 
 import torch
 
 # An embedding that is the output layer too would make every token foretell itself: it is small, and the last norm,
 # which nothing but the logits passes, makes up for it.
 TIED = 0.25
+EXPERT = re.compile(r"\.experts\.\d+\.")
 LAST_NORMS = ("norm.weight", "norm_f.weight", "final_layernorm.weight")
 # How far apart the logits of an output layer lie, in standard deviations: natural units, so about 2 nats of 7.6 less.
 HEAD = 2.0
@@ -19,6 +21,11 @@ MATRIX = 1.25
 # A router's choices must not hang on rounding.
 ROUTER = 3.0
 VECTOR = 0.05
+# What of an expert's matrices is its own; the rest all experts of a layer share. Where two experts are as good as tied
+# for a token, rounding decides, and differently in trainer and rollout: that must not look like a fault.
+OWN = 0.1
+# What a configuration calls the factor of all that routed experts give.
+FACTORS = ("routed_scaling_factor", "router_scaling_factor")
 
 
 def fill(model, seed):
@@ -26,20 +33,21 @@ def fill(model, seed):
     text = getattr(model, "thinker", model)
     output, entry = (layer.weight for layer in (text.get_output_embeddings(), text.get_input_embeddings()))
     tied = output is entry
+    gains = _gains(model)
     heads = {id(output): TIED if tied else HEAD, id(entry): TIED if tied else HEAD}
     whole, count = hashlib.sha256(), 0
     with torch.no_grad():
         for name, tensor in sorted(model.named_parameters(), key=lambda pair: pair[0]):
             if tensor.is_floating_point():
-                numbers = _numbers(name, tensor.shape, seed)
+                numbers = _drawn(name, tensor.shape, seed)
                 # Ernie stores the bias of its router as a matrix of one row.
                 if tensor.dim() < 2 or name.endswith("bias"):
-                    tensor.add_((numbers * VECTOR).to(tensor.dtype))
+                    tensor.copy_((tensor + numbers * VECTOR) * gains.get(name, 1.0))
                     if tied and _is_last_norm(name):
                         # Some families store what is added to one.
                         tensor.copy_(tensor + HEAD / TIED - 1 if tensor.mean() < 0.5 else tensor * (HEAD / TIED))
                 else:
-                    tensor.copy_((numbers * _scale(name, tensor, heads)).to(tensor.dtype))
+                    tensor.copy_(numbers * _scale(name, tensor, heads) * gains.get(name, 1.0))
             count += tensor.numel()
             whole.update(name.encode() + b"\0" + tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
     return {"parameters": count, "sha256": whole.hexdigest()}
@@ -47,15 +55,38 @@ def fill(model, seed):
 
 def new_weight(name, like, seed):
     """A weight of the shape of another, which it is near to where that is a vector."""
-    numbers = _numbers(name, like.shape, seed)
+    numbers = _drawn(name, like.shape, seed)
     if like.dim() < 2:
         return like + (numbers * VECTOR).to(like.dtype)
     return (numbers * _scale(name, like, {})).to(like.dtype)
 
 
+def _gains(model):
+    """Factors of tensors by name, where the family's own factors would make attention or experts all that counts."""
+    text = model.config.get_text_config()
+    routed = next((float(value) for name in FACTORS if (value := getattr(text, name, None))), 1.0)
+    down = (name for name, _ in model.named_parameters() if _is_expert(name) and ".down_proj" in name)
+    attention = (pair for pair in model.named_modules() if getattr(pair[1], "scaling", None) == 1.0)
+    norms = {f"{name}.q_norm.weight": module for name, module in attention if hasattr(module, "q_norm")}
+    return dict.fromkeys(down, 1 / routed) | {name: module.head_dim**-0.5 for name, module in norms.items()}
+
+
 def _numbers(name, shape, seed):
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return torch.randn(shape, generator=torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")))
+
+
+def _drawn(name, shape, seed):
+    """Random numbers of a tensor; matrices of experts, one or all in one tensor, are alike but for their own part."""
+    own = _numbers(name, shape, seed)
+    if not _is_expert(name):
+        return own
+    common = _numbers(EXPERT.sub(".experts.", name) + ":common", shape[-2:], seed)
+    return math.sqrt(1 - OWN**2) * common + OWN * own
+
+
+def _is_expert(name):
+    return ".experts." in name and not name.endswith("bias")
 
 
 def _scale(name, tensor, heads):
