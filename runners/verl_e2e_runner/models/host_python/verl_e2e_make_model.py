@@ -133,7 +133,9 @@ def small_config(recipe, tokenizer):
     given = placed({**ends, **tokens, **stated(recipe)}, own)
     fields = merged(small(own, recipe["sizes"]), given, own)
     config = family(**fields, dtype="bfloat16")
-    text, usual = config.get_text_config(), family().get_text_config()
+    # What a recipe says of the layers is no kind that got lost.
+    usual = family(**merged({}, placed(recipe["fields"], own), own)).get_text_config()
+    text = config.get_text_config()
     missing = [kind for name in KINDS for kind in missing_kinds(getattr(text, name, None), getattr(usual, name, None))]
     return config, missing
 

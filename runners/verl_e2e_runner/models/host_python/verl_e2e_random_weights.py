@@ -62,13 +62,16 @@ def new_weight(name, like, seed):
 
 
 def _gains(model):
-    """Factors of tensors by name, where the family's own factors would make attention or experts all that counts."""
+    """Factors of tensors by name, where attention, experts or norms would be many times what they are elsewhere."""
     text = model.config.get_text_config()
     routed = next((float(value) for name in FACTORS if (value := getattr(text, name, None))), 1.0)
     down = (name for name, _ in model.named_parameters() if _is_expert(name) and ".down_proj" in name)
     attention = (pair for pair in model.named_modules() if getattr(pair[1], "scaling", None) == 1.0)
     norms = {f"{name}.q_norm.weight": module for name, module in attention if hasattr(module, "q_norm")}
-    return dict.fromkeys(down, 1 / routed) | {name: module.head_dim**-0.5 for name, module in norms.items()}
+    # It adds one to its weight, and yet starts with ones.
+    doubled = (name for name, module in model.named_modules() if type(module).__name__.endswith("LayerNorm1P"))
+    cooled = {name: module.head_dim**-0.5 for name, module in norms.items()}
+    return dict.fromkeys(down, 1 / routed) | cooled | {f"{name}.weight": VECTOR for name in doubled}
 
 
 def _numbers(name, shape, seed):
