@@ -88,7 +88,7 @@ class Recipe(DescribedDocument):
     sized_fields: dict[FieldName, SizeName] = Field(default_factory=dict)
     """Fields that hold a size, where the rules do not know it by the field's name, and that size."""
     published: Published | None = None
-    """Where transformers has no class of the family, but one with the same layers; null: the class is the family's."""
+    """Where transformers has but a class with the same layers, or saves other names; null: all is the family's own."""
     mtp: Literal["appended", "mimo"] | None = None
     """How checkpoints name MTP layers, made where `num_nextn_predict_layers` asks for them; null: none can be."""
     tokens: dict[Name, Token] = Field(default_factory=dict)

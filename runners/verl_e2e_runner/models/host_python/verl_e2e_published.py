@@ -25,7 +25,8 @@ def publish(recipe, folder):
         return 0
     tensors = load_file(Path(folder, WEIGHTS))
     added = {}
-    for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers or 0, config["num_hidden_layers"]).items():
+    after = config.get("num_hidden_layers", 0)
+    for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers or 0, after).items():
         other = tensors[like]
         shaped = other if widths == 1 else other.new_empty(len(other), widths * len(other))
         added[name] = new_weight(name, shaped, recipe["seed"])
