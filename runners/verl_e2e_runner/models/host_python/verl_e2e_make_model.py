@@ -133,7 +133,7 @@ def small_config(recipe, tokenizer):
     given = placed({**ends, **tokens, **stated(recipe)}, own)
     fields = merged(small(own, recipe["sizes"]), given, own)
     config = family(**fields, dtype="bfloat16")
-    # What a recipe says of the layers is no kind that got lost.
+    # A kind of layer that the recipe leaves out did not get lost.
     usual = family(**merged({}, placed(recipe["fields"], own), own)).get_text_config()
     text = config.get_text_config()
     missing = [kind for name in KINDS for kind in missing_kinds(getattr(text, name, None), getattr(usual, name, None))]
