@@ -1,5 +1,6 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints, model_validator
@@ -11,7 +12,7 @@ from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
-from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint
+from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.suggest import suggest
 
@@ -222,6 +223,11 @@ class Family(DescribedDocument):
         features = tuple(name for name in self.features if name not in self.synthetic.without)
         return Model(**dict(made), features=features, weights_gib=WEIGHTS_GIB)
 
+    def has_model(self, model_id: str) -> bool:
+        """Whether its own checkpoint or its synthetic one is of this name."""
+        named = self.named is not None and self.named.model_id == model_id
+        return named or (self.synthetic is not None and synthetic_id(self.name) == model_id)
+
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint alone, as jobs have it."""
@@ -367,15 +373,20 @@ class Policy(PolicyFile):
     @property
     def models(self) -> tuple[Model, ...]:
         """Every checkpoint that the file names."""
-        named = (self.model, *(family.model for family in self.families), *(feature.model for feature in self.features))
+        return self._models(self.families)
+
+    def _models(self, families: Iterable[Family]) -> tuple[Model, ...]:
+        named = (self.model, *(family.model for family in families), *(feature.model for feature in self.features))
         return tuple(model for model in named if model is not None)
 
     def facts_of(self, checkpoint: Checkpoint | None) -> ModelFacts:
         """What is declared of a checkpoint; one that the file names twice may be declared once."""
         if checkpoint is None:
             return UNDECLARED
-        made = (family.made for family in self.families if family.made)
-        named = (model for model in (*self.models, *made) if model.model_id == checkpoint.model_id)
+        # Most families cannot be meant, and making a synthetic model costs more than asking for its name.
+        families = [family for family in self.families if family.has_model(checkpoint.model_id)]
+        made = (family.made for family in families if family.made)
+        named = (model for model in (*self._models(families), *made) if model.model_id == checkpoint.model_id)
         # A synthetic model has the features of its family, whatever fields a job wants of it.
         declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)

@@ -24,7 +24,12 @@ _VOCABULARY = 2048
 def synthetic_checkpoint(recipe: Recipe, family: str, wanted: Mapping[str, FieldValue] = NO_FIELDS) -> Checkpoint:
     """The checkpoint of a family's recipe, its sizes still open; `wanted` are fields that a condition asks for."""
     made = Synthetic(**dict(recipe), family=family, wanted=dict(wanted))
-    return Checkpoint(model_id=f"{PREFIX}{family}", random_weights=True, synthetic=made)
+    return Checkpoint(model_id=synthetic_id(family), random_weights=True, synthetic=made)
+
+
+def synthetic_id(family: str) -> str:
+    """The name of a family's synthetic checkpoint."""
+    return f"{PREFIX}{family}"
 
 
 def sized(checkpoint: Checkpoint, wrapper: Mapping[str, str]) -> Checkpoint:
