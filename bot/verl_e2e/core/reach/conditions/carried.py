@@ -2,13 +2,15 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 
 from verl_e2e.core.reach.code_lines import Function
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, own_nodes
 from verl_e2e.core.reach.conditions.formula import NOTHING, Any, Formula, Literal, any_of, formula
 from verl_e2e.core.reach.conditions.tested import constants_pass
-from verl_e2e.core.reach.normal import bound_names
+from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.normal import all_bound_names
 from verl_e2e.core.reach.program import Node
 
 _MOST_CALLERS = 12
@@ -32,14 +34,20 @@ class Carried:
         test, function = literal.test, self._flow.node
         if test is None or not isinstance(function, Function) or "<locals>" in self._flow.symbol:
             return None
-        named = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & _parameters(function)
-        if len(named) != 1 or _bound(function) & named:
+        named = {node.id for node in walk(test) if isinstance(node, ast.Name)} & _parameters(function)
+        if len(named) != 1 or self._bound & named:
             return None
         (name,) = named
         if name not in self._known:
             self._known[name] = list(self._arguments(function, name))
         ways = [_replaced(test, name, value, caller) for value, caller in self._known[name]]
         return any_of(ways) if ways else None
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        """The names that the function gives other values itself."""
+        nodes = (node for statement in self._flow.node.body for node in (statement, *own_nodes(statement)))
+        return frozenset(all_bound_names(nodes))
 
     def _arguments(self, function: Function, name: str) -> Iterator[tuple[ast.expr, FunctionFlow]]:
         """What each call gives for a parameter, with the function that calls."""
@@ -63,15 +71,9 @@ def _parameters(function: Function) -> set[str]:
     return {item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self", "cls"}
 
 
-def _bound(function: Function) -> set[str]:
-    """The names that a function gives other values itself."""
-    nodes = (node for statement in function.body for node in (statement, *own_nodes(statement)))
-    return {name for node in nodes for name in bound_names(node)}
-
-
 def _calls(flow: FunctionFlow, called: str) -> list[ast.Call]:
     expressions = (expression for place in flow.places for expression in place.expressions)
-    nodes = (node for expression in expressions for node in ast.walk(expression))
+    nodes = (node for expression in expressions for node in walk(expression))
     found = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == called]
     return found if len(found) <= _MOST_CALLS else []
 
