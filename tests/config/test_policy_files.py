@@ -158,6 +158,17 @@ def test_lines_are_found_for_keys_and_the_things_around_them() -> None:
     assert document.line_of(("nowhere",)) == 1
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("bot/verl_e2e/p*/*.yml")), ids=lambda file: file.stem)
+def test_a_packaged_file_reads_the_same_by_the_fast_loader(file: Path) -> None:
+    text = file.read_bytes()
+    assert load_yaml(text, file.name, packaged=True) == load_yaml(text, file.name)
+
+
+def test_the_fast_loader_refuses_aliases_too() -> None:
+    with pytest.raises(ConfigError, match=r"x.yml:2: not valid YAML: aliases are not allowed"):
+        load_yaml("a: &x 1\nb: *x\n", "x.yml", packaged=True)
+
+
 class Shelf:
     """A change source with files by commit and path."""
 

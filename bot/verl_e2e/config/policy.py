@@ -1,9 +1,10 @@
 """The repository's policy file: `.github/verl-e2e.yml`, read from the base commit, never from the pull request."""
 
+from functools import cache
 from importlib.resources import files
 
 from verl_e2e.config.validation import validate
-from verl_e2e.config.yaml_text import load_yaml
+from verl_e2e.config.yaml_text import YamlDocument, load_yaml
 from verl_e2e.core.plan.policy import Policy, PolicyFile
 from verl_e2e.ports import ChangeSource
 
@@ -13,14 +14,18 @@ _PACKAGED = "policy/megatron-bridge.yml"
 
 def load_policy(text: str | bytes, source: str, digest: str = "") -> Policy:
     """Read the text of a policy file; `source` names it in errors, `digest` is that of the text. Raises ConfigError."""
-    file = validate(load_yaml(text, source), PolicyFile)
-    return Policy(**dict(file), source=source, text_digest=digest)
+    return _policy(load_yaml(text, source), digest)
 
 
+def _policy(document: YamlDocument, digest: str = "") -> Policy:
+    return Policy(**dict(validate(document, PolicyFile)), source=document.source, text_digest=digest)
+
+
+@cache
 def packaged_policy() -> Policy:
     """The policy for a repository without a policy file, written for Megatron-Bridge."""
     text = files("verl_e2e").joinpath(_PACKAGED).read_bytes()
-    return load_policy(text, f"packaged default ({_PACKAGED})")
+    return _policy(load_yaml(text, f"packaged default ({_PACKAGED})", packaged=True))
 
 
 def policy_schema() -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 It refuses repeated keys, tags and aliases. The only types are mapping, list, text, number, boolean and null."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,16 @@ class YamlDocument:
         return self.lines.get(path, 0)
 
 
-def load_yaml(text: str | bytes, source: str) -> YamlDocument:
-    """Parse one YAML document; `source` names the file in errors. Raises ConfigError with line and fix."""
+def load_yaml(text: str | bytes, source: str, *, packaged: bool = False) -> YamlDocument:
+    """Parse one YAML document; `source` names the file in errors. Raises ConfigError with line and fix.
+
+    `packaged` says that the file comes with the program and is known to have no mistakes: it is read faster.
+    """
     if len(text) > MOST_BYTES:
         raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many; the limit is {MOST_BYTES}")])
     reader = _Reader(source)
     try:
-        node = yaml.compose(_decoded(text, source), Loader=_Loader)
+        node = _composed(_decoded(text, source), packaged=packaged)
         value = reader.read(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, source)]) from None
@@ -58,14 +61,36 @@ def _decoded(text: str | bytes, source: str) -> str:
         raise ConfigError([Problem(source, line, "", "a byte that is not UTF-8", "save the file as UTF-8")]) from None
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader that also refuses aliases: they hide what a line says, and can expand without bound."""
+class _NoAliases(yaml.composer.Composer):
+    """Refuses aliases: they hide what a line says, and can expand without bound."""
+
+    # Of the parser that it is joined with.
+    check_event: Callable[..., bool]
+    peek_event: Callable[[], Any]
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, "aliases are not allowed; repeat the value", mark)
         return super().compose_node(parent, index)
+
+
+class _Loader(_NoAliases, yaml.SafeLoader):
+    """PyYAML's safe loader without aliases."""
+
+
+def _composed(text: str, *, packaged: bool) -> yaml.Node | None:
+    if not (packaged and yaml.__with_libyaml__):
+        return yaml.compose(text, Loader=_Loader)
+
+    class _FastLoader(_NoAliases, yaml.cyaml.CSafeLoader):
+        """The same by libyaml, an eighth of the time; of mistakes it says less, and it takes some tabs."""
+
+        def __init__(self, stream: str) -> None:
+            yaml.cyaml.CSafeLoader.__init__(self, stream)
+            yaml.composer.Composer.__init__(self)
+
+    return yaml.compose(text, Loader=_FastLoader)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
