@@ -1,33 +1,33 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import Protocol
+from __future__ import annotations
 
-from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.change import Change
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.record import CheckNotes, Record
-from verl_e2e.core.pulls.check_runs import Annotation as Annotation
-from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
-from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
-from verl_e2e.core.pulls.forge import (
-    BranchRules,
-    DeliveryAttempt,
-    Installation,
-    Machine,
-)
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.messages import Letter, Message
-from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
-from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.summary import Summary
-from verl_e2e.core.signal.figure import SignalFigure
+
+# The types alone of what is asked for: a program that plans does not load what judges runs or talks to a forge.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from verl_e2e.core.judge.criteria.run_record import BackendTimes
+    from verl_e2e.core.model.change import Change
+    from verl_e2e.core.model.facts import LogFacts
+    from verl_e2e.core.model.jobs import Job
+    from verl_e2e.core.model.levels import Level
+    from verl_e2e.core.model.record import CheckNotes, Record
+    from verl_e2e.core.pulls.check_runs import CheckRun
+    from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
+    from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
+    from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
+    from verl_e2e.core.pulls.messages import Letter, Message
+    from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
+    from verl_e2e.core.reach.entries import Uses
+    from verl_e2e.core.reach.summary import Summary
+    from verl_e2e.core.signal.figure import SignalFigure
 
 
 class ChangeSource(Protocol):

@@ -1,6 +1,5 @@
 """Planning from git directories: which planner, which policy, which uses of verl."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,25 +8,19 @@ from pathlib import Path
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.uses_cache import UsesCache
 from verl_e2e.app.explain import explain as explain_paths
-from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import OtherRepositoryError, holds_package, require_package
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps, with_verl_files
 from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config.callers import packaged_uses, uses_json
-from verl_e2e.config.labels import load_labels
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution_maps import ExecutionMaps
-from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features
-from verl_e2e.core.plan.map_agreement import Compared, compare_with_maps
-from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.conditions.outside import uses_with_conditions
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
+from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,57 +97,6 @@ def _holds(folder: Path, revision: str, policy: Policy) -> bool:
         return policy.reach is None or holds_package(repository, repository.resolve(revision), policy.reach)
     except RepositoryError:
         return False
-
-
-def backtest(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
-    """Plan every labelled change, by the policy file or by the packaged policy."""
-    try:
-        cases = load_labels(labels.read_bytes(), str(labels))
-    except OSError as error:
-        raise UserError(f"{labels}: {error.strerror}; give a readable file of labels") from None
-    repository = GitRepository(order.repo)
-    policy = policy_file(order.policy) if order.policy else packaged_policy()
-    planner = planner_of(repository, order, policy)
-    with repository_named_by(order, policy):
-        return tuple(_outcome(planner, case, policy) for case in cases)
-
-
-def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
-    try:
-        return Outcome(case, planner.plan(case.base, case.head, policy).plan)
-    except UnknownRevisionError as error:
-        return Outcome(case, None, str(error))
-
-
-def replay(order: PlanRequest, count: int, head: str) -> Usage:
-    """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
-    repository = GitRepository(order.repo)
-    policy = policy_file(order.policy) if order.policy else packaged_policy()
-    with repository_named_by(order, policy):
-        planner = planner_of(repository, order, policy, head)
-    commits = repository.first_parents(head, count)
-    counted = usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
-    return replace(counted, compared=_compared(planner, repository, policy, head))
-
-
-def _compared(planner: Planner, repository: GitRepository, policy: Policy, head: str) -> Compared | None:
-    """Reach compared with the maps of the commit at which most jobs were measured, where the repository has it."""
-    maps = maps_of(policy, repository, head)
-    measured = Counter(found.bridge for found in maps.maps)
-    commit = next((commit for commit, _ in measured.most_common() if repository.find(commit)), None)
-    if commit is None or policy.reach is None:
-        return None
-    tree = planner.tree(commit, policy)
-    own = ExecutionMaps(maps=tuple(found for found in maps.maps if found.bridge == commit))
-    return compare_with_maps(tree.program, tree.reach, own, commit)
-
-
-def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:
-    """The plan of one commit of history; None before the package came to the repository."""
-    try:
-        return planner.plan(parent, commit, policy).plan
-    except OtherRepositoryError:
-        return None
 
 
 @contextmanager
