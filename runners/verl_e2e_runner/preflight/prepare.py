@@ -15,6 +15,7 @@ from verl_e2e_runner.models.images import make_images
 from verl_e2e_runner.models.synthetic import make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
 from verl_e2e_runner.preflight.inputs import data_files, model_path
+from verl_e2e_runner.preflight.processors import check_processor
 from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.trees.worktrees import Trees
@@ -73,7 +74,9 @@ def prepare(
     *,
     timeout_s: float = 1800,
 ) -> tuple[Finding, ...]:
-    """Prepare missing data and download a missing model; existing files are not changed.
+    """Prepare missing data and download a missing model, and see whether its processor can be loaded.
+
+    Existing files are not changed.
 
     `variables` is the run's environment. Downloads run without the code under test on PYTHONPATH, and may
     therefore use the hub token of `base`, which the run never sees.
@@ -84,6 +87,8 @@ def prepare(
     findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)
     if not stops(findings):
         findings = (*findings, *_prepare_model(job, trusted, work, timeout_s=timeout_s))
+    if not stops(findings):
+        findings = (*findings, *check_processor(job, trees.cwd, trusted, work))
     return findings
 
 
