@@ -261,6 +261,25 @@ def test_the_model_of_a_family_is_made_and_made_the_same_again(family: Family, t
         assert made.problem == ""
         records.append(json.loads((folder / "recipe.json").read_text()))
     assert records[0]["files"] == records[1]["files"]
+    known = {token["content"] for token in json.loads((tmp_path / "one/tokenizer.json").read_text())["added_tokens"]}
+    assert known.issuperset(recipe.named_tokens)
     assert records[0]["missing_kinds"] == []
     assert records[0]["layers"] == recipe.least_layers
     assert bool(records[0]["experts"]) is recipe.experts
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "default"])
+@pytest.mark.parametrize("name", ["qwen2", "deepseek_v3", "gemma3", "qwen3_vl"])
+def test_a_model_is_made_for_a_condition_that_asks_for_a_type_of_rope_alone(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    family = next(family for family in MODELS if family.name == name)
+    recipe = recipe_of(family).model_copy(update={"wanted": {"rope_scaling.rope_type": kind}})
+    variables, folder = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, tmp_path / "made"
+    python = os.environ["MODELS_PYTHON"]
+    made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path, timeout_s=600)
+    assert made.problem == ""
+    config = json.loads((folder / "config.json").read_text())
+    settings = config.get("text_config", config)["rope_parameters"]
+    assert settings.get("full_attention", settings)["rope_type"] == kind

@@ -93,6 +93,8 @@ class Recipe(DescribedDocument):
     """How checkpoints name MTP layers, made where `num_nextn_predict_layers` asks for them; null: none can be."""
     tokens: dict[Name, Token] = Field(default_factory=dict)
     """Fields that hold the id of a special token, and that token; the tokenizer gets it."""
+    named_tokens: tuple[Token, ...] = ()
+    """Other tokens that verl or the rollout engine looks up by their text, for the family's `model_type`."""
     texts: dict[Name, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)
     """What stands in a chat for an `image`, a `video` or an `audio`; empty for a family that reads text alone."""
     processor: dict[FieldName, FieldValue] = Field(default_factory=dict)

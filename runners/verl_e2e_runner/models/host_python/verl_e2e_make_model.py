@@ -20,6 +20,9 @@ LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
 
 def main():
     """Answer the question on standard input."""
+    # transformers' processors import mistral_common where there is one, and fail with it where one of its own
+    # dependencies is missing. No recipe needs it.
+    sys.modules["mistral_common"] = None
     question = json.load(sys.stdin)
     began = time.monotonic()
     try:
@@ -94,8 +97,12 @@ def write_model(recipe, folder):
 
     torch.manual_seed(recipe["seed"])
     torch.set_num_threads(1)
-    tokens = recipe.get("tokens") or {}
-    tokenizer = make_tokenizer(recipe["sizes"]["vocabulary"], list(tokens.values()), recipe.get("texts") or {})
+    tokenizer = make_tokenizer(
+        recipe["sizes"]["vocabulary"],
+        list((recipe.get("tokens") or {}).values()),
+        recipe.get("named_tokens") or (),
+        recipe.get("texts") or {},
+    )
     config, missing = small_config(recipe, tokenizer)
     model = getattr(transformers, recipe["architecture"])(config).to(torch.bfloat16)
     weights = fill(model, recipe["seed"])
@@ -125,13 +132,14 @@ def small_config(recipe, tokenizer):
     """The configuration by the rules, then by the recipe; and the kinds of layers that it has none of."""
     from transformers import CONFIG_MAPPING
     from verl_e2e_small_config import KINDS, merged, missing_kinds, placed, small, stated
+    from verl_e2e_small_rope import with_newer_names, with_whole_rope
 
     family = CONFIG_MAPPING[recipe["model_type"]]
     own = family().to_dict()
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     tokens = {name: tokenizer.convert_tokens_to_ids(token) for name, token in (recipe.get("tokens") or {}).items()}
-    given = placed({**ends, **tokens, **stated(recipe)}, own)
-    fields = merged(small(own, recipe["sizes"]), given, own)
+    given = placed({**ends, **tokens, **with_newer_names(stated(recipe), own)}, own)
+    fields = with_whole_rope(merged(small(own, recipe["sizes"]), given, own), own)
     config = family(**fields, dtype="bfloat16")
     # A kind of layer that the recipe leaves out did not get lost.
     usual = family(**merged({}, placed(recipe["fields"], own), own)).get_text_config()

@@ -37,14 +37,15 @@ CHAT = """
 """
 
 
-def make_tokenizer(size, special, texts):
+def make_tokenizer(size, special, named, texts):
     """A tokenizer of exactly `size` tokens: bytes, common words, `special` tokens, and tokens that no text holds.
 
-    `texts` says what stands in a chat in the place of other parts than text: `image`, `video` and `audio`.
+    `named` are tokens that programs look up by their text. `texts` says what stands in a chat in the place of other
+    parts than text: `image`, `video` and `audio`.
     """
     special = [END, TURN, TURN_END, *(token for token in special if token not in (END, TURN, TURN_END))]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = _merges(size - len(special) - len(alphabet))
+    merges = _merges(size - len(special) - len(named) - len(alphabet))
     vocabulary = {token: place for place, token in enumerate([*alphabet, *("".join(pair) for pair in merges)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -56,6 +57,7 @@ def make_tokenizer(size, special, texts):
         additional_special_tokens=[token for token in special if token not in (END, TURN_END)],
         clean_up_tokenization_spaces=False,
     )
+    fast.add_tokens(list(named))
     fast.add_tokens([f"<|unused_{place}|>" for place in range(size - len(fast))])
     fast.chat_template = chat_template(texts)
     return fast
