@@ -29,7 +29,14 @@ RESUME = (
     "actor_rollout_ref.rollout.full_determinism=True",
     "actor_rollout_ref.actor.optim.lr=0.001",
 )
-EXPERT = {"COMMON_TP": "2", "INFER_TP": "2", "COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"}
+EXPERT = {
+    "COMMON_TP": "2",
+    "INFER_TP": "2",
+    "COMMON_EP": "2",
+    "COMMON_ETP": "1",
+    "LORA_MERGE": "True",
+    "ROUTING_REPLAY_MODE": "disabled",
+}
 
 # The twelve as they were written before they became points: GPUs, variables, overrides, steps, feature.
 NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
@@ -146,6 +153,61 @@ def test_a_want_may_have_another_value_than_the_one_that_a_setting_brought() -> 
     assert joined(Point.default(), canonical).implied == {Axis.ADAPTER_TARGETS}
 
 
+MOE = ModelWant(features=frozenset({"moe"}))
+
+
+@pytest.mark.parametrize(
+    ("axes", "model"),
+    (
+        ({Axis.EXPERT: 2}, None),
+        ({Axis.EXPERT_TENSOR: 2}, None),
+        ({Axis.ADAPTER_SHARING: "per expert"}, None),
+        ({Axis.ADAPTER_SHARING: "outer"}, None),
+        ({}, MOE),
+        ({Axis.ADAPTER: "canonical_lora"}, MOE),
+        ({Axis.RESUME: True, Axis.ADAPTER_B_START: "xavier"}, MOE),
+    ),
+)
+def test_adapters_of_experts_leave_merged(axes: dict[Axis, Value], model: ModelWant | None) -> None:
+    point = Point.default().joined(want(axes, model))
+    assert isinstance(point, Point)
+    assert point[Axis.ADAPTER_MERGE] is True
+    assert Axis.ADAPTER_MERGE in point.implied
+    assert point.variant(point.levels[0], "any").wrapper["LORA_MERGE"] == "True"
+    found = conflict(point, {Axis.ADAPTER_MERGE: False})
+    assert (found.clash, found.axes, found.refused) == (Clash.EXCLUDED, (Axis.ADAPTER_MERGE,), Refused.IGNORED)
+    assert found.reason.startswith("adapter merge False: with adapters of their own on experts vLLM 0.24.0")
+
+
+def test_without_experts_or_without_adapters_nothing_is_merged() -> None:
+    dense = joined(Point.default(), {Axis.ADAPTER_MERGE: False, Axis.TENSOR: 2})
+    assert dense[Axis.ADAPTER_MERGE] is False
+    whole = joined(Point.default().with_model(MOE), {Axis.ADAPTER: "none"})
+    assert whole[Axis.ADAPTER_MERGE] is False
+
+
+@pytest.mark.parametrize(
+    ("axes", "rank", "alpha"),
+    (
+        ({Axis.ADAPTER_SHARING: "outer"}, 8, 8),
+        ({Axis.ADAPTER_SHARING: "outer", Axis.ADAPTER_RANK: 16, Axis.ADAPTER_ALPHA: 32}, 16, 32),
+        ({Axis.ADAPTER_SHARING: "per expert"}, 4, 4),
+    ),
+)
+def test_adapters_shared_on_the_outside_have_a_rank_that_their_kernel_takes(
+    axes: dict[Axis, Value], rank: int, alpha: int
+) -> None:
+    point = joined(Point.default(), axes)
+    assert (point[Axis.ADAPTER_RANK], point[Axis.ADAPTER_ALPHA]) == (rank, alpha)
+
+
+@pytest.mark.parametrize("rank", (4, 12))
+def test_another_rank_of_them_is_refused(rank: int) -> None:
+    found = conflict(Point.default(), {Axis.ADAPTER_SHARING: "outer", Axis.ADAPTER_RANK: rank})
+    assert (found.refused, found.axes) == (Refused.ERROR, (Axis.ADAPTER_SHARING, Axis.ADAPTER_RANK))
+    assert "of a multiple of 8 alone" in found.reason
+
+
 def test_a_rule_keeps_its_kind_and_its_source() -> None:
     found = conflict(Point.default(), {Axis.PRECISION: "fp32"})
     assert (found.refused, found.source, found.axes) == (
@@ -252,6 +314,7 @@ def test_a_derived_job_has_the_variables_and_overrides_of_its_settings() -> None
         "COMMON_EP": "2",
         "COMMON_ETP": "2",
         "LORA_ALPHA": "16",
+        "LORA_MERGE": "True",
         "SAVE_FREQ": "1",
         "ROUTING_REPLAY_MODE": "disabled",
     }
@@ -359,7 +422,7 @@ AXES = st.fixed_dictionaries({}, optional={axis: values_of(axis) for axis in Axi
     ("hidden", "hiding", "word"),
     (
         ({Axis.ADAPTER_B_START: "xavier"}, {Axis.ADAPTER_MERGE: True}, "its own export is not entered"),
-        ({Axis.ADAPTER_SHARING: "outer"}, {Axis.ADAPTER_MERGE: True}, "its own export is not entered"),
+        ({Axis.ADAPTER: "dora"}, {Axis.EXPERT: 2}, "its own export is not entered"),
         ({Axis.DATA: 2}, {Axis.FSDP: True}, "takes the place of Megatron's DDP"),
         ({Axis.OVERLAP: True}, {Axis.FSDP: True}, "takes the place of Megatron's DDP"),
         ({Axis.DATA: 2}, {Axis.RESUME: True}, "one seed for all samples"),
@@ -374,6 +437,7 @@ def test_wants_of_which_one_hides_the_other_are_not_joined_but_one_that_asks_for
         assert found.clash is Clash.MASKED
         assert word in found.reason
         assert found.source
+    # Experts bring merged adapters: what they hide is wanted there by a want that asks for experts too.
     whole = joined(Point.default(), {**hidden, **hiding})
     assert joined(whole, hiding) == whole
 

@@ -101,6 +101,19 @@ def test_each_job_is_planned_for_the_functions_that_its_reasons_name() -> None:
     assert [function.symbol for function in made.changed.functions if not function.reached] == ["spare"]
 
 
+def test_a_job_that_merges_its_adapters_is_not_planned_for_what_exports_them_by_themselves() -> None:
+    path = "src/p/models/conversion/peft_bridge.py"
+    code = "def stream_adapter_weights(moe):\n    return 1\ndef other_export(moe):\n    return 1\n"
+    base = {**BASE, path: code, A: f"from p.models.conversion.peft_bridge import *\n{BASE[A]}"}
+    base[A] = base[A].replace("    return 1\n", "    stream_adapter_weights(x)\n    other_export(x)\n    return 1\n", 1)
+    base[A] = base[A].replace("import *", "import other_export, stream_adapter_weights")
+    base |= {"src/p/models/__init__.py": "", "src/p/models/conversion/__init__.py": ""}
+    files: dict[str, str | None] = {path: code.replace("return 1", "return moe")}
+    made = planned(files, known=effects(base, files, ("p", "run")))
+    assert by_job(made)["0-lora-ddp"] == ["stream_adapter_weights", "other_export"]
+    assert by_job(made)["4-feature-small"] == ["other_export"]
+
+
 def test_a_family_s_job_is_planned_for_that_family_alone() -> None:
     made = planned(edited("small", "large", "run"))
     assert by_job(made) == {

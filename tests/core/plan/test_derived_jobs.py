@@ -117,6 +117,43 @@ def test_conditions_become_few_jobs(
     assert len(set(ids(derived))) == len(derived.jobs)
 
 
+def unmerged(*names: str, **given: Any) -> Derived:
+    return derive(names, want({Axis.ADAPTER_MERGE: False}, **given))
+
+
+def test_a_job_on_a_model_with_experts_merges_its_adapters_whatever_brought_the_experts() -> None:
+    sources = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
+    site = load_profile("hopper-offline", {"kit": "/opt/kit"})
+    wants = (want({E: 2}), want({T: 2}, features=MOE), want({P: 2}, family="qwen3_moe"), want(family="gpt_oss"))
+    derived = [*derive((SMOKE, "2-expert")).jobs, *(derive((SMOKE,), given).jobs[-1] for given in wants)]
+    jobs = [build_job(job, policy=POLICY, site=site, sources=sources) for job in derived]
+    assert {job.id: job.wrapper.get("LORA_MERGE", "False") for job in jobs} == {
+        SMOKE: "False",
+        "2-expert": "True",
+        "2-ep2": "True",
+        "2-tp2-moe": "True",
+        "2-pp2-qwen3-moe": "True",
+        "4-feature-gpt-oss": "True",
+    }
+    (smoke,) = planned(SMOKE)
+    family = next(item for item in POLICY.families if item.name == "gpt_oss")
+    expert = with_obstacles(replace(smoke, checkpoint=family.checkpoint), POLICY)
+    whole = build_job(expert, policy=POLICY, site=site, sources=sources)
+    assert (whole.wrapper["LORA_MERGE"], whole.expected["actor_rollout_ref.model.lora.merge"]) == ("True", True)
+
+
+def test_what_wants_adapters_that_leave_by_themselves_is_not_put_on_experts() -> None:
+    for derived in (
+        unmerged(SMOKE, features=MOE),
+        unmerged(SMOKE, family="qwen3_moe"),
+        unmerged(SMOKE, family="olmoe"),
+    ):
+        (left,) = derived.not_covered
+        assert "vLLM 0.24.0" in left.reason
+        assert ids(derived) == [SMOKE]
+    assert unmerged(SMOKE, "2-expert").not_covered == ()
+
+
 @pytest.mark.parametrize("name", ("2-tp2-gemma3", "1-ep2-resume"))
 def test_a_job_on_a_model_of_its_own_trains_without_a_critic_on_rewards_that_differ(name: str) -> None:
     wants = (want({T: 2}, family="gemma3"), want({Axis.RESUME: True, E: 2}))

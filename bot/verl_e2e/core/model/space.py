@@ -16,8 +16,9 @@ from verl_e2e.core.model.settings import (
     override_of,
     setting_of,
 )
+from verl_e2e.core.model.space_exclusions import exclusion_of
 from verl_e2e.core.model.space_masks import mask_of
-from verl_e2e.core.model.space_rules import completed, exclusion_of
+from verl_e2e.core.model.space_rules import completed
 from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
 from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
 
@@ -95,7 +96,7 @@ class Point:
 
     def joined(self, want: Want) -> "Point | Conflict":
         """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
-        if mask := mask_of(self.settings, want.axes):
+        if mask := mask_of(self.settings, completed(want.axes, want.model.features)[0]):
             return Conflict(Clash.MASKED, (mask.hiding.axis,), f"{mask.hiding}: {mask.reason}", source=mask.source)
         settings = self.asked
         for axis, value in want.axes.items():
@@ -127,7 +128,7 @@ class Point:
         for axis, most in self.limits.items():
             if (size := self.data_size if axis is Axis.DATA else self.size(axis)) > most:
                 return Conflict(Clash.LIMIT, (axis,), f"{axis} is {size} and must not be more than {most}")
-        rule = exclusion_of(self.settings)
+        rule = exclusion_of(self.settings, self.model.features)
         if rule is None:
             return None
         axes = tuple(trait.axis for trait in rule.traits)

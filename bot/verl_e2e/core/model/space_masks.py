@@ -34,7 +34,6 @@ class Mask:
 
 _OWN_EXPORT = (
     *(Trait(Axis.ADAPTER_B_START, value) for value in ("xavier", "normal", "kaiming")),
-    *(Trait(Axis.ADAPTER_SHARING, value) for value in ("per expert", "outer")),
     *(Trait(Axis.ADAPTER, value) for value in ("canonical_lora", "dora")),
 )
 

@@ -36,17 +36,34 @@ class Trait:
 
 
 @dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of the model that a rule is about, in a run with adapters."""
+
+    # The policy's name of it.
+    name: str
+
+    def __str__(self) -> str:
+        return f"adapters on a model with `{self.name}`"
+
+
+@dataclass(frozen=True, slots=True)
 class Implication:
     """A setting that needs others: they are added where a job does not set them."""
 
     # What needs them.
-    trait: Trait
+    trait: Trait | Feature
     # The settings that it needs.
     axes: Mapping[Axis, Value] = field(default_factory=dict)
     # Features that the model needs.
     features: frozenset[str] = frozenset()
     # Where that is decided.
     source: str = ""
+
+    def holds(self, settings: Settings, features: frozenset[str]) -> bool:
+        """Whether a job with these settings, on a model with these features, has what needs them."""
+        if isinstance(self.trait, Trait):
+            return self.trait.holds(settings)
+        return self.trait.name in features and not NO_ADAPTER.holds(settings)
 
 
 class Refused(StrEnum):
@@ -80,8 +97,10 @@ class Exclusion:
 
 _PIPELINED = Trait(Axis.PIPELINE, 2)
 _FSDP = Trait(Axis.FSDP)
-_NO_ADAPTER = Trait(Axis.ADAPTER, "none")
+NO_ADAPTER = Trait(Axis.ADAPTER, "none")
 _MOE = frozenset({"moe"})
+# The row of a bfloat16 matrix of this rank has 16 bytes, which torch's grouped matrix product asks of strides.
+OUTER_RANK = 8
 _EXPERT_ADAPTERS = "Megatron-Bridge: LoRA.transform (is_grouped_expert_linear)"
 
 IMPLICATIONS: tuple[Implication, ...] = (
@@ -112,9 +131,21 @@ IMPLICATIONS: tuple[Implication, ...] = (
     ),
     Implication(Trait(Axis.ADAPTER_SHARING, "per expert"), features=_MOE, source=_EXPERT_ADAPTERS),
     Implication(Trait(Axis.ADAPTER_SHARING, "outer"), features=_MOE, source=_EXPERT_ADAPTERS),
+    # Alpha with it, so that the adapters count as much as those of another rank.
+    Implication(
+        Trait(Axis.ADAPTER_SHARING, "outer"),
+        {Axis.ADAPTER_RANK: OUTER_RANK, Axis.ADAPTER_ALPHA: OUTER_RANK},
+        source="Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)",
+    ),
     Implication(Trait(Axis.RESUME), {Axis.STEPS: 2}, source="docs/levels.md: save after one step, resume to the next"),
     Implication(Trait(Axis.CONTENT, "images"), features=frozenset({"vlm"}), source="verl: RLHFDataset (image_key)"),
     Implication(Trait(Axis.CONTENT, "audio"), features=frozenset({"audio"}), source="verl: RLHFDataset (audio_key)"),
+    # After all that bring experts with them.
+    Implication(
+        Feature("moe"),
+        {Axis.ADAPTER_MERGE: True},
+        source="verl: .github/workflows/e2e_ppo_trainer_megatron_vllm_2.yml",
+    ),
 )
 
 # Hosts have 1, 2, 4 or 8 GPUs, and verl's batch of 64 sequences is split over the data-parallel ranks.
@@ -157,7 +188,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     *(
         Exclusion(
-            (_NO_ADAPTER, trait),
+            (NO_ADAPTER, trait),
             Refused.IGNORED,
             "without an adapter nothing reads it",
             "verl: get_peft_cls",
@@ -191,19 +222,18 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
 )
 
 
-# Of fused modules, and of their parts, which only canonical_lora knows.
-_FUSED_TARGETS = ("linear_qkv", "linear_fc1")
-_SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
+# The parts of fused modules, which only canonical_lora knows.
+SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
 
 
 def completed(settings: Settings, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
     """The settings, and the features of the model, with what they need; what is set already stays, a size is raised."""
     whole = dict(settings)
     wanted = set(features)
-    if _names_any(whole.get(Axis.ADAPTER_TARGETS), _SPLIT_TARGETS):
+    if names_any(whole.get(Axis.ADAPTER_TARGETS), SPLIT_TARGETS):
         whole.setdefault(Axis.ADAPTER, "canonical_lora")
     for implication in IMPLICATIONS:
-        if implication.trait.holds(whole):
+        if implication.holds(whole, frozenset(wanted)):
             wanted |= implication.features
             for axis, value in implication.axes.items():
                 whole[axis] = larger(axis, whole.get(axis, value), value)
@@ -223,25 +253,6 @@ def larger(axis: Axis, first: Value, second: Value) -> Value:
     return first
 
 
-def exclusion_of(settings: Settings) -> Exclusion | None:
-    """The first rule that these settings break."""
-    broken = (exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings))
-    return next(broken, None) or _wrong_targets(settings)
-
-
-def _wrong_targets(settings: Settings) -> Exclusion | None:
-    """The rule about names of modules that the adapter's type does not have."""
-    adapter = settings.get(Axis.ADAPTER, DEFAULTS[Axis.ADAPTER])
-    targets = settings.get(Axis.ADAPTER_TARGETS, DEFAULTS[Axis.ADAPTER_TARGETS])
-    traits = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
-    if adapter == "canonical_lora" and _names_any(targets, _FUSED_TARGETS):
-        source = "Megatron-Bridge: CanonicalLoRA._init_target_match_state"
-        return Exclusion(traits, Refused.ERROR, "it adapts the parts of a fused module, by their names", source)
-    if adapter not in ("canonical_lora", "none") and _names_any(targets, _SPLIT_TARGETS):
-        source = "Megatron-Bridge: ModuleMatcher.match"
-        return Exclusion(traits, Refused.IGNORED, "only canonical_lora knows the parts of a fused module", source)
-    return None
-
-
-def _names_any(targets: Value, names: tuple[str, ...]) -> bool:
+def names_any(targets: Value, names: tuple[str, ...]) -> bool:
+    """Whether one of an adapter's targets ends with one of these names."""
     return isinstance(targets, str) and any(target.endswith(names) for target in targets.split(","))

@@ -19,6 +19,7 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.model.purposes import MOST_PURPOSES
+from verl_e2e.core.model.settings import setting_of
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
@@ -167,7 +168,9 @@ def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:
     if outline.script != WRAPPER_SCRIPT:
         return of_features
     counts = {"NUM_GPUS": str(outline.variant.gpu_count), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
-    return {**BASE_WRAPPER, **site.wrapper, **outline.variant.wrapper, **of_features, **counts}
+    # Adapters of experts leave merged, whichever level the job is of.
+    merged = setting_of(Axis.ADAPTER_MERGE, value=True).wrapper if outline.has_experts else {}
+    return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}
 
 
 def _expected(outline: JobOutline, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:

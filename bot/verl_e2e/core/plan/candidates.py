@@ -95,7 +95,7 @@ class JobMaker:
         point = POINTS.get(job.variant.job_id)
         if point is None or job.obstacles or job.script != WRAPPER_SCRIPT:
             return None
-        return Candidate(Draft(point), job, job)
+        return Candidate(_on_its_model(Draft(point), job), job, job)
 
     def gives(self, item: Candidate, demand: Demand) -> bool:
         """Whether the job, as it is, meets a demand."""
@@ -129,7 +129,10 @@ class JobMaker:
         job = job_on_model(variant, draft.point.model, self.policy, self._any_model(draft.point))
         if isinstance(job, str):
             return job
-        return unread(job, draft.point[Axis.CONTENT], self.policy) or _candidate(draft, job, None, demands)
+        whole = _on_its_model(draft, job)
+        if whole.point.conflict:
+            return whole.point.conflict.reason
+        return unread(job, draft.point[Axis.CONTENT], self.policy) or _candidate(whole, job, None, demands)
 
     def _any_model(self, point: Point) -> Checkpoint | None:
         """The checkpoint where any model will do: a synthetic one where the sizes do not divide the usual one."""
@@ -139,7 +142,7 @@ class JobMaker:
 
     def _larger(self, planned: JobOutline, demands: tuple[Demand, ...]) -> Candidate | str:
         """A planned job with the settings of these demands, or why there is none."""
-        before = Draft(POINTS[planned.variant.job_id])
+        before = _on_its_model(Draft(POINTS[planned.variant.job_id]), planned)
         draft = _joined(before, demands)
         if isinstance(draft, str):
             return draft
@@ -169,6 +172,13 @@ def includes(larger: Demand, smaller: Demand) -> bool:
         return False
     both = larger.draft.joined(smaller.want)
     return isinstance(both, Draft) and both.key == larger.draft.key
+
+
+def _on_its_model(draft: Draft, job: JobOutline) -> Draft:
+    """The draft with what the job's own model brings: adapters are merged where it has experts."""
+    model = draft.point.model
+    features = model.features | {"moe"} if job.has_experts else model.features
+    return Draft(draft.point.with_model(replace(model, features=features)))
 
 
 def _joined(draft: Draft, demands: Iterable[Demand]) -> Draft | str:

@@ -17,6 +17,7 @@ from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import Reason
+from verl_e2e.core.reach.conditions.standing import leaves_by_itself
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.reached_functions import TouchedFunction
@@ -146,7 +147,11 @@ class CodePlan:
         """Whether a job is planned to execute a function."""
         variant, standard = job.variant, variants_of(job.variant.level)[0]
         default = (job.replaces or variant.job_id) == standard.job_id
-        if variant.level in self.asked or self._is_purpose(job, touched):
+        if self._is_purpose(job, touched):
+            return True
+        if self._is_kept_out(job, touched):
+            return False
+        if variant.level in self.asked:
             return True
         if variant.level is Level.SMOKE and default:
             asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
@@ -157,6 +162,11 @@ class CodePlan:
         if job.family and families and job.family not in families:
             return False
         return bool(own) if default else any(self._names_variant(reason, job) for reason in own)
+
+    def _is_kept_out(self, job: JobOutline, touched: TouchedFunction) -> bool:
+        """Whether the function runs where adapters leave by themselves, and the job merges them and saves nothing."""
+        saves = job.variant.level is Level.SAVE_RESUME
+        return job.has_experts and not saves and leaves_by_itself(touched.path, touched.function.symbol)
 
     def _is_purpose(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job was given settings under which a run enters the function."""

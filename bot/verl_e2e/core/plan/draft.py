@@ -7,6 +7,7 @@ from verl_e2e.core.model.conflicts import Conflict
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.space_exclusions import merges_experts
 from verl_e2e.core.model.wants import SIZES, Axis, Value, Want
 from verl_e2e.core.reach.conditions.table import DEFAULT_OVERRIDES
 
@@ -49,8 +50,10 @@ class Draft:
 
     @property
     def differing(self) -> dict[Axis, Value]:
-        """The settings that differ from those of level 0."""
-        return {axis: value for axis, value in self.point.settings.items() if value != DEFAULTS[axis]}
+        """The settings that differ from those of level 0, without what every job on a model with experts has."""
+        settings, merged = self.point.settings, merges_experts(self.point.settings, self.point.model.features)
+        differing = {axis: value for axis, value in settings.items() if value != DEFAULTS[axis]}
+        return {axis: value for axis, value in differing.items() if not (merged and axis is Axis.ADAPTER_MERGE)}
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -82,6 +82,12 @@ class JobOutline:
         return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
 
     @property
+    def has_experts(self) -> bool:
+        """Whether its model is known to have experts."""
+        named = {self.variant.feature, *(feature.name for feature in self.features)}
+        return "moe" in named or "moe" in (self.model.features or ())
+
+    @property
     def blocked(self) -> str:
         """Why the job cannot pass as planned and what to do, empty when it may."""
         return "; ".join(map(str, self.obstacles))

@@ -21,6 +21,11 @@ CONVERSION = "src/megatron/bridge/models/conversion/"
             "AutoBridge.export_adapter_weights",
             ["adapters in conversion", "untied", "second export"],
         ),
+        (
+            f"{CONVERSION}peft_bridge.py",
+            "MegatronPeftBridge._collect_packed_expert_adapter_tensors",
+            ["adapter conversion", "adapters in conversion", "own export"],
+        ),
         (f"{CONVERSION}param_mapping.py", "QKVMapping.hf_to_megatron", ["untied"]),
         ("src/megatron/bridge/models/gpt_provider.py", "GPTModelProvider.provide", []),
     ],

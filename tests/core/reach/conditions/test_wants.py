@@ -32,6 +32,21 @@ def test_a_changed_line_wants_what_guards_it() -> None:
     )
 
 
+def test_adapters_of_experts_leave_by_themselves_in_a_save_alone() -> None:
+    path = "src/megatron/bridge/models/conversion/peft_bridge.py"
+    old = "def stream_adapter_weights():\n    if is_shared_outer_lora and merge_adapter_weights:\n        g(1)\n"
+    function = ChangedFunction(path=path, symbol="stream_adapter_weights", first_line=1, last_line=3, lines=(3,))
+    trees = code_tree({path: old}), code_tree({path: old.replace("g(1)", "g(2)")})
+    found = wants_of([TouchedFunction(function, path, "stream_adapter_weights")], trees, ROOTS)
+    (own,) = [want for want in found if want.lines]
+    assert own.axes[Axis.RESUME] is True
+    # Four times the rank, which is 8 for adapters that experts share on the outside.
+    assert own.axes[Axis.ADAPTER_ALPHA] == 32
+    assert {(want.condition, want.axes.get(Axis.ADAPTER_MERGE)) for want in found if not want.lines} >= {
+        ("the adapters leave by themselves", False)
+    }
+
+
 def test_what_every_run_enters_has_no_want() -> None:
     assert _wants("def f():\n    g(1)\n", "def f():\n    g(2)\n") == ()
 

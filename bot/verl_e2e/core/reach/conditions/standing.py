@@ -36,6 +36,11 @@ class Standing:
 
 _CONVERSION = (CONVERSION,)
 _AMPLIFIED = Settings(AMPLIFIED, rules=("standing: amplified adapters",))
+# What runs only where adapters leave by themselves: in a weight sync that does not merge them (verl:
+# MegatronEngine.get_per_tensor_param), and in a save (verl: MegatronCheckpointManager._save_model_as_hf_via_bridge).
+OWN_EXPORT = "own export"
+_OWN_EXPORT_WORDS = ("stream_adapter_weights", "stream_shared_outer_adapter", "packed_expert_", "save_hf_adapter")
+_UNMERGED = Settings({Axis.ADAPTER_MERGE: False}, rules=(f"standing: {OWN_EXPORT}",))
 _EXPORT_WORDS = ("export", "megatron_to_hf", "stream_", "save_hf")
 _TIED_WORDS = (*_EXPORT_WORDS, "hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks")
 
@@ -49,6 +54,7 @@ STANDING: tuple[Standing, ...] = (
         "the adapters change what the model computes",
         _AMPLIFIED,
     ),
+    Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, "the adapters leave by themselves", _UNMERGED),
     # The default model's are tied.
     Standing(
         "untied",
@@ -65,6 +71,11 @@ STANDING: tuple[Standing, ...] = (
         Settings({Axis.SYNCS: 2}, rules=("standing: second export",)),
     ),
 )
+
+
+def leaves_by_itself(path: str, symbol: str) -> bool:
+    """Whether a function runs only where adapters leave by themselves."""
+    return any(row.name == OWN_EXPORT for row in standing_wants(path, symbol))
 
 
 def standing_wants(path: str, symbol: str) -> Iterator[Standing]:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
-from verl_e2e.core.model.wants import ModelWant, Want
+from verl_e2e.core.model.space_rules import OUTER_RANK
+from verl_e2e.core.model.variant import BASE_WRAPPER
+from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.reach.conditions.callers import Demand, Ways
 from verl_e2e.core.reach.conditions.carried import Carried
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
@@ -13,7 +15,7 @@ from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
 from verl_e2e.core.reach.conditions.resolve import as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
-from verl_e2e.core.reach.conditions.standing import standing_wants
+from verl_e2e.core.reach.conditions.standing import leaves_by_itself, standing_wants
 from verl_e2e.core.reach.program import Node, module_name
 from verl_e2e.core.reach.reached_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.syntax import dotted
@@ -95,7 +97,7 @@ class _Side:
         node = Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol))
         around, carried = self._ways.into(node), Carried(self._tree, node, flow)
         for group in self._groups(function, flow, other):
-            want = _want(function, group, around, carried)
+            want = _of_experts(_want(function, group, around, carried))
             if want.condition:
                 yield want
         for row in standing_wants(function.path, function.symbol):
@@ -156,6 +158,18 @@ def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], ca
     return _want_of(
         function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), as_expert_sizes(settings), unknown
     )
+
+
+def _of_experts(want: Want) -> Want:
+    """The want with what adapters of experts need: they leave by themselves in a save alone, and merged otherwise."""
+    axes = dict(want.axes)
+    if "moe" in want.model.features and leaves_by_itself(want.path, want.symbol):
+        axes[Axis.RESUME] = True
+    alpha = axes.get(Axis.ADAPTER_ALPHA)
+    if axes.get(Axis.ADAPTER_SHARING) == "outer" and isinstance(alpha, int) and Axis.ADAPTER_RANK not in axes:
+        # As large as it is meant to be, measured by the rank.
+        axes[Axis.ADAPTER_ALPHA] = alpha * OUTER_RANK // int(BASE_WRAPPER["LORA_RANK"])
+    return replace(want, axes=axes)
 
 
 def _want_of(
