@@ -78,6 +78,13 @@ def test_a_run_without_an_override_that_a_condition_asks_for_is_blocked() -> Non
     assert "a2a_experimental is False, asked True" in verdict.cause
 
 
+def test_a_job_of_level_4_that_trained_with_a_critic_is_still_judged_by_what_it_asked_for() -> None:
+    record, facts = recording("level4-llama")
+    assert record.job is not None
+    assert "ADV_ESTIMATOR" not in record.job.wrapper
+    assert states(judge(record, facts))[Criterion.RESOLVED_CONFIG] is State.MET
+
+
 def test_a_setting_that_no_job_can_have_asks_for_nothing() -> None:
     assert states(judged(DENSE, {**TP2_PP2, Axis.RECOMPUTE: "half"}))[Criterion.RESOLVED_CONFIG] is State.MET
 

@@ -350,6 +350,7 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
 def test_a_blocked_run_says_how_far_construction_got() -> None:
     far = judged(cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)), events=EXIT_1)
     assert f"; construction had reached {Stage.DDP_WRAP}; " in far.sentence
+    assert far.sentence.count("construction had reached") == 1
     near = judged(cut_facts(Stage.DATA), events=ended(EndReason.STALLED, None))
     assert "construction" not in near.sentence
 

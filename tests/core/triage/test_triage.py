@@ -284,6 +284,10 @@ def test_when_every_sample_of_a_step_failed_the_first_error_counts(frame: str, e
             "there was a network error, NCCL version 2.28.9",
             "network",
         ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/site/flashinfer/data/csrc/a.jinja'",
+            "extension-build",
+        ),
     ],
 )
 def test_the_host_and_the_image_are_at_fault_in_a_step_too(error: str, rule: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.events import Ended, PhaseEvent, read_data
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.facts import LogFacts, StepMetrics
+from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EndReason, Event, Record
 from verl_e2e.core.model.related import RelatedRun, Role
@@ -24,6 +24,8 @@ class Case:
     record: Record
     facts: LogFacts
     triage: Triage
+    # Warnings of lost weights that the recorded weights show to be about no weight at all; `facts` does not hold them.
+    needless_warnings: tuple[Excerpt, ...] = ()
 
     @property
     def log(self) -> str:

@@ -1,12 +1,14 @@
 """The verdict of one job: Pass, Fail or Blocked, from the record, the log's facts and the criteria."""
 
+from dataclasses import replace
+
 from verl_e2e.core.judge import evidence_rows, limitations, wording
 from verl_e2e.core.judge.blame import asks_for_base, related_rows, weigh
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.by_level import judges_of
 from verl_e2e.core.judge.criteria.change_executed import change_executed, execution
 from verl_e2e.core.judge.criteria.every_level import BASIC
-from verl_e2e.core.judge.criteria.health import HEALTH
+from verl_e2e.core.judge.criteria.health import HEALTH, disagreement
 from verl_e2e.core.judge.criteria.parity import reports
 from verl_e2e.core.judge.criteria.signal import case_figure
 from verl_e2e.core.judge.criteria.state import judge_state
@@ -14,6 +16,7 @@ from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.deliverables import deliverables, of_unknown_job
 from verl_e2e.core.judge.limitations import shown_by
 from verl_e2e.core.judge.same_failure import fingerprint_of
+from verl_e2e.core.judge.value_heads import without_needless_warnings
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
@@ -48,8 +51,9 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
     if record.job is None:
         return _without_job(record, facts)
     signal = record.job.level is Level.LEARNING_SIGNAL
-    answer = triage_of_run(facts, learning_signal=signal) if facts else _NO_LOG
-    case = Case(record.job, record, facts or LogFacts(0), answer)
+    case = without_needless_warnings(Case(record.job, record, facts or LogFacts(0), _NO_LOG))
+    if facts is not None:
+        case = replace(case, triage=triage_of_run(case.facts, learning_signal=signal))
     return judge_case(case, has_log=facts is not None)
 
 
@@ -92,8 +96,10 @@ def judge_criteria(case: Case) -> tuple[Evidence, ...]:
     """Every criterion that the job's level, settings and change ask for, judged, in a fixed order."""
     of_change = (change_executed,) if case.job.changed else ()
     asked = (*judges_of(case.job), *of_change)
+    of_state = judge_state(case)
     rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
-    return (*rows, *judge_state(case), *(judge_one(case) for judge_one in asked))
+    rows = [disagreement(row, of_state) if row.criterion is Criterion.ROLLOUT_AGREEMENT else row for row in rows]
+    return (*rows, *of_state, *(judge_one(case) for judge_one in asked))
 
 
 def _sentence(case: Case, decision: Decision) -> str:
@@ -105,7 +111,9 @@ def _sentence(case: Case, decision: Decision) -> str:
         return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
     if decision.at is not None and decision.at.criterion is Criterion.CHANGE_EXECUTED:
         return wording.unexecuted(case.job, decision.cause)
-    return wording.blocked(case.job, stage, decision.cause, _construction(case.facts))
+    by_triage = decision.at is not None and decision.at.criterion is Criterion.NO_EXCEPTION
+    says_it = by_triage and case.triage.reached is not None
+    return wording.blocked(case.job, stage, decision.cause, None if says_it else _construction(case.facts))
 
 
 def _calls(case: Case, decision: Decision) -> tuple[str, ...]:

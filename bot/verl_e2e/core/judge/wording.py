@@ -52,7 +52,9 @@ FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
     Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
     Criterion.ROLLOUT_AGREEMENT: (
-        "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
+        "Compare HF import and export for this family, weight by weight: trainer and rollout differ. Where the weights "
+        "are the same, compare what the provider computes with them (router score, rope, norm, attention scale) with "
+        "the model's Hugging Face configuration."
     ),
     Criterion.RESUMED: (
         "Compare what the save phase wrote with what the resume phase loaded. A rerun with SAVE_FREQ=-1 shows whether "

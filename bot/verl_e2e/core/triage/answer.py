@@ -62,5 +62,7 @@ class Triage:
     """Which run of the log the answer is about, from 1."""
     others: tuple[RunOutcome, ...] = ()
     """The other runs of the log, in order; of many only the last ones are kept."""
+    reached: Stage | None = None
+    """How far Bridge-managed construction got, where `cause` says so."""
     undecided: bool = False
     """Whether a change of Megatron-Bridge or Megatron-LM may have caused what blocked the run."""

@@ -21,6 +21,12 @@ AGREEMENT_FAIL_BELOW = 0.995
 # What Bridge prints while it writes a checkpoint, in contrast to a parameter that has no mapping.
 _EXPORT = re.compile(r"not written|were yielded but not saved|from generator not found|Missing \d+ tensors for keys")
 
+# The lines of `build_conversion_tasks`, with what each means for the weight that it names.
+_LOSSES = {
+    r"No mapping found for (?:megatron_param|global_name): (\S{1,120})": "Bridge has no mapping for",
+    r"Can't find (\S{1,120}) in hf_keys": "the checkpoint does not hold what Bridge maps to",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SilentFault:
@@ -62,7 +68,17 @@ def _adapter_empty(facts: LogFacts) -> Found:
 
 def _unmapped(facts: LogFacts) -> Found:
     at = next((line for line in facts.lost_weights if not _EXPORT.search(line.text)), None)
-    return None if at is None else (_import_or_export(facts, at), at, "")
+    return None if at is None else (_import_or_export(facts, at), at, lost_weights_text(facts.lost_weights))
+
+
+def lost_weights_text(lost: Sequence[Excerpt]) -> str:
+    """What Bridge says that it lost, by the first line about it."""
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    for pattern, text in _LOSSES.items():
+        found = re.search(pattern, lost[0].text)
+        if found:
+            return f"{text} {found[1]}{more}"
+    return f"{len(lost)} warning(s) of lost weights"
 
 
 def _not_exported(facts: LogFacts) -> Found:

@@ -264,6 +264,7 @@ RULES: tuple[Rule, ...] = (
         undecided=True,
         stage=Stage.ENVIRONMENT,
         origin=Origin.TOOLCHAIN,
+        message=r"No such file or directory: '[^']*/csrc/",
         cause="a CUDA extension could not be built on this host",
         fix="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the feature off.",
         example='  File "megatron/core/nccl_allocator.py", line 87, in _build_nccl_allocator\n'
@@ -271,6 +272,20 @@ RULES: tuple[Rule, ...] = (
         "IndexError: list index out of range",
         source="PyTorch, torch/utils/cpp_extension.py, below Megatron-LM "
         "megatron/core/nccl_allocator.py:_build_nccl_allocator",
+    ),
+    Rule(
+        id="package-version",
+        fault=Fault.OUTSIDE,
+        undecided=True,
+        stage=Stage.ENVIRONMENT,
+        message=r"[Pp]lease (?:up|down)grade (?:\w+ )?[\w.-]+ to [^.]{0,20}\d",
+        cause="a package of the image has a version that cannot be used",
+        fix="Give the image the version that the message names, or switch the feature that needs the package off in "
+        "the site profile.",
+        example='  File "fla/ops/common/chunk_o.py", line 728, in chunk_bwd_dqkwg\n'
+        "RuntimeError: Triton >= 3.4.0 and < 3.7.1 on Hopper GPUs produces incorrect results for gated "
+        "chunk_bwd_dqkwg (see #640). Please upgrade Triton to >= 3.7.1 or install tilelang: `pip install tilelang`",
+        source="flash-linear-attention, fla/ops/common/chunk_o.py:chunk_bwd_dqkwg; our qwen3_next on an H200",
     ),
     Rule(
         id="missing-extension",
@@ -425,6 +440,20 @@ RULES: tuple[Rule, ...] = (
         source="transformers, models/auto/configuration_auto.py:AutoConfig.from_pretrained",
     ),
     Rule(
+        id="tokenizer-contents",
+        fault=Fault.OUTSIDE,
+        stage=Stage.MODEL_DOWNLOAD,
+        message=r"[Tt]okenizer (?:does not|doesn't) (?:define|have) (?:a |the )?(?:required|\w+ing|special) token"
+        r"|chat_template is not set|[Tt]okenizer (?:does not|doesn't) have a chat template",
+        cause="the model's tokenizer does not have what the rollout needs",
+        fix="Give the model the tokenizer of its family: the token or the chat template that the message names.",
+        example='  File "verl/utils/tokenizer/continuous_token.py", line 640, in require_token_id\n'
+        "ValueError: Tokenizer does not define required token '<|end|>'\n"
+        "hydra.errors.InstantiationException: Error in call to target "
+        "'verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop':",
+        source="verl, verl/utils/tokenizer/continuous_token.py:require_token_id; our deepseek_v3 on an H200",
+    ),
+    Rule(
         id="worker-died",
         fault=Fault.OUTSIDE,
         origin=Origin.PEER,
@@ -469,7 +498,8 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
         message=r"^(?:ConfigCompositionException|OverrideParseException|MissingConfigException|ArgumentError)\b"
-        r"|^omegaconf\.errors|^hydra\.errors|Missing mandatory value|is not in struct|Missing key \w+$",
+        r"|^omegaconf\.errors|^hydra\.errors\.(?!InstantiationException)|Missing mandatory value|is not in struct"
+        r"|Missing key \w+$",
         cause="the launch command or its configuration is wrong",
         fix="Compare the override named with verl's Hydra configuration at the commit under test.",
         example="Using dataset class: RLHFDataset\n"
@@ -1103,13 +1133,16 @@ RULES: tuple[Rule, ...] = (
         id="weights-unmapped",
         fault=Fault.CODE,
         fact=Silent.WEIGHTS_UNMAPPED,
-        cause="Bridge dropped weights and went on",
+        cause="Bridge dropped weights",
         fix="Compare Bridge's mapping for this family with the keys of the checkpoint.",
         steps=(
             "Every name in the warning needs a mapping: `No mapping found` is a Megatron parameter without one, "
             "`Can't find` "
             "a mapping whose Hugging Face key the checkpoint does not have.",
             "With LoRA the wrapped names (to_wrap, adapter) must be unwrapped before the mapping is looked up.",
+            "`output_layer.weight` of a family whose embeddings are tied: verl gives the critic a value head in that "
+            "place and unties it, so the family's bridge must map the output layer although its checkpoints hold "
+            "none. Without a mapping Bridge ends with `'NoneType' object has no attribute 'megatron_module'`.",
         ),
         example="WARNING:2025-11-11 03:39:09,185:WARNING: No mapping found for megatron_param: "
         "decoder.layers.0.self_attention.linear_proj.to_wrap.weight",

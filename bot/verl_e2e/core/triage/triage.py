@@ -149,12 +149,14 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         stage = Stage.SHUTDOWN
     fails = rule is not None and _fails(rule, stage)
     cause = "an error that no rule explains" if rule is None else rule.cause
-    reached = "" if fails else _construction_reached(facts, stage)
+    reached = None if fails else _construction_reached(facts, stage)
+    beyond = "" if reached is None else f"; construction had reached {reached}"
     name = UNEXPLAINED if rule is None else rule.id
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
-        cause=f"{cause}: {shown(error)}{reached}",
+        cause=f"{cause}: {shown(error)}{beyond}",
+        reached=reached,
         line=error.at.line,
         excerpt=error.at.text,
         residual_noise=noise,
@@ -192,10 +194,10 @@ def _under_construction(stage: Stage) -> bool:
     return stage.order >= Stage.BRIDGE_PROVIDER.order
 
 
-def _construction_reached(facts: LogFacts, stage: Stage) -> str:
+def _construction_reached(facts: LogFacts, stage: Stage) -> Stage | None:
     marks = [mark.stage for mark in facts.stages if _under_construction(mark.stage) and mark.stage is not stage]
     reached = max((mark for mark in marks), key=lambda mark: mark.order, default=None)
-    return "" if reached is None or reached is Stage.SHUTDOWN else f"; construction had reached {reached}"
+    return None if reached is Stage.SHUTDOWN else reached
 
 
 def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:

@@ -12,12 +12,13 @@ from verl_e2e.core.judge.criteria.health import (
     HEALTH_STAGE,
     adapter,
     agreement_note,
+    disagreement,
     gradients,
     rollout_agreement,
     wants_adapter,
     weights_kept,
 )
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
@@ -179,3 +180,36 @@ def test_a_warning_of_lost_weights_is_broken() -> None:
     item = weights_kept(make_case(facts=make_facts(lost_weights=lost)))
     assert (item.criterion, item.state, item.line) == (Criterion.WEIGHTS_KEPT, State.BROKEN, 1195)
     assert item.summary == "2 warning(s) of lost weights"
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "text"),
+    [
+        ("WARNING: No mapping found for megatron_param: a.b", 0, "Bridge has no mapping for a.b"),
+        ("WARNING: No mapping found for global_name: a.b", 2, "Bridge has no mapping for a.b (and 2 more)"),
+        ("WARNING: Can't find x.weight in hf_keys", 0, "the checkpoint does not hold what Bridge maps to x.weight"),
+    ],
+)
+def test_a_lost_weight_is_named(first: str, more: int, text: str) -> None:
+    lost = (Excerpt(1195, first), *(Excerpt(1196 + line, "more") for line in range(more)))
+    assert weights_kept(make_case(facts=make_facts(lost_weights=lost))).summary == text
+
+
+SAME, LOADED = Criterion.IMPORTED_WEIGHTS, Criterion.ROLLOUT_WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("met", "text"),
+    [
+        ((), "they do not hold the same weights, or compute something else with them"),
+        ((SAME,), "they do not hold the same weights, or compute something else with them"),
+        ((LOADED,), "the rollout loaded what was exported, so that is wrong, or the two compute something else"),
+        ((LOADED, SAME), "the weights that were compared are the same in both, so the two compute something else"),
+    ],
+)
+def test_a_disagreement_says_what_is_known_of_the_weights(met: tuple[Criterion, ...], text: str) -> None:
+    state = [Evidence(entry, State.MET if entry in met else State.WAIVED, "x", "y") for entry in (LOADED, SAME)]
+    broken = Evidence(Criterion.ROLLOUT_AGREEMENT, State.BROKEN, "0.4, below 0.995", "log")
+    assert disagreement(broken, state).summary == f"0.4, below 0.995: {text}"
+    healthy = Evidence(Criterion.ROLLOUT_AGREEMENT, State.MET, "0.999", "log")
+    assert disagreement(healthy, state) == healthy

@@ -12,6 +12,7 @@ from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.settings import Setting, invalid_override, invalid_value, override_of, setting_of
+from verl_e2e.core.model.variant import SHARE_OF_DIGITS, WITHOUT_CRITIC
 from verl_e2e.core.model.wants import Axis
 
 ACTOR = "actor_rollout_ref.actor.megatron"
@@ -87,7 +88,7 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     variant = variant_named(f"{int(job.level)}-{job.variant}")
-    of_variant = [Setting(variant.wrapper, variant.overrides)] if variant else []
+    of_variant = [_without_training(Setting(variant.wrapper, variant.overrides))] if variant else []
     for setting in (*of_variant, *_of_settings(job)):
         # The number of steps of a variant is its default; the job's own is what was asked for.
         asked = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
@@ -102,6 +103,12 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
     unique = {(key, type(value), value): (key, value) for key, value in rows}
     return tuple(unique.values())
+
+
+def _without_training(setting: Setting) -> Setting:
+    """The variant without what it trains on, which the job itself says: an earlier version trained with a critic."""
+    wrapper = {name: value for name, value in setting.wrapper.items() if name not in WITHOUT_CRITIC}
+    return Setting(wrapper, tuple(item for item in setting.overrides if item not in SHARE_OF_DIGITS))
 
 
 def _of_settings(job: Job) -> Iterator[Setting]:

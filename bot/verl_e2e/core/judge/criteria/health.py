@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.bands import band_of
 from verl_e2e.core.judge.case import Case, Judge
@@ -13,7 +13,7 @@ from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.record import JOB_FILE
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.hollow import AGREEMENT, is_correlation
-from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
+from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW, lost_weights_text
 
 AGREEMENT_NOTE_BELOW = 0.999
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
@@ -74,9 +74,22 @@ def rollout_agreement(case: Case) -> Evidence:
     bound = _bound(case, step)
     summary = f"trainer and rollout probabilities correlate at {worst:.5f}"
     if worst < bound.fail_below:
-        summary += f", below {bound.shown}: they do not hold the same weights"
+        summary += f", below {bound.shown}"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.BROKEN, summary, case.log, step.line, excerpt)
     return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MET, summary, case.log, step.line, excerpt)
+
+
+def disagreement(found: Evidence, state: Iterable[Evidence]) -> Evidence:
+    """The evidence of `rollout_agreement` with what the fingerprints say of the weights, where the two disagree."""
+    if found.state is not State.BROKEN:
+        return found
+    met = {item.criterion for item in state if item.state is State.MET}
+    text = "they do not hold the same weights, or compute something else with them"
+    if Criterion.ROLLOUT_WEIGHTS in met:
+        text = "the rollout loaded what was exported, so that is wrong, or the two compute something else"
+    if {Criterion.ROLLOUT_WEIGHTS, Criterion.IMPORTED_WEIGHTS} <= met:
+        text = "the weights that were compared are the same in both, so the two compute something else"
+    return replace(found, summary=f"{found.summary}: {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +166,14 @@ def weights_kept(case: Case) -> Evidence:
     """No warning of Bridge that tensors were lost on HF import or export."""
     if case.facts.lost_weights:
         first = case.facts.lost_weights[0]
-        summary = f"{len(case.facts.lost_weights)} warning(s) of lost weights"
+        summary = lost_weights_text(case.facts.lost_weights)
         return Evidence(Criterion.WEIGHTS_KEPT, State.BROKEN, summary, case.log, first.line, first.text)
+    if case.needless_warnings:
+        first = case.needless_warnings[0]
+        summary = (
+            "no weight was lost: the one that Bridge did not find is the output layer, which tied embeddings stand for"
+        )
+        return Evidence(Criterion.WEIGHTS_KEPT, State.MET, summary, case.log, first.line, first.text)
     return Evidence(Criterion.WEIGHTS_KEPT, State.MET, "no warning of lost weights", case.log)
 
 
