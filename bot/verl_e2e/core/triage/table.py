@@ -551,8 +551,9 @@ RULES: tuple[Rule, ...] = (
         r"|model)[ _-](?:model[ _-])?"
         r"parallel(?:[ _-](?:world[ _-])?size|ism)?\b.{0,80}(?:does not match|do not match|must match|mismatch"
         r"|differs?))",
-        cause="the provider's parallel sizes and those of the process groups (mpu) differ, or a mapping is wrong",
-        fix="Compare the provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
+        cause="a mapping is wrong, or the provider's parallel sizes and those of the process groups (mpu) differ",
+        fix="Compare the mapping of the named parameter with its shape; where a parallel size is above 1, also the "
+        "provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
         steps=(
             "Print provider.tensor_model_parallel_size and the like next to mpu.get_tensor_model_parallel_world_size() "
             "on "

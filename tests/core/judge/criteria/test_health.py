@@ -203,8 +203,11 @@ SAME, LOADED = Criterion.IMPORTED_WEIGHTS, Criterion.ROLLOUT_WEIGHTS
     [
         ((), "they do not hold the same weights, or compute something else with them"),
         ((SAME,), "they do not hold the same weights, or compute something else with them"),
-        ((LOADED,), "the rollout loaded what was exported, so that is wrong, or the two compute something else"),
-        ((LOADED, SAME), "the weights that were compared are the same in both, so the two compute something else"),
+        ((LOADED,), "what was compared arrived as it was exported, so the export or what the two compute is wrong"),
+        (
+            (LOADED, SAME),
+            "the weights that were compared are the same in both, so the rest or what is computed with them differs",
+        ),
     ],
 )
 def test_a_disagreement_says_what_is_known_of_the_weights(met: tuple[Criterion, ...], text: str) -> None:

@@ -86,9 +86,9 @@ def disagreement(found: Evidence, state: Iterable[Evidence]) -> Evidence:
     met = {item.criterion for item in state if item.state is State.MET}
     text = "they do not hold the same weights, or compute something else with them"
     if Criterion.ROLLOUT_WEIGHTS in met:
-        text = "the rollout loaded what was exported, so that is wrong, or the two compute something else"
+        text = "what was compared arrived as it was exported, so the export or what the two compute is wrong"
     if {Criterion.ROLLOUT_WEIGHTS, Criterion.IMPORTED_WEIGHTS} <= met:
-        text = "the weights that were compared are the same in both, so the two compute something else"
+        text = "the weights that were compared are the same in both, so the rest or what is computed with them differs"
     return replace(found, summary=f"{found.summary}: {text}")
 
 
