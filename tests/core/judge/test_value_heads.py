@@ -1,4 +1,4 @@
-"""A warning that the checkpoint has no output layer is no loss where the recorded weights show that none is needed."""
+"""A warning that the checkpoint does not hold the output layer, where the recorded weights show that it need not."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Warnings that the checkpoint has no output layer, where the model needs none: no weight was lost there.
+"""Warnings that the checkpoint has no output layer, where the model needs none: no weight was lost.
 
 The checkpoint of a model with tied embeddings holds no output layer. verl gives a critic a head of its own in that
 place, one row that no checkpoint holds, and no longer ties it, so Bridge looks for the output layer, warns
