@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
+    from verl_e2e.core.plan.pytest_marks import Marks
     from verl_e2e.core.pulls.check_runs import CheckRun
     from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
     from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
@@ -85,7 +86,10 @@ class Checkout(Revisions, Protocol):
 
 
 class SummaryStore(Protocol):
-    """Summaries of source files, kept by the id of the content, so that no content is read twice."""
+    """Summaries of source files and marks of test files, so that no content is read twice.
+
+    Summaries are kept by the id of the content, marks by a digest of all that they depend on.
+    """
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
@@ -93,6 +97,14 @@ class SummaryStore(Protocol):
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         """Keep more summaries."""
+        ...
+
+    def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
+        """The marks of test files that are known among the keys."""
+        ...
+
+    def save_marks(self, marks: Mapping[str, Marks]) -> None:
+        """Keep the marks of more test files."""
         ...
 
 

@@ -1,10 +1,13 @@
 """Summaries on disk: what comes back is what was kept, and a spoilt file costs time only."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 
@@ -30,14 +33,63 @@ def test_what_is_kept_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None
     assert second.load([*kept, "unknown"]) == kept
 
 
-def test_a_spoilt_file_is_as_good_as_none(tmp_path: Path) -> None:
-    SummaryCache(tmp_path).save({"a": summarize(SOURCE)})
-    file = next(tmp_path.iterdir())
-    file.write_bytes(b"not a database at all, but long enough to be taken for one" * 50)
+@pytest.mark.parametrize("on_disk", (False, True))
+def test_marks_come_back_the_same(on_disk: bool, tmp_path: Path) -> None:
+    folder = tmp_path if on_disk else None
+    first: SummaryStore = SummaryCache(folder)
+    first.save_marks({"a": Marks(3, 2), "b": Marks(0)})
+    first.save({"a": summarize(SOURCE)})
+    second = SummaryCache(folder) if on_disk else first
+    assert second.load_marks(["a", "b", "unknown"]) == {"a": Marks(3, 2), "b": Marks(0)}
+    assert second.load(["a", "b"]) == {"a": summarize(SOURCE)}
+
+
+@pytest.mark.parametrize("damage", ("other", "cut", "empty", "filled"))
+def test_a_spoilt_file_is_as_good_as_none_and_is_replaced(damage: str, tmp_path: Path) -> None:
+    SummaryCache(tmp_path).save({str(number): summarize(SOURCE + b"\n" * number) for number in range(200)})
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    others = {"other": b"not a database at all, but long enough to be taken for one" * 50, "empty": b""}
+    others |= {"cut": whole[: len(whole) // 2], "filled": whole[:100] + b"\xff" * (len(whole) - 100)}
+    file.write_bytes(others[damage])
     spoilt = SummaryCache(tmp_path)
     assert spoilt.load(["a"]) == {}
     spoilt.save({"a": summarize(SOURCE)})
     assert spoilt.load(["a"]) == {"a": summarize(SOURCE)}
+    assert SummaryCache(tmp_path).load(["a"]) == {"a": summarize(SOURCE)}
+
+
+@pytest.mark.parametrize("text", ("", "{", "[]", "[1]", "[[1],[],3,4]", "[-1,0]", '["1",0]', "[true,0]", "[" * 9_000))
+def test_a_poisoned_text_is_ignored_alone_and_written_again(text: str, tmp_path: Path) -> None:
+    summary, marks = summarize(SOURCE), Marks(2, 1)
+    cache = SummaryCache(tmp_path)
+    cache.save({"a": summary, "b": summary})
+    cache.save_marks({"a": marks, "b": marks})
+    (file,) = tmp_path.iterdir()
+    with closing(sqlite3.connect(file)) as database, database:
+        for table in ("summary", "marks"):
+            database.execute(f"UPDATE {table} SET text = ? WHERE blob = 'a'", (text,))
+    poisoned = SummaryCache(tmp_path)
+    assert poisoned.load(["a", "b"]) == {"b": summary}
+    assert poisoned.load_marks(["a", "b"]) == {"b": marks}
+    poisoned.save({"a": summary})
+    poisoned.save_marks({"a": marks})
+    assert SummaryCache(tmp_path).load(["a", "b"]) == {"a": summary, "b": summary}
+    assert SummaryCache(tmp_path).load_marks(["a", "b"]) == {"a": marks, "b": marks}
+
+
+def test_the_file_stays_small_and_the_newest_stay_in_it(tmp_path: Path) -> None:
+    most = 200_000
+    cache = SummaryCache(tmp_path, most)
+    for start in range(0, 2000, 50):
+        cache.save({str(start + number): summarize(SOURCE + b"\n" * number) for number in range(50)})
+        cache.save_marks({str(start): Marks(1)})
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 2 * most
+    assert SummaryCache(tmp_path).load_marks(["0", "1950"]) == {"1950": Marks(1)}
+    kept = SummaryCache(tmp_path).load([str(number) for number in range(2000)])
+    assert 50 <= len(kept) < 2000
+    assert {str(number) for number in range(1950, 2000)} <= kept.keys()
 
 
 def test_a_folder_that_cannot_be_made_is_as_good_as_none(tmp_path: Path) -> None:

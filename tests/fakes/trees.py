@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.reach.summary import Summary
 
 Files = Mapping[str, str | bytes]
@@ -65,12 +66,19 @@ class FakeSummaries:
 
     def __init__(self) -> None:
         self.known: dict[str, Summary] = {}
+        self.marks: dict[str, Marks] = {}
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         return {identifier: self.known[identifier] for identifier in ids if identifier in self.known}
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         self.known.update(summaries)
+
+    def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
+        return {key: self.marks[key] for key in keys if key in self.marks}
+
+    def save_marks(self, marks: Mapping[str, Marks]) -> None:
+        self.marks.update(marks)
 
 
 def _is_link(text: str | bytes) -> bool:

@@ -1,13 +1,13 @@
 """Choose the Bridge tests of a change from git objects: no checkout, and only test files that may matter are parsed."""
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.pytest_marks import Marks, read_marks
+from verl_e2e.core.plan.pytest_marks import MARKS_VERSION, Marks, read_marks
 from verl_e2e.core.plan.test_order import identifiers
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.reach.program import Program, module_name
@@ -18,7 +18,6 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 _TOP = ("",)
 _SHORTEST_NAME = 4
-_MOST_MARKS = 4_000
 
 
 class TestChooser:
@@ -29,7 +28,6 @@ class TestChooser:
     def __init__(self, repository: SourceTrees, summaries: SummaryStore) -> None:
         self._repository = repository
         self._summaries = summaries
-        self._marks: Kept[Marks] = Kept(_MOST_MARKS)
 
     def choose(self, change: Change, policy: Policy, effects: Effects | None, program: Program | None) -> Choice:
         """The tests of a change; `program` is the one at its head, None where it was not read."""
@@ -47,17 +45,23 @@ class TestChooser:
         uses = self._uses(tests, modules, program)
         present = frozenset(path for path in files if is_test_file(path))
         near = {*changed, *uses} & present
-        marks = {path: self._marks_of(tests, path, policy.test_choice.gpu_marks) for path in near}
+        marks = self._marks_of(tests, near, policy.test_choice.gpu_marks)
         summaries = self._summaries_of(tests, near & uses.keys())
         mentioned = {path: identifiers(summary) for path, summary in summaries.items()}
         return choose(policy, changed, modules, TestsAtHead(present, uses, marks, mentioned))
 
-    def _marks_of(self, tests: "_Files", path: str, gpu_marks: tuple[str, ...]) -> Marks:
-        """The marks of one file, read once for each content that is here."""
-        content = tests.content(path)
-        if content is None:
-            return Marks(1)
-        return self._marks.get((tests.blobs[path], *gpu_marks), lambda: read_marks(content, gpu_marks))
+    def _marks_of(self, tests: "_Files", paths: Iterable[str], gpu_marks: tuple[str, ...]) -> Mapping[str, Marks]:
+        """The marks of test files, each content read once."""
+        keys = {path: _marks_key(tests.blobs[path], gpu_marks) for path in paths}
+        known = dict(self._summaries.load_marks(set(keys.values())))
+        made = {
+            key: read_marks(content, gpu_marks)
+            for path, key in keys.items()
+            if key not in known and (content := tests.content(path)) is not None
+        }
+        self._summaries.save_marks(made)
+        known |= made
+        return {path: known.get(key, Marks(1)) for path, key in keys.items()}
 
     def _contents(
         self, files: Mapping[str, str], modules: Collection[ChangedModule], changed: Collection[str]
@@ -109,6 +113,11 @@ class _Files:
 
     def holding(self, words: re.Pattern[bytes]) -> list[str]:
         return [path for path in self.blobs if words.search(self.content(path) or b"")]
+
+
+def _marks_key(blob: str, gpu_marks: tuple[str, ...]) -> str:
+    """All that the marks of a content depend on, as one digest."""
+    return hashlib.sha256("\0".join((str(MARKS_VERSION), blob, *gpu_marks)).encode("utf-8", "replace")).hexdigest()
 
 
 def _name(path: str) -> str:

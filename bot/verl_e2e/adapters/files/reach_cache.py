@@ -1,70 +1,91 @@
-"""Summaries of source files in a small database, by the id of the content; it never lies inside a repository.
+"""Summaries of source files, and the marks of test files, by the id of the content: in memory and in a small database.
 
-What cannot be read or written costs time, not the plan: the summaries are then made again.
+What cannot be read costs time, not the plan: it is then made again, and takes the place of what was there.
 """
 
 import json
-import sqlite3
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import astuple
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from verl_e2e.adapters.files.kept_texts import MOST_BYTES, KeptTexts
+from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.reach.summary import SUMMARY_VERSION, Import, Summary, Symbol
 
-_AT_ONCE = 500
-_PATIENCE_S = 5.0
+# Far more than one tree of sources has; beyond it memory starts with none.
+_MOST_IN_MEMORY = 20_000
+_SUMMARIES, _MARKS = "summary", "marks"
+Value = TypeVar("Value")
 
 
 class SummaryCache:
-    """A `SummaryStore` in memory, and in a file below `folder` when one is given."""
+    """A `SummaryStore` in memory, and in a file below `folder` when one is given; the file's size is bounded."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._known: dict[str, Summary] = {}
-        self._file = None if folder is None else folder / f"reach-{SUMMARY_VERSION}.sqlite"
+    def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
+        file = None if folder is None else folder / f"reach-{SUMMARY_VERSION}.sqlite"
+        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS), most_bytes)
+        self._summaries = _Table(texts, _SUMMARIES, _summary_text, _summary)
+        self._marks = _Table(texts, _MARKS, _marks_text, _marks)
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
-        missing = [identifier for identifier in ids if identifier not in self._known]
-        if missing and self._file is not None and self._file.exists():
-            self._known.update(self._stored(missing))
-        return {identifier: self._known[identifier] for identifier in ids if identifier in self._known}
+        return self._summaries.load(ids)
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         """Keep more summaries."""
-        self._known.update(summaries)
-        if self._file is None or not summaries:
-            return
-        rows = [(blob, json.dumps(astuple(summary), separators=(",", ":"))) for blob, summary in summaries.items()]
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with sqlite3.connect(self._file, timeout=_PATIENCE_S) as database:
-                database.execute("CREATE TABLE IF NOT EXISTS summary (blob TEXT PRIMARY KEY, text TEXT NOT NULL)")
-                database.executemany("INSERT OR REPLACE INTO summary VALUES (?, ?)", rows)
-            database.close()
-        except (OSError, sqlite3.Error):
-            self._file = None
+        self._summaries.save(summaries)
 
-    def _stored(self, ids: list[str]) -> dict[str, Summary]:
-        try:
-            return dict(self._rows(ids))
-        except (OSError, sqlite3.Error, ValueError, TypeError, IndexError):
-            return {}
+    def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
+        """The marks of test files that are known among the keys."""
+        return self._marks.load(keys)
 
-    def _rows(self, ids: list[str]) -> Iterator[tuple[str, Summary]]:
-        database = sqlite3.connect(f"file:{self._file}?mode=ro", uri=True, timeout=_PATIENCE_S)
-        try:
-            for start in range(0, len(ids), _AT_ONCE):
-                some = ids[start : start + _AT_ONCE]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT blob, text FROM summary WHERE blob IN ({marks})"  # noqa: S608  (question marks only)
-                for blob, text in database.execute(query, some):
-                    yield blob, _summary(json.loads(text))
-        finally:
-            database.close()
+    def save_marks(self, marks: Mapping[str, Marks]) -> None:
+        """Keep the marks of more test files."""
+        self._marks.save(marks)
 
 
-def _summary(row: list[Any]) -> Summary:
+class _Table(Generic[Value]):
+    """Values of one type by key, in memory and in a table where there is one."""
+
+    def __init__(
+        self, texts: KeptTexts | None, name: str, write: Callable[[Value], str], read: Callable[[str], Value]
+    ) -> None:
+        self._texts = texts
+        self._name = name
+        self._write = write
+        self._read = read
+        self._known: dict[str, Value] = {}
+
+    def load(self, keys: Collection[str]) -> dict[str, Value]:
+        if len(self._known) > _MOST_IN_MEMORY:
+            self._known.clear()
+        missing = [key for key in keys if key not in self._known]
+        for key, text in self._texts.load(self._name, missing).items() if self._texts is not None else ():
+            # A text that does not read as a value is as good as none.
+            with suppress(ValueError, TypeError, IndexError, RecursionError):
+                self._known[key] = self._read(text)
+        return {key: self._known[key] for key in keys if key in self._known}
+
+    def save(self, values: Mapping[str, Value]) -> None:
+        self._known.update(values)
+        if self._texts is not None:
+            self._texts.save(self._name, {key: self._write(value) for key, value in values.items()})
+
+
+_SYMBOL_FIELDS = attrgetter(*(field.name for field in fields(Symbol)))
+_IMPORT_FIELDS = attrgetter(*(field.name for field in fields(Import)))
+
+
+def _summary_text(summary: Summary) -> str:
+    symbols, imports = list(map(_SYMBOL_FIELDS, summary.symbols)), list(map(_IMPORT_FIELDS, summary.imports))
+    return json.dumps((symbols, imports, summary.problem, summary.lazy), separators=(",", ":"))
+
+
+def _summary(text: str) -> Summary:
+    row: list[Any] = json.loads(text)
     symbols, imports, problem, lazy = row
     return Summary(
         tuple(
@@ -75,3 +96,14 @@ def _summary(row: list[Any]) -> Summary:
         problem,
         tuple((name, module) for name, module in lazy),
     )
+
+
+def _marks_text(marks: Marks) -> str:
+    return json.dumps([marks.tests, marks.gpu_count])
+
+
+def _marks(text: str) -> Marks:
+    tests, gpu_count = json.loads(text)
+    if not all(type(count) is int and count >= 0 for count in (tests, gpu_count)):
+        raise ValueError(text)
+    return Marks(tests, gpu_count)

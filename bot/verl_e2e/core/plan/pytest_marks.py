@@ -12,6 +12,8 @@ _PROCESSES = re.compile(rb"nproc[-_]per[-_]node[\s=\"',]+(\d{1,3})")
 _NO_DEVICE = re.compile(r"\bnot\b.*\bcuda\b|\bcuda\b.*<")
 _SKIPS = frozenset({"skipif"})
 
+# Raise it whenever the marks of the same text would read differently: kept ones are then made again.
+MARKS_VERSION = 1
 _Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
