@@ -1,0 +1,182 @@
+"""Layers with the names and shapes of Transformer Engine's, which compute in plain PyTorch on a CPU."""
+
+import torch
+from torch import nn
+
+ON_CPU = torch.device("cpu")
+
+
+def _parameter(owner, name, shape, dtype, value=None):
+    tensor = torch.empty(shape, dtype=dtype, device=ON_CPU)
+    owner.register_parameter(name, nn.Parameter(tensor if value is None else tensor.fill_(value)))
+
+
+def _normed(hidden, weight, bias, eps, kind, zero_centered):
+    wide = hidden.float()
+    if kind == "LayerNorm":
+        wide = wide - wide.mean(-1, keepdim=True)
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    wide = wide * (weight.float() + 1 if zero_centered else weight.float())
+    return (wide if bias is None else wide + bias.float()).to(hidden.dtype)
+
+
+class _Layer(nn.Module):
+    def set_tensor_parallel_group(self, group):
+        pass
+
+    def init_fp8_metadata(self, **_options):
+        pass
+
+
+class _Norm(_Layer):
+    kind = "RMSNorm"
+
+    def __init__(self, normalized_shape, eps=1e-5, zero_centered_gamma=False, params_dtype=None, **_options):
+        super().__init__()
+        shape = normalized_shape if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
+        self.eps, self.zero_centered_gamma, self.bias = eps, zero_centered_gamma, None
+        _parameter(self, "weight", tuple(shape), params_dtype, 0 if zero_centered_gamma else 1)
+
+    def forward(self, hidden):
+        return _normed(hidden, self.weight, self.bias, self.eps, self.kind, self.zero_centered_gamma)
+
+
+class RMSNorm(_Norm):
+    pass
+
+
+class LayerNorm(_Norm):
+    kind = "LayerNorm"
+
+    def __init__(self, normalized_shape, params_dtype=None, **options):
+        super().__init__(normalized_shape, params_dtype=params_dtype, **options)
+        del self.bias
+        _parameter(self, "bias", self.weight.shape, params_dtype, 0)
+
+
+class Linear(_Layer):
+    def __init__(
+        self,
+        in_features,
+        out_features,
+        *,
+        bias=True,
+        return_bias=False,
+        params_dtype=None,
+        tp_size=1,
+        parallel_mode=None,
+        **_options,
+    ):
+        super().__init__()
+        out_features //= tp_size if parallel_mode == "column" else 1
+        in_features //= tp_size if parallel_mode == "row" else 1
+        self.in_features, self.out_features, self.tp_size = in_features, out_features, tp_size
+        self.use_bias, self.return_bias, self.parallel_mode = bias, return_bias, parallel_mode
+        _parameter(self, "weight", (out_features, in_features), params_dtype)
+        self.bias = None
+        if bias:
+            del self.bias
+            _parameter(self, "bias", (out_features,), params_dtype, 0)
+
+    def forward(self, hidden, is_first_microbatch=None, **_options):
+        given = torch.nn.functional.linear(hidden, self.weight, None if self.return_bias else self.bias)
+        return (given, self.bias) if self.return_bias else given
+
+
+class LayerNormLinear(Linear):
+    def __init__(
+        self,
+        in_features,
+        out_features,
+        *,
+        eps=1e-5,
+        normalization="LayerNorm",
+        zero_centered_gamma=False,
+        params_dtype=None,
+        **options,
+    ):
+        super().__init__(in_features, out_features, params_dtype=params_dtype, **options)
+        self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
+        _parameter(self, "layer_norm_weight", (in_features,), params_dtype, 0 if zero_centered_gamma else 1)
+        self.layer_norm_bias = None
+        if normalization == "LayerNorm":
+            del self.layer_norm_bias
+            _parameter(self, "layer_norm_bias", (in_features,), params_dtype, 0)
+
+    def forward(self, hidden, is_first_microbatch=None, **_options):
+        weights = (self.layer_norm_weight, self.layer_norm_bias)
+        return super().forward(_normed(hidden, *weights, self.eps, self.normalization, self.zero_centered_gamma))
+
+
+class GroupedLinear(_Layer):
+    def __init__(
+        self, num_gemms, in_features, out_features, *, bias=True, return_bias=False, params_dtype=None, **_options
+    ):
+        super().__init__()
+        self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
+        self.use_bias, self.return_bias, self.tp_size = bias, return_bias, 1
+        for index in range(num_gemms):
+            _parameter(self, f"weight{index}", (out_features, in_features), params_dtype)
+            if bias:
+                _parameter(self, f"bias{index}", (out_features,), params_dtype, 0)
+
+    def forward(self, hidden, m_splits, is_first_microbatch=None, **_options):
+        splits = m_splits.tolist() if torch.is_tensor(m_splits) else list(m_splits)
+        parts = torch.split(hidden, splits)
+        biases = [getattr(self, f"bias{index}") if self.use_bias else None for index in range(self.num_gemms)]
+        added = [None] * self.num_gemms if self.return_bias else biases
+        given = torch.cat(
+            [
+                torch.nn.functional.linear(part, getattr(self, f"weight{index}"), added[index])
+                for index, part in enumerate(parts)
+            ]
+        )
+        return (given, biases if self.use_bias else None) if self.return_bias else given
+
+
+class DotProductAttention(_Layer):
+    def __init__(
+        self,
+        num_attention_heads,
+        kv_channels,
+        *,
+        softmax_scale=None,
+        window_size=None,
+        softmax_type="vanilla",
+        attn_mask_type="causal",
+        **_options,
+    ):
+        super().__init__()
+        keys = kv_channels[0] if isinstance(kv_channels, tuple) else kv_channels
+        self.scale = keys**-0.5 if softmax_scale is None else softmax_scale
+        self.window, self.softmax_type, self.mask_type = window_size, softmax_type, attn_mask_type
+        if softmax_type == "learnable":
+            _parameter(self, "softmax_offset", (num_attention_heads,), torch.float32, 0)
+
+    def forward(self, query, key, value, attention_mask=None, attn_mask_type=None, core_attention_bias=0, **_options):
+        repeat, kept = query.shape[2] // key.shape[2], query.dtype
+        query, key, value = (part.float().permute(1, 2, 0, 3) for part in (query, key, value))
+        key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+        scores = query @ key.transpose(-1, -2) * self.scale + core_attention_bias
+        ages = torch.arange(scores.shape[-2])[:, None] - torch.arange(scores.shape[-1])[None]
+        hidden = torch.zeros_like(ages, dtype=torch.bool)
+        if "causal" in (attn_mask_type or self.mask_type):
+            hidden = ages < 0
+        if self.window and self.window[0] >= 0:
+            hidden = hidden | (ages > self.window[0])
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if self.softmax_type == "vanilla":
+            weights = scores.softmax(-1)
+        else:
+            sink = self.softmax_offset if self.softmax_type == "learnable" else torch.zeros(scores.shape[1])
+            weights = torch.cat([scores, sink.reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)], -1).softmax(-1)[
+                ..., :-1
+            ]
+        seen = (weights @ value).permute(2, 0, 1, 3)
+        return seen.reshape(*seen.shape[:2], -1).to(kept)
+
+
+class GatedNorm(nn.Module):
+    def __init__(self, hidden_size, dtype=None, **_options):
+        super().__init__()
+        _parameter(self, "weight", (hidden_size,), dtype)

@@ -1,0 +1,137 @@
+"""A stand-in for Transformer Engine and the kernels of GPUs, so that Bridge builds Megatron-LM's own models on a CPU.
+
+Layers have the names and shapes of Transformer Engine's; linear layers, norms and attention also compute, in plain
+PyTorch. Everything else of these packages can be imported, and does nothing.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+
+import layers
+import torch
+from layers import ON_CPU
+from torch import nn
+
+PACKAGES = (
+    "transformer_engine",
+    "transformer_engine_torch",
+    "mamba_ssm",
+    "causal_conv1d",
+    "fla",
+    "flash_attn",
+    "apex",
+    "open_clip",
+    "megatron.energon",
+    "nvidia_resiliency_ext",
+    "multistorageclient",
+)
+# Without these Megatron-LM computes by PyTorch.
+KERNELS = ("general_gemm",)
+
+
+class _SplitAlongDim:
+    @staticmethod
+    def apply(tensor, dim, sizes):
+        return torch.split(tensor, sizes, dim)
+
+
+# By the start of a module's name: what does more than to be there.
+PARTS = {
+    "transformer_engine.pytorch": {
+        "DotProductAttention": layers.DotProductAttention,
+        "GroupedLinear": layers.GroupedLinear,
+        "LayerNorm": layers.LayerNorm,
+        "LayerNormLinear": layers.LayerNormLinear,
+        "Linear": layers.Linear,
+        "RMSNorm": layers.RMSNorm,
+        "_SplitAlongDim": _SplitAlongDim,
+        "get_cpu_offload_context": lambda *_values, **_options: (contextlib.nullcontext(), None),
+    },
+    "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": layers.GatedNorm},
+}
+
+
+class _Anything(type):
+    """A class whose every attribute is another one."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _anything(name)
+
+
+def _anything(name):
+    def start(self, *_values, **_options):
+        nn.Module.__init__(self)
+
+    return _Anything(name, (nn.Module,), {"__init__": start})
+
+
+class _Package(types.ModuleType):
+    __version__ = "2.16.1"
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name in KERNELS:
+            raise AttributeError(name)
+        if self.__name__ == "transformer_engine" and name in ("pytorch", "common"):
+            return importlib.import_module(f"{self.__name__}.{name}")
+        parts = [parts for start, parts in PARTS.items() if self.__name__.startswith(start)]
+        found = parts[0].get(name) if parts else None
+        value = found or _anything(name)
+        setattr(self, name, value)
+        return value
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        known = any(name == package or name.startswith(package + ".") for package in PACKAGES)
+        if known and name.rpartition(".")[2] not in KERNELS:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return _Package(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def install():
+    """Make the packages importable."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Stream:
+    """A stream of work that is always done."""
+
+    def __init__(self, *_values, **_options):
+        pass
+
+    def __getattr__(self, name):
+        return _Stream
+
+
+class _NoGpu(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, _types, values=(), options=None):
+        options = dict(options or {})
+        if "cuda" in str(options.get("device")):
+            options["device"] = ON_CPU
+        return function(*values, **options)
+
+
+def use_cpu():
+    """Give calls that name or seed a device the CPU; torch's own registers want to see the real ones first."""
+    _NoGpu().__enter__()
+    torch.cuda.current_device = lambda: ON_CPU
+    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
+        setattr(torch.cuda, name, lambda *_values, **_options: None)
+    torch.cuda.Stream = torch.cuda.Event = _Stream
+    torch.cuda.current_stream = torch.cuda.default_stream = _Stream
+    torch.cuda.stream = lambda _stream: contextlib.nullcontext()
+    torch.Tensor.record_stream = lambda self, _stream: None
+    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
+    torch.Tensor.cuda = lambda self, *_values, **_options: self
+    nn.Module.cuda = lambda self, *_values: self
