@@ -155,10 +155,46 @@ def test_the_tensors_of_a_published_family_have_its_names() -> None:
 
 
 def test_the_configuration_of_a_published_family_has_its_fields_beside_those_of_the_class() -> None:
-    published = {"architecture": "BailingMoeV2ForCausalLM", "aliases": {"num_experts": "n_routed_experts"}}
-    config = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "n_routed_experts": 8}
-    made = {**config, "architectures": ["BailingMoeV2ForCausalLM"], "num_experts": 8}
+    published = {
+        "architecture": "BailingMoeV2ForCausalLM",
+        "model_type": None,
+        "aliases": {"num_experts": "n_routed_experts", "rope_theta": "rope_parameters.rope_theta"},
+        "patterns": {"layer_types": ["full", "window", "window"]},
+    }
+    config = {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "n_routed_experts": 8,
+        "num_hidden_layers": 4,
+        "rope_parameters": {"rope_theta": 5.0},
+    }
+    own = {"num_experts": 8, "rope_theta": 5.0, "layer_types": ["full", "window", "window", "full"]}
+    made = {**config, **own, "architectures": ["BailingMoeV2ForCausalLM"]}
     assert PUBLISHED.with_aliases(config, published) == made
+    plain = {**published, "model_type": "align_text_model"}
+    assert PUBLISHED.with_aliases(config, plain) == {**made, "model_type": "align_text_model"}
+
+
+def test_numbered_tensors_of_a_holder_become_one_in_the_order_of_their_numbers() -> None:
+    layer = "model.layers.0.moe"
+    tensors = {f"{layer}.{number}.up.weight": str(number) for number in (10, 2, 0)}
+    kept = {f"{layer}.gate.weight": "G", "model.layers.1.up.weight": "U"}
+    assert PUBLISHED.stacked({**tensors, **kept}, ["moe"], " ".join) == {**kept, f"{layer}.up.weight": "0 2 10"}
+    assert PUBLISHED.stacked(tensors, [], " ".join) == tensors
+
+
+def test_a_gate_for_each_head_lies_next_to_the_queries() -> None:
+    class Shaped:
+        shape = (64, 32)
+
+        def new_empty(self, *shape: int) -> tuple[int, ...]:
+            return shape
+
+    tensors = {f"model.layers.{layer}.self_attn.{end}.weight": Shaped() for layer in (0, 1) for end in ("q_proj", "up")}
+    assert PUBLISHED.head_gates(tensors, "g_proj", 8) == {
+        f"model.layers.{layer}.self_attn.g_proj.weight": (8, 32) for layer in (0, 1)
+    }
+    assert PUBLISHED.head_gates(tensors, None, 8) == {}
 
 
 @pytest.mark.parametrize(

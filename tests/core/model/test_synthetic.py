@@ -23,6 +23,8 @@ BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "archi
         {"seed": -1},
         {"sized_fields": {"expert_hidden_dim": "width"}},
         {"least_layers": 0},
+        {"overrides": ("trainer.total_training_steps=1",)},
+        {"overrides": ("+actor_rollout_ref.rollout.engine_kwargs.vllm.hf_overrides.model_type=a b",)},
         {"unknown": 1},
     ),
 )

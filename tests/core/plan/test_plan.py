@@ -181,7 +181,7 @@ def test_a_family_that_no_host_can_run_keeps_its_job_and_says_why() -> None:
     feature = next(job for job in made.jobs if job.id == "4-feature-kimi-k25-vl")
     assert (feature.checkpoint, feature.gpu_minutes, feature.obstacles[0].missing) == (None, 0, Missing.MODEL)
     assert (made.blocked_jobs, made.uncoverable_jobs) == ((), (feature,))
-    reason = "no host can run a model of the family kimi_k25_vl: Bridge builds"
+    reason = "no host can run a model of the family kimi_k25_vl: Bridge takes"
     assert feature.uncoverable.startswith(reason)
     text = render_plan_text(made)
     assert f"\nNot covered by 4-feature-kimi-k25-vl: {reason}" in text.partition("\n\n")[0]

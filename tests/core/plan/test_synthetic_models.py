@@ -87,7 +87,7 @@ def test_fields_of_a_family_without_a_recipe_are_not_to_be_had() -> None:
     assert variant is not None
     answer = job_on_model(variant, ModelWant(family="kimi_k25_vl", fields={"a": 1}), POLICY, None)
     assert isinstance(answer, str)
-    assert answer.startswith("no model can be made with a = 1: Bridge builds its vision model from Python code")
+    assert answer.startswith("no model can be made with a = 1: Bridge takes the classes of its vision model")
 
 
 @pytest.mark.parametrize("family", POLICY.families, ids=lambda family: family.name)
@@ -97,6 +97,18 @@ def test_every_family_has_a_recipe_or_the_reason_why_there_is_none(family: objec
     if known.synthetic:
         assert {*known.synthetic.without} <= {*known.features}
         assert known.synthetic.experts is ("moe" in known.features)
+
+
+def test_a_job_tells_the_rollout_engine_what_a_model_is_by_the_recipe() -> None:
+    variant = variant_named("4-feature")
+    assert variant is not None
+    by_family = {
+        family: build_job(JobOutline(variant, (), checkpoint_of(family)), policy=POLICY, site=SITE, sources=SOURCES)
+        for family in ("kimi", "qwen3_moe")
+    }
+    named = {family: [given for given in job.overrides if "hf_overrides" in given] for family, job in by_family.items()}
+    start = "+actor_rollout_ref.rollout.engine_kwargs.vllm.hf_overrides"
+    assert named == {"kimi": [f"{start}.architectures=[DeepseekV3ForCausalLM]"], "qwen3_moe": []}
 
 
 def test_a_planned_job_has_the_model_that_fits_its_sizes() -> None:

@@ -30,6 +30,14 @@ SizeName = Literal[
     "vocabulary",
     "window",
 ]
+# A setting of the rollout engine's own, for a model's configuration; nothing else is the model's to say.
+Override = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^\+actor_rollout_ref\.rollout\.engine_kwargs\.vllm\.hf_overrides\.[a-z_]+=[A-Za-z0-9_\[\]]+$",
+        max_length=200,
+    ),
+]
 # A part of the name of a tensor.
 TensorName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=80)]
 
@@ -68,12 +76,22 @@ class Published(DescribedDocument):
 
     architecture: Name
     """The entry of `architectures` by which Bridge, and the rollout engine, know the family."""
+    model_type: Name | None = None
+    """The `model_type` of transformers that keeps every field as it is written; null: the class's own."""
     aliases: dict[FieldName, FieldName] = Field(default_factory=dict)
-    """Fields of the published configuration, and the field of the class that has the same value."""
+    """Fields of the published configuration, and the field of the class with the same value; a dot leads inside."""
+    patterns: dict[FieldName, tuple[str, ...]] = Field(default_factory=dict)
+    """Fields with an entry for each layer, and the entries that follow one another, again and again."""
     renamed: dict[TensorName, TensorName] = Field(default_factory=dict)
     """Parts of the names of the class's tensors, and what they are called instead."""
     joined: dict[TensorName, tuple[TensorName, ...]] = Field(default_factory=dict)
     """Ends of names, and the ends of the renamed tensors that lie in this one, in order along the first dimension."""
+    stacked: tuple[TensorName, ...] = ()
+    """What holds numbered tensors, experts for example, that lie in one, along a new first dimension."""
+    head_gates: TensorName | None = None
+    """The matrix with a row for each query head, next to `q_proj`; null: there is none."""
+    norms_add_one: bool = False
+    """Whether a norm multiplies by one more than its weight."""
 
 
 class Recipe(DescribedDocument):
@@ -105,6 +123,8 @@ class Recipe(DescribedDocument):
     """The fewest layers in which every kind of layer of the family is found."""
     experts: bool = False
     """Whether its layers have routed experts."""
+    overrides: tuple[Override, ...] = ()
+    """Hydra overrides by which verl's rollout engine knows the model, for each job on it."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """The number that all weights follow from."""
 

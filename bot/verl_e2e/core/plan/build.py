@@ -108,7 +108,9 @@ def build_job(
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if outline.script == WRAPPER_SCRIPT else ()
     # Each once; the variant's come after the site's, so they win.
-    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *of_level, *of_features)
+    chosen_model = sized(_checkpoint(outline, site, checkpoint), wrapper)
+    of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
+    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *of_level, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
     return Job(
         id=outline.id,
@@ -123,7 +125,7 @@ def build_job(
         wrapper=wrapper,
         process=dict(site.process),
         overrides=overrides,
-        checkpoint=sized(_checkpoint(outline, site, checkpoint), wrapper),
+        checkpoint=chosen_model,
         data=_data(outline, site, data),
         reward_model=reward_model,
         patches=fitting,

@@ -32,7 +32,12 @@ def publish(recipe, folder):
         added[name] = new_weight(name, shaped, recipe["seed"])
     tensors |= added
     if published:
-        tensors = with_names(tensors, published, torch.cat)
+        gates = head_gates(tensors, published["head_gates"], config["num_attention_heads"])
+        added |= {name: new_weight(name, shape, recipe["seed"]) for name, shape in gates.items()}
+        tensors = with_names({**tensors, **added}, published, torch.cat)
+        tensors = stacked(tensors, published["stacked"], torch.stack)
+        if published["norms_add_one"]:
+            tensors = {name: tensor - 1 if name.endswith("norm.weight") else tensor for name, tensor in tensors.items()}
         config = with_aliases(config, published)
     save_file(dict(sorted(tensors.items())), Path(folder, WEIGHTS), metadata={"format": "pt"})
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -70,7 +75,40 @@ def with_names(tensors, published, join):
     return renamed
 
 
+def head_gates(tensors, end, heads):
+    """The matrices with a row for each query head, as empty tensors by name."""
+    queries = [name for name in tensors if end and name.endswith(".q_proj.weight")]
+    return {
+        name.replace(".q_proj.", f".{end}."): tensors[name].new_empty(heads, tensors[name].shape[1]) for name in queries
+    }
+
+
+def stacked(tensors, holders, stack):
+    """The tensors, those that differ by the number after a holder alone made one; the number is left out."""
+    whole, groups = {}, {}
+    for name, tensor in tensors.items():
+        holder = next((holder for holder in holders if f".{holder}." in name), None)
+        before, _, after = name.partition(f".{holder}.")
+        number, _, end = after.partition(".")
+        if number.isdecimal():
+            groups.setdefault(f"{before}.{holder}.{end}", {})[int(number)] = tensor
+        else:
+            whole[name] = tensor
+    return whole | {name: stack([group[number] for number in sorted(group)]) for name, group in groups.items()}
+
+
 def with_aliases(config, published):
     """The configuration with the family's architecture and with fields under the names that it has for them."""
-    aliases = {name: config[field] for name, field in published["aliases"].items()}
-    return {**config, **aliases, "architectures": [published["architecture"]]}
+    aliases = {name: _inside(config, field) for name, field in published["aliases"].items()}
+    lists = {
+        name: [kinds[layer % len(kinds)] for layer in range(config["num_hidden_layers"])]
+        for name, kinds in published["patterns"].items()
+    }
+    known = {"model_type": published["model_type"]} if published["model_type"] else {}
+    return {**config, **aliases, **lists, **known, "architectures": [published["architecture"]]}
+
+
+def _inside(config, field):
+    for name in field.split("."):
+        config = config[name]
+    return config
