@@ -243,7 +243,7 @@ def test_sizes_that_do_not_divide_the_usual_model_get_a_synthetic_one(names: tup
         (want({T: 16}), "GPUs of one host"),
         (
             want({T: 2}, family="kimi_k25_vl", fields={"qk_rope_head_dim": 8}),
-            "= 8: Bridge builds its vision",
+            "= 8: Bridge takes the classes of its vision",
         ),
         (want(fields={"a": 1}, features=frozenset({"ssm", "mla"})), "a = 1: no synthetic model has mla and ssm"),
         (
