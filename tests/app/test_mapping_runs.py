@@ -86,14 +86,14 @@ def test_two_runs_of_one_job_are_refused() -> None:
 
 
 def test_a_run_of_a_derived_job_says_whether_its_settings_led_into_the_code() -> None:
-    there = Purpose(path=LORA, symbol="LoRA.transform", condition="tp > 1", settings={Axis.TENSOR: 2})
-    elsewhere = there.model_copy(update={"symbol": "LoRA.merge", "rules": ("tensor size",)})
-    job = make_job(variant="tp2", id="0-tp2", purposes=(there, elsewhere), settings={Axis.TENSOR: 2})
+    there = Purpose(path=LORA, symbol="LoRA.transform", condition="dim == 4", settings={Axis.ADAPTER_RANK: 4})
+    elsewhere = there.model_copy(update={"symbol": "LoRA.merge", "rules": ("adapter rank",)})
+    job = make_job(variant="r4", id="0-r4", purposes=(there, elsewhere), settings={Axis.ADAPTER_RANK: 4})
     here = folders(whole(job=job))
     found = learn_from(here, here.records)
     assert [(lesson.purpose, lesson.led) for lesson in found] == [(there, Led.THERE), (elsewhere, Led.ELSEWHERE)]
     (added_map,) = add_maps(here, NO_MAPS, list(here.records)).maps
-    assert (added_map.job, added_map.settings) == ("0-tp2", {Axis.TENSOR: 2})
+    assert (added_map.job, added_map.settings) == ("0-r4", {Axis.ADAPTER_RANK: 4})
 
 
 def test_a_run_that_was_made_for_no_condition_teaches_nothing() -> None:

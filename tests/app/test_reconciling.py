@@ -964,18 +964,18 @@ def test_a_repository_without_the_policys_package_is_reported_and_nothing_runs(a
 
 
 def test_a_job_that_cannot_pass_is_told_with_the_plan_and_never_started(app: App) -> None:
-    rule = "  - {name: seen, paths: [src/], levels: [4], because: idle, features: [vlm]}\n"
-    vlm = "features:\n  - {feature: vlm, because: the checkpoint brings it}\n"
-    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + rule + vlm).encode()
+    rule = "  - {name: seen, paths: [src/], levels: [4], because: idle, features: [odd]}\n"
+    odd = "features:\n  - {feature: odd, because: the checkpoint brings it}\n"
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + rule + odd).encode()
     app.open()
     look(app)
     assert live(app) == [SMOKE]
     body = app.hub.cards(7)[0].body
-    assert "neither the configuration nor the log of a run shows whether vlm was active" in body
+    assert "neither the configuration nor the log of a run shows whether odd was active" in body
     to_the_end(app)
-    assert "4-feature-vlm" not in {run.job_id for run in app.ledger.runs(REPOSITORY)}
+    assert "4-feature-odd" not in {run.job_id for run in app.ledger.runs(REPOSITORY)}
     status, conclusion, title = gate(app)
-    assert (status, conclusion, title.startswith("4-feature-vlm blocked: ")) == ("completed", "action_required", True)
+    assert (status, conclusion, title.startswith("4-feature-odd blocked: ")) == ("completed", "action_required", True)
 
 
 def test_the_cost_of_a_job_is_that_of_its_past_runs(app: App) -> None:
