@@ -19,7 +19,7 @@ from tests.core.builders import (
 from verl_e2e.core.judge import blame, wording
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import Frame, LogFacts, LoggedError
-from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.outcome import Outcome, Recurrence, Result
 from verl_e2e.core.model.record import EndReason, Finding
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
@@ -197,6 +197,14 @@ def test_what_is_no_fail_is_not_weighed() -> None:
     stopped = judged(cut_facts(Stage.DATA), events=EXIT_1, related=failing)
     assert stopped.result is Result.BLOCKED
     assert stopped.cause == judged(cut_facts(Stage.DATA), events=EXIT_1).cause
+
+
+def test_what_related_runs_show_of_a_failure_is_told_to_programs_too() -> None:
+    assert head().recurrence is None
+    assert head((base(Result.FAIL, Stage.PEFT),)).recurrence is Recurrence.PRE_EXISTING
+    assert head((PASSES, retry(Result.PASS))).recurrence is Recurrence.NOT_REPRODUCED
+    assert head((PASSES, retry(Result.FAIL, Stage.PEFT))).recurrence is None
+    assert head((PASSES, retry(Result.PASS))).causes == head().causes != ()
 
 
 def test_a_kept_baseline_is_called_one() -> None:

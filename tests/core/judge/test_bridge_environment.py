@@ -39,6 +39,13 @@ from verl_e2e.core.judge.bridge_environment import missing_from_environment, mis
         ("ModuleNotFoundError: No module named 'megatron.bridge.gone'", ""),
         ("ImportError: cannot import name 'LoRA' from 'megatron.bridge.peft'", ""),
         ("RuntimeError: wrapped\nModuleNotFoundError: No module named 'nemo_run'", ""),
+        ("OSError: [Errno 98] Address already in use", "a port that no one else on the host uses"),
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+            "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "a port that no one else on the host uses",
+        ),
+        ("AssertionError: assert 'Address already in use' in ''", ""),
         ("OSError: [Errno 28] No space left on device: '/x'", "room on the disk"),
         (
             "OSError: We couldn't connect to 'https://huggingface.co' to load the files",

@@ -2,55 +2,30 @@
 
 import json
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 
 from tests.core.level_runs import job_of
+from tests.core.recorded_run import RecordedRun
 from tests.fakes.places import FIXTURES
-from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
 
-FOLDER = FIXTURES / "runs" / "level1-resume"
-
-
-@cache
-def log() -> str:
-    return b"".join(open_log(FOLDER / "log.txt.zst")).decode()
-
-
-@cache
-def record() -> Record:
-    return read_record(FOLDER)
-
-
-def judged(text: str | None = None, **changes: Any) -> Verdict:
-    """The verdict on the recorded folder with another log or other documents."""
-    return judge(record().model_copy(update=changes), scan([(text or log()).encode()]))
-
-
-def cut(*parts: str) -> str:
-    """The log without the lines that hold one of the parts."""
-    kept = [line for line in log().splitlines(keepends=True) if not any(part in line for part in parts)]
-    assert len(kept) < len(log().splitlines())
-    return "".join(kept)
+RUN = RecordedRun(FIXTURES / "runs" / "level1-resume")
 
 
 def listed(change: Callable[[dict[str, Any]], None]) -> Record:
     """The record whose `checkpoints.json` was changed: the function gets one listing at a time."""
-    found = record().checkpoints
+    found = RUN.documents.checkpoints
     assert found is not None
     document = found.model_dump(mode="json")
     for checkpoint in document["listings"]:
         change(checkpoint)
-    return record().model_copy(update={"checkpoints": type(found).model_validate(document)})
+    return RUN.documents.model_copy(update={"checkpoints": type(found).model_validate(document)})
 
 
 def without(path: str) -> Callable[[dict[str, Any]], None]:
@@ -66,7 +41,7 @@ def no_tracker(text: dict[str, Any]) -> None:
 
 
 def test_it_passes() -> None:
-    verdict = judged()
+    verdict = RUN.judged()
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
     assert "saved after step 1 and resumed from there" in verdict.sentence
     assert not [row for row in verdict.limitations if row.startswith("Save and resume")]
@@ -75,23 +50,25 @@ def test_it_passes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(lambda: cut("Resuming from"), id="the log does not show the resume"),
-        pytest.param(lambda: cut("Loaded PEFT adapter"), id="no weights are loaded"),
-        pytest.param(lambda: cut("critic/optimizer/dist_ckpt"), id="no optimizer state of the critic is loaded"),
-        pytest.param(lambda: cut("Saving checkpoint to"), id="no save is announced"),
+        pytest.param(lambda: RUN.cut("Resuming from"), id="the log does not show the resume"),
+        pytest.param(lambda: RUN.cut("Loaded PEFT adapter"), id="no weights are loaded"),
+        pytest.param(lambda: RUN.cut("critic/optimizer/dist_ckpt"), id="no optimizer state of the critic is loaded"),
+        pytest.param(lambda: RUN.cut("Saving checkpoint to"), id="no save is announced"),
         pytest.param(
-            lambda: log().replace("timing_s/save_checkpoint:", "timing_s/other:"), id="no save came to its end"
+            lambda: RUN.text.replace("timing_s/save_checkpoint:", "timing_s/other:"), id="no save came to its end"
         ),
-        pytest.param(lambda: cut("step:2 - "), id="no step 2"),
-        pytest.param(lambda: log().replace("step:2 - ", "step:1 - "), id="the first step is 1"),
-        pytest.param(lambda: log().replace("'resume_mode': 'auto'", "'resume_mode': 'disable'"), id="no resume mode"),
-        pytest.param(lambda: log().replace("setting global step to 1", "setting global step to 0"), id="step 0"),
-        pytest.param(lambda: cut("Resuming from", "Loaded ") + "Training from scratch\n", id="from scratch"),
+        pytest.param(lambda: RUN.cut("step:2 - "), id="no step 2"),
+        pytest.param(lambda: RUN.text.replace("step:2 - ", "step:1 - "), id="the first step is 1"),
+        pytest.param(
+            lambda: RUN.text.replace("'resume_mode': 'auto'", "'resume_mode': 'disable'"), id="no resume mode"
+        ),
+        pytest.param(lambda: RUN.text.replace("setting global step to 1", "setting global step to 0"), id="step 0"),
+        pytest.param(lambda: RUN.cut("Resuming from", "Loaded ") + "Training from scratch\n", id="from scratch"),
     ],
 )
 def test_no_mutation_of_its_log_passes(text: Callable[[], str]) -> None:
-    assert text() != log()
-    assert judged(text()).result is not Result.PASS
+    assert text() != RUN.text
+    assert RUN.judged(text()).result is not Result.PASS
 
 
 @pytest.mark.parametrize(
@@ -107,29 +84,31 @@ def test_no_mutation_of_its_log_passes(text: Callable[[], str]) -> None:
 )
 def test_no_mutation_of_its_files_passes(change: Callable[[dict[str, Any]], None]) -> None:
     changed = listed(change)
-    assert changed != record()
-    assert judge(changed, scan([log().encode()])).result is not Result.PASS
+    assert changed != RUN.documents
+    assert judge(changed, scan([RUN.text.encode()])).result is not Result.PASS
 
 
 def test_without_the_list_of_files_it_does_not_pass() -> None:
-    assert judged(checkpoints=None).result is Result.BLOCKED
+    assert RUN.judged(checkpoints=None).result is Result.BLOCKED
 
 
 def test_under_the_job_of_another_level_it_does_not_pass() -> None:
-    assert record().job is not None
-    own = record().job
+    assert RUN.documents.job is not None
+    own = RUN.documents.job
     assert own is not None
     for other in (job_of(Level.PARALLELISM, "dense"), job_of(Level.MEGATRON_FSDP, "fsdp")):
         changed = own.model_copy(
             update={"id": other.id, "level": other.level, "variant": other.variant, "wrapper": other.wrapper}
         )
-        assert judged(job=changed).result is Result.BLOCKED
+        assert RUN.judged(job=changed).result is Result.BLOCKED
 
 
 def test_the_second_phase_is_known_by_its_first_line() -> None:
-    starts = [event.data for event in record().events if event.kind == "phase" and event.data.get("state") == "begin"]
+    starts = [
+        event.data for event in RUN.documents.events if event.kind == "phase" and event.data.get("state") == "begin"
+    ]
     begun = {start["step"]: start["line"] for start in starts if start["name"] == "run"}
-    lines = log().split("\n")
+    lines = RUN.text.split("\n")
     assert begun["save"] == 1
     assert lines[int(str(begun["resume"])) - 1].startswith("+ ")
-    assert json.loads((FOLDER / "checkpoints.json").read_text())["folder"].startswith("checkpoints/")
+    assert json.loads((RUN.folder / "checkpoints.json").read_text())["folder"].startswith("checkpoints/")

@@ -1,32 +1,18 @@
 """A healthy run on two GPUs with tied embeddings, two pipeline stages and a critic, whose head no checkpoint holds."""
 
-from functools import cache
-
+from tests.core.recorded_run import RecordedRun
 from tests.fakes.places import FIXTURES
-from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.fingerprints import Point, Snapshot
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.stages import Stage
 
-FOLDER = FIXTURES / "runs" / "level2-pp2-tied"
+RUN = RecordedRun(FIXTURES / "runs" / "level2-pp2-tied")
 WARNING = "WARNING: Can't find lm_head.weight in hf_keys"
 OUTPUT = "output_layer.weight"
-
-
-@cache
-def log() -> str:
-    return b"".join(open_log(FOLDER / "log.txt.zst")).decode()
-
-
-@cache
-def record() -> Record:
-    return read_record(FOLDER)
 
 
 def kept(verdict: Verdict) -> Evidence:
@@ -35,20 +21,22 @@ def kept(verdict: Verdict) -> Evidence:
 
 
 def test_it_passes_and_names_the_warning() -> None:
-    verdict = judge(record(), scan([log().encode()]))
+    verdict = judge(RUN.documents, scan([RUN.text.encode()]))
     assert verdict.result is Result.PASS
     item = kept(verdict)
     assert (item.state, item.line, WARNING in item.excerpt) == (State.MET, 1262, True)
 
 
 def test_the_same_warning_of_another_weight_is_a_loss() -> None:
-    assert WARNING in log()
-    other = log().replace(WARNING, "WARNING: Can't find model.norm.weight in hf_keys")
-    verdict = judge(record(), scan([other.encode()]))
+    assert WARNING in RUN.text
+    other = RUN.text.replace(WARNING, "WARNING: Can't find model.norm.weight in hf_keys")
+    verdict = judge(RUN.documents, scan([other.encode()]))
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.HF_IMPORT)
     assert "the checkpoint does not hold what Bridge maps to model.norm.weight" in verdict.sentence
-    both = log().replace(WARNING, f"{WARNING}\n(WorkerDict pid=3040) WARNING: Can't find model.norm.weight in hf_keys")
-    assert kept(judge(record(), scan([both.encode()]))).state is State.BROKEN
+    both = RUN.text.replace(
+        WARNING, f"{WARNING}\n(WorkerDict pid=3040) WARNING: Can't find model.norm.weight in hf_keys"
+    )
+    assert kept(judge(RUN.documents, scan([both.encode()]))).state is State.BROKEN
 
 
 def untied(snapshot: Snapshot) -> Snapshot:
@@ -61,18 +49,18 @@ def untied(snapshot: Snapshot) -> Snapshot:
 
 
 def test_an_output_layer_of_other_bits_is_a_loss() -> None:
-    found = record().fingerprints
+    found = RUN.documents.fingerprints
     assert found is not None
     snapshots = tuple(
         untied(item) if item.point is Point.WEIGHTS_IMPORTED and item.model == "actor" else item
         for item in found.snapshots
     )
     assert snapshots != found.snapshots
-    changed = record().model_copy(update={"fingerprints": found.model_copy(update={"snapshots": snapshots})})
-    verdict = judge(changed, scan([log().encode()]))
+    changed = RUN.documents.model_copy(update={"fingerprints": found.model_copy(update={"snapshots": snapshots})})
+    verdict = judge(changed, scan([RUN.text.encode()]))
     assert (verdict.result, verdict.stage, kept(verdict).state) == (Result.FAIL, Stage.HF_IMPORT, State.BROKEN)
 
 
 def test_without_fingerprints_it_stays_a_fail() -> None:
-    verdict = judge(record().model_copy(update={"fingerprints": None}), scan([log().encode()]))
+    verdict = judge(RUN.documents.model_copy(update={"fingerprints": None}), scan([RUN.text.encode()]))
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.HF_IMPORT)

@@ -126,6 +126,13 @@ def spoiled(taken: Taken, name: str, change: Callable[[Tensor], Tensor | None], 
     [
         pytest.param(ONE, with_own_output, id="the model is not tied"),
         pytest.param(PIPELINE, in_files, id="the checkpoint holds it"),
+        pytest.param(PIPELINE, lambda run: run.without(FILES), id="the checkpoint's files were not recorded"),
+        pytest.param(
+            PIPELINE, lambda run: run.with_snapshots({"left_out": 1}, FILES), id="a sample of the files was recorded"
+        ),
+        pytest.param(
+            PIPELINE, lambda run: run.with_snapshots({"problem": "unreadable"}, FILES), id="a file was not read"
+        ),
         pytest.param(PIPELINE, lambda run: spoiled(run, OUTPUT, other, "actor", 1), id="other bits"),
         pytest.param(
             BOTH,

@@ -347,6 +347,30 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
     assert all(row.detail for row in verdict.deliverables)
 
 
+CAUSES = {
+    "planted exception": ("log:adapter-path",),
+    "frozen adapter": ("criterion:gradients",),
+    "failed Bridge test": ("criterion:bridge_tests",),
+    "wrong import in a green run": ("criterion:local_import",),
+    "preflight": ("preflight:data", "preflight:gpus"),
+    "other configuration, and it failed": ("criterion:resolved_config",),
+    "a failure of no one knows what": ("verdict:unproven", "log:adapter-path"),
+    "rollout engine": ("log:missing-extension",),
+    "stalled": ("end:stalled",),
+    "interrupted": ("end:interrupted",),
+    "exit code 1 after a complete log": ("end:exited",),
+    "no log": ("verdict:evidence",),
+    "no end recorded": ("verdict:evidence",),
+}
+
+
+@pytest.mark.parametrize(("name", "causes"), CAUSES.items())
+def test_a_verdict_names_its_causes_for_programs(name: str, causes: tuple[str, ...]) -> None:
+    given, facts = next((case[1], case[2]) for case in CASES if case[0] == name)
+    assert judge(make_record(**given), facts).causes == causes
+    assert judge(make_record(), make_facts()).causes == ()
+
+
 def test_a_blocked_run_says_how_far_construction_got() -> None:
     far = judged(cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)), events=EXIT_1)
     assert f"; construction had reached {Stage.DDP_WRAP}; " in far.sentence

@@ -13,7 +13,7 @@ from enum import IntEnum, auto
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.same_failure import fingerprint_of, same_failure
-from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.outcome import Decision, Recurrence, Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
@@ -71,10 +71,11 @@ def weigh(case: Case, alone: Decision) -> Decision:
     match found:
         case CandidateRank.FAILS_TOO if alone.undecided:
             cause = f"the merge base {commit} is blocked the same way: {alone.cause}"
-            return replace(alone, cause=cause, undecided=False)
+            return replace(alone, cause=cause, undecided=False, recurrence=Recurrence.PRE_EXISTING)
         case CandidateRank.FAILS_TOO:
             cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
-            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE)
+            older = Recurrence.PRE_EXISTING
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE, recurrence=older)
         case CandidateRank.FAILS_OTHERWISE:
             base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
             cause = f"{_strip_full_stop(alone.cause)}; inconclusive: {base_failed}"
@@ -118,7 +119,8 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
     once = f"the head {_went(alone)} once ({_strip_full_stop(alone.cause)})"
     if passed:
         cause = f"not reproduced: {once} and passed on a retry; {base_said}"
-        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False)
+        once_only = Recurrence.NOT_REPRODUCED
+        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
     if alone.undecided and retries and _repeats(case, alone, retries) is None:
         cause = f"inconclusive: {once}, and the retry was not conclusive ({ended(retries[-1])}); {base_said}"
         return replace(alone, cause=cause, fix=FIX_FLAKY, undecided=False)

@@ -45,6 +45,7 @@ _MISSING = (
         ),
         "a way to the network",
     ),
+    _Missing(re.compile(r"EADDRINUSE|[Aa]ddress already in use"), "a port that no one else on the host uses"),
     _Missing(re.compile(r"No space left on device|Disk quota exceeded"), "room on the disk"),
 )
 

@@ -14,6 +14,8 @@ from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
 from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
 from verl_e2e.core.judge.criteria.state import STATE, stage_of_state
+from verl_e2e.core.judge.neighbours import blamed_neighbour
+from verl_e2e.core.model import causes
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
@@ -68,7 +70,8 @@ def _broken_seal(case: Case) -> Decision | None:
     seal = case.record.seal
     if seal is None or seal.state != "broken":
         return None
-    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, wording.not_the_recorders(seal.problem), wording.FIX_SEAL)
+    cause = wording.not_the_recorders(seal.problem)
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(causes.SEAL,))
 
 
 def _broken_import(by: By) -> Decision | None:
@@ -104,7 +107,8 @@ def _blocking_finding(case: Case) -> Decision | None:
     marks = () if Attribution.HOST in at_fault else tuple(finding.fingerprint for finding in found)
     result = Result.FAIL if at_fault == {Attribution.TREES} else Result.BLOCKED
     undecided = bool(marks) and result is Result.BLOCKED
-    return Decision(result, found[0].stage, cause, undecided=undecided, marks=marks)
+    failed = tuple(dict.fromkeys(causes.of_preflight(finding.check) for finding in found))
+    return Decision(result, found[0].stage, cause, undecided=undecided, marks=marks, causes=failed)
 
 
 def _not_as_asked(by: By) -> Decision | None:
@@ -175,8 +179,12 @@ def _error_in_log(case: Case) -> Decision | None:
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
+    rule = (causes.of_log(answer.rule),)
+    if neighbour := blamed_neighbour(case):
+        cause, shared = f"{answer.cause}; {neighbour}", (causes.NEIGHBOUR, *rule)
+        return Decision(Result.BLOCKED, answer.stage, cause, wording.FIX_NEIGHBOUR, at, causes=shared)
     undecided = result is Result.BLOCKED and answer.undecided
-    return Decision(result, answer.stage, answer.cause, answer.fix, at, undecided=undecided)
+    return Decision(result, answer.stage, answer.cause, answer.fix, at, undecided=undecided, causes=rule)
 
 
 # What processes print because the runner, or the person who interrupted it, ended them.
@@ -210,7 +218,8 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
     if not gap:
         return decision
     cause = wording.unproven_failure(decision.cause, gap)
-    return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at)
+    known = (causes.UNPROVEN, *decision.causes)
+    return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at, causes=known)
 
 
 def _lost_run(case: Case) -> Decision | None:
@@ -218,7 +227,8 @@ def _lost_run(case: Case) -> Decision | None:
     for ended in case.ends():
         if not ended.exited_zero:
             cause = wording.ended_early(ended)
-            return Decision(Result.BLOCKED, _stood(case), cause, wording.FIX_LOST)
+            early = (causes.of_end(ended.end_reason or EndReason.EXITED),)
+            return Decision(Result.BLOCKED, _stood(case), cause, wording.FIX_LOST, causes=early)
     return None
 
 
@@ -235,7 +245,8 @@ def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
         return None
     first = gaps[0] if gaps else None
     cause = wording.missing_evidence(names)
-    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.FIX_EVIDENCE, first)
+    gap = (causes.EVIDENCE,)
+    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.FIX_EVIDENCE, first, causes=gap)
 
 
 def _gap_stage(case: Case, first: Evidence | None) -> Stage:

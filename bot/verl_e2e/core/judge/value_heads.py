@@ -40,6 +40,8 @@ def _is_replaced(case: Case, name: str) -> bool:
 
 def _in_phase(case: Case, phase: str, name: str) -> bool:
     files = snapshots(case, Point.CHECKPOINT_FILE, phase=phase)
+    if not files or any(snapshot.left_out or snapshot.problem for snapshot in files):
+        return False
     if any(tensor.name == name for snapshot in files for tensor in snapshot.tensors):
         return False
     imported = {model: _imported(case, phase, model) for model in trained_models(case)}

@@ -18,6 +18,7 @@ from verl_e2e.core.judge.limitations import shown_by
 from verl_e2e.core.judge.same_failure import fingerprint_of
 from verl_e2e.core.judge.value_heads import without_needless_warnings
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.causes import EVIDENCE, of_criterion
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
@@ -89,7 +90,14 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         decided_by=alone.at.criterion if alone.at is not None else None,
         execution=execution(case),
         undecided=alone.undecided,
+        causes=_causes(decision),
+        recurrence=decision.recurrence,
     )
+
+
+def _causes(decision: Decision) -> tuple[str, ...]:
+    at = decision.at
+    return decision.causes or (() if at is None else (of_criterion(at.criterion),))
 
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
@@ -180,6 +188,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
         limitations=tuple(f"Missing from the folder: {item}." for item in missing),
         followups=(wording.FIX_EVIDENCE,),
+        causes=(EVIDENCE,),
     )
 
 

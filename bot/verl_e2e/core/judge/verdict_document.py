@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 from verl_e2e.core.compare.steps import Report
 from verl_e2e.core.model.evidence import Criterion, Evidence
 from verl_e2e.core.model.execution import ChangeExecution
-from verl_e2e.core.model.outcome import Deliverable, Result
+from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.signal.figure import SignalFigure
 
@@ -71,6 +71,10 @@ class Verdict:
     undecided: bool = False
     # What the run executed of the change; None for a job that is for no change, and in earlier versions.
     execution: ChangeExecution | None = None
+    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; empty for a Pass and in earlier versions.
+    causes: tuple[str, ...] = ()
+    # What related runs show of the failure, None where they show neither.
+    recurrence: Recurrence | None = None
 
     @property
     def never_entered(self) -> bool:

@@ -37,6 +37,7 @@ FIX_IMPORT = (
 FIX_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
 FIX_LOST = "Read the end of the log at the named stage, fix the host or raise the limit, then run again."
+FIX_NEIGHBOUR = "Run the job again on a GPU that no one else uses."
 FIX_RECORD = "Look at the page of the run and at the files on its host, then run the job again."
 FIX_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 FIX_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
@@ -254,7 +255,8 @@ def not_the_recorders(problem: str) -> str:
 FIX_SEAL = "run the job again; a folder is sealed when its run ends, and you must not change anything in it after that"
 
 
-_ENDS: Mapping[EndReason, str] = {
+# Why a process ended early, by the reason that the runner wrote.
+END_WORDS: Mapping[EndReason, str] = {
     EndReason.STALLED: "no progress within the limit of its stage",
     EndReason.TIME_LIMIT: "the time limit was reached",
     EndReason.INTERRUPTED: "the run was interrupted",
@@ -269,7 +271,7 @@ _ENDS: Mapping[EndReason, str] = {
 def ended_early(ended: Ended) -> str:
     """Why the process ended without an error of its own."""
     exited = f"the process exited with code {ended.exit_code} and no explained error"
-    reason = exited if ended.end_reason is None else _ENDS.get(ended.end_reason, exited)
+    reason = exited if ended.end_reason is None else END_WORDS.get(ended.end_reason, exited)
     return f"{reason} ({ended.note})" if ended.note else reason
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
 from verl_e2e.core.reach.code_lines import CodeLines, first_line
 from verl_e2e.core.reach.marks import Mark, Marked
-from verl_e2e.core.reach.normal import Frozen
 from verl_e2e.core.reach.readers import ReadBy, Readers
 from verl_e2e.core.reach.tree_differences import differences
+from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class _Version:
 
 
 def changed_functions(
-    trees: tuple[ast.Module, ast.Module], codes: tuple[CodeLines | None, CodeLines], tokens: Mapping[int, Frozen]
+    trees: tuple[ast.Module, ast.Module], codes: tuple[CodeLines | None, CodeLines], numbers: TreeNumbers
 ) -> ChangedFunctions:
-    """Compare two trees in their normal form, older and newer; `tokens` are as for `freeze`."""
+    """Compare two trees in their normal form, older and newer, by the numbers of their parts."""
     old, new = _Version.of(trees[0], codes[0]), _Version.of(trees[1], codes[1])
-    before, after = differences(old.tree, new.tree, tokens)
+    before, after = differences(old.tree, new.tree, numbers)
     gone = [
         _function(marked, old, Side.MERGE_BASE, [mark for mark in marked.marks if marked.whole or mark.whole])
         for marked in before

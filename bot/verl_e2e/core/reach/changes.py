@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
 from verl_e2e.core.reach.code_lines import CodeLines
-from verl_e2e.core.reach.import_items import ImportedCode, deferred
+from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
 from verl_e2e.core.reach.normal import Common, Frozen, freeze, normalize
 from verl_e2e.core.reach.read_trees import parse_to_read
@@ -104,13 +105,13 @@ def _compare(
     common = Common.of(before, after)
     trusted = normalize(before, common, frozenset(tokens)) | normalize(after, common, frozenset(tokens))
     unread = tuple(Claim(ClaimKind.UNREAD, name, BODY, 1) for name in sorted(trusted))
-    if old is not None and new is not None and freeze(before, tokens) == freeze(after, tokens):
+    numbers = Numbers(tokens)
+    if old is not None and new is not None and numbers.whole.of(before) == numbers.whole.of(after):
         return FileDifference((), claims=unread)
-    ours, theirs = ImportedCode(before, tokens), ImportedCode(after, tokens)
     # The trees are read here and taken apart below.
-    functions = changed_functions((before, after), codes, tokens)
-    unproved, claims = import_differences(ours, theirs)
-    sides = _Side(before, tokens), _Side(after, tokens)
+    functions = changed_functions((before, after), codes, numbers.whole)
+    unproved, claims = import_differences(ImportedCode(before, numbers), ImportedCode(after, numbers))
+    sides = _Side(before, numbers), _Side(after, numbers)
     found = list(_symbol_changes(*sides))
     newly = sides[1].imports - sides[0].imports
     if newly:
@@ -136,7 +137,7 @@ def symbols_of(content: bytes) -> tuple[str, ...]:
     tree = parse_to_read(content)
     if isinstance(tree, str):
         return ()
-    lines = _Side(tree, {}).lines
+    lines = _Side(tree, Numbers({})).lines
     return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
 
 
@@ -176,8 +177,8 @@ def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], 
 class _Side:
     """The code of one version by symbol; definitions that have a token are the same on the other side and left out."""
 
-    def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
-        self._tokens = tokens
+    def __init__(self, tree: ast.Module, numbers: Numbers) -> None:
+        self._numbers = numbers
         self._nodes: dict[str, list[ast.AST]] = {}
         self._keys: dict[str, list[Frozen]] = {}
         self.lines: dict[str, int] = {}
@@ -194,6 +195,13 @@ class _Side:
         """The symbol's whole code, equal for equal code."""
         return tuple(self._keys[symbol])
 
+    def text(self, symbol: str) -> str:
+        """The symbol's whole code as text, equal for equal code, with each name in quotes."""
+        key = partial(freeze, tokens=self._numbers.tokens)
+        return str(
+            [deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in self._nodes[symbol]]
+        )
+
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
         return [statement for node in self._nodes[symbol] for statement in _statements(node)]
@@ -201,12 +209,13 @@ class _Side:
     def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)
         self._nodes.setdefault(symbol, []).extend(nodes)
-        frozen = (deferred(node) if isinstance(node, _Function) else freeze(node, self._tokens) for node in nodes)
-        self._keys.setdefault(symbol, []).extend(frozen)
+        key = self._numbers.whole.of
+        keys = (deferred(node, key) if isinstance(node, _Function) else key(node) for node in nodes)
+        self._keys.setdefault(symbol, []).extend(keys)
 
     def _body(self, body: list[ast.stmt], imports: set[str]) -> None:
         for node in body:
-            if id(node) in self._tokens:
+            if id(node) in self._numbers.tokens:
                 continue
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -237,7 +246,7 @@ class _Side:
         for statement in node.body:
             if not isinstance(statement, _Function):
                 own.append(statement)
-            elif id(statement) not in self._tokens:
+            elif id(statement) not in self._numbers.tokens:
                 self._add(f"{node.name}.{statement.name}", statement.lineno, statement)
         self._add(node.name, node.lineno, *own)
 
@@ -248,7 +257,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def _statements(node: ast.AST) -> Iterable[Statement]:
     if isinstance(node, _Function):
         return function_statements(node)
-    return flat(node) if isinstance(node, ast.stmt) else [Statement(ast.dump(node), node)]
+    return flat(node) if isinstance(node, ast.stmt) else [Statement(freeze(node), node)]
 
 
 def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
@@ -260,20 +269,24 @@ def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
         if not new_name.rpartition(".")[2].startswith("_"):
             yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
     moved = {*renamed, *renamed.values()}
+    same = _same_but_for_renames(before, after, last_parts)
     for name in (before.symbols | after.symbols) - moved:
         line = after.lines.get(name) or before.lines[name]
         if name not in before.symbols or name not in after.symbols:
             side, kind = (before, "removed") if name in before.symbols else (after, "added")
             yield SymbolChange(name, kind, line, words_of(side.statements(name)))
-        elif not _same(before.key(name), after.key(name), last_parts):
+        elif name not in same:
             differing = _differing(before.statements(name), after.statements(name))
             yield SymbolChange(name, "changed", line, words_of(differing))
 
 
-def _same(old: tuple[Frozen, ...], new: tuple[Frozen, ...], renamed: Mapping[str, str]) -> bool:
-    if old == new or not renamed:
-        return old == new
-    return _mentioning(str(old), renamed) == str(new)
+def _same_but_for_renames(before: _Side, after: _Side, renamed: Mapping[str, str]) -> set[str]:
+    """The symbols of both versions whose code is the same where the renamed names are."""
+    both = before.symbols & after.symbols
+    same = {name for name in both if before.key(name) == after.key(name)}
+    if renamed:
+        same |= {name for name in both - same if _mentioning(before.text(name), renamed) == after.text(name)}
+    return same
 
 
 def _mentioning(text: str, renamed: Mapping[str, str]) -> str:
@@ -294,10 +307,10 @@ def _renames(before: _Side, after: _Side) -> dict[str, str]:
 
 def _differing(old: list[Statement], new: list[Statement]) -> list[Statement]:
     """The statements that only one side has; else those in another block; else those in another place."""
-    only = _only_in_one(old, new, lambda statement: statement.text) or _only_in_one(
-        old, new, lambda statement: (statement.text, statement.path)
+    only = _only_in_one(old, new, lambda statement: statement.key) or _only_in_one(
+        old, new, lambda statement: (statement.key, statement.path)
     )
-    return only or [one for one, other in zip(old, new, strict=False) if one.text != other.text]
+    return only or [one for one, other in zip(old, new, strict=False) if one.key != other.key]
 
 
 def _only_in_one(old: list[Statement], new: list[Statement], key: Callable[[Statement], Hashable]) -> list[Statement]:

@@ -100,6 +100,8 @@ class Effects:
     functions: tuple[TouchedFunction, ...] = ()
     # The settings under which runs enter places of the change.
     wants: tuple[Want, ...] = ()
+    # By path the symbols that code outside takes from it, for files of families that no host can run.
+    taken: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""

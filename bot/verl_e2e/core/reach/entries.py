@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.syntax import own_name
 from verl_e2e.core.reach.walk import Entry
 
 # Raise it whenever the same sources would read differently: stored uses are then made again.
@@ -120,14 +121,14 @@ def _read(path: str, source: bytes) -> _File | None:
     methods: list[tuple[str, CallSite]] = []
     for node in walk(tree):
         if isinstance(node, ast.Attribute):
-            attributes.append((_last(node.value), node.attr, node.lineno))
+            attributes.append((own_name(node.value), node.attr, node.lineno))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = _called(node.value.func)
-            assigned.extend((_last(target), called) for target in node.targets if _last(target))
+            assigned.extend((own_name(target), called) for target in node.targets if own_name(target))
         elif isinstance(node, ast.Call):
             attributes.extend(_asked(node))
             if isinstance(node.func, ast.Attribute):
-                methods.append((_last(node.func.value), _site(path, node, node.func.attr, method=True)))
+                methods.append((own_name(node.func.value), _site(path, node, node.func.attr, method=True)))
             elif isinstance(node.func, ast.Name):
                 calls.append(_site(path, node, node.func.id, method=False))
     return _File(path, tuple(assigned), tuple(attributes), tuple(calls), tuple(methods))
@@ -150,7 +151,7 @@ def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
 def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
     match node:
         case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]) if asked in _ASKING:
-            yield _last(owner), name, node.lineno
+            yield own_name(owner), name, node.lineno
         case _:
             pass
 
@@ -165,12 +166,4 @@ def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
 
 def _called(node: ast.expr) -> frozenset[str]:
     """The function called and, for a method, the object that it is called on."""
-    return frozenset({_last(node), _last(node.value)} if isinstance(node, ast.Attribute) else {_last(node)})
-
-
-def _last(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
+    return frozenset({own_name(node), own_name(node.value)} if isinstance(node, ast.Attribute) else {own_name(node)})

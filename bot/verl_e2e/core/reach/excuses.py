@@ -135,21 +135,24 @@ def errors_caught(node: ast.AST) -> frozenset[str]:
             return frozenset()
 
 
-def own_errors_caught(tree: ast.Module) -> frozenset[str]:
-    """The errors that are not Python's own and that some place of a file catches and goes on."""
-    found = frozenset[str]().union(*map(errors_caught, _catching(tree)))
-    return frozenset(name for name in found if not hasattr(builtins, name))
-
-
-def _catching(tree: ast.Module) -> list[ast.AST]:
-    """The statements that may catch an error."""
+def catching(tree: ast.Module) -> list[ast.AST]:
+    """The statements of a file that may catch an error."""
     return [node for node in walk(tree) if isinstance(node, _CATCHING)]
 
 
-def caught_by_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
-    """By the name of a function: the errors after which a caller in the file, or Python for some methods, goes on."""
+def own_errors_caught(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """The errors that are not Python's own and that some statement of a file catches and goes on."""
+    found = frozenset[str]().union(*map(errors_caught, nodes))
+    return frozenset(name for name in found if not hasattr(builtins, name))
+
+
+def caught_by_callers(nodes: Iterable[ast.AST]) -> dict[str, frozenset[str]]:
+    """By the name of a function: the errors after which a caller in the file, or Python for some methods, goes on.
+
+    `nodes` are the statements of the file that may catch an error.
+    """
     found = dict.fromkeys(_ASKED_BY_PYTHON, frozenset({"BaseException"}))
-    for node in _catching(tree):
+    for node in nodes:
         caught = errors_caught(node)
         body = getattr(node, "body", ()) if caught else ()
         for call in (item for statement in body for item in own_nodes(statement) if isinstance(item, ast.Call)):

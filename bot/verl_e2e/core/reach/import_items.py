@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from verl_e2e.core.reach.nodes import children, walk
 from verl_e2e.core.reach.normal import Frozen, all_bound_names, bound_names, freeze
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
+from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -62,8 +63,8 @@ class Item:
     has_default: bool = False
 
 
-def deferred(node: _Function) -> Frozen:
-    """What of a function runs when it is called: equal for equal code; annotations are not part of it."""
+def deferred(node: _Function, key: Callable[[object], Frozen]) -> Frozen:
+    """What of a function runs when it is called, by the keys of its parts; annotations are not part of it."""
     arguments = node.args
     names = (
         tuple(parameter.arg for parameter in arguments.posonlyargs),
@@ -72,7 +73,29 @@ def deferred(node: _Function) -> Frozen:
         *(item.arg if item else None for item in (arguments.vararg, arguments.kwarg)),
     )
     parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body)
-    return (type(node).__name__, names, *(freeze(part) for part in parts))
+    return (type(node).__name__, names, *map(key, parts))
+
+
+class Numbers:
+    """Numbers for the trees of both versions, whole and without the bodies of functions.
+
+    `tokens` stand for the whole of the nodes whose `id` they are kept by.
+    """
+
+    def __init__(self, tokens: Mapping[int, Frozen]) -> None:
+        self.tokens = tokens
+        self.whole = TreeNumbers(tokens)
+        # Besides the tokens what stands for each function whose statement was read.
+        self._outlines = dict(tokens)
+        self._outlined = TreeNumbers(self._outlines)
+
+    def skeleton(self, node: ast.AST) -> int:
+        """The number of a statement without the bodies of the functions in it."""
+        if id(node) not in self.tokens:
+            for inner in walk(node):
+                if isinstance(inner, _Function) and id(inner) not in self._outlines:
+                    self._outlines[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
+        return self._outlined.of(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +110,25 @@ class _Above:
 
 
 class ImportedCode:
-    """The import-time code of one version; nodes that have a token are the same on the other side."""
+    """The import-time code of one version; both versions share their numbers."""
 
-    def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
+    def __init__(self, tree: ast.Module, numbers: Numbers) -> None:
         self.tree = tree
-        self.tokens = tokens
-        # Besides the tokens what stands for each function whose statement was read.
-        self._outlines = dict(tokens)
+        self.numbers = numbers
 
-    def skeleton(self, node: ast.AST) -> Frozen:
-        """A statement without the bodies of the functions in it."""
-        if id(node) in self.tokens:
-            return self.tokens[id(node)]
-        for inner in walk(node):
-            if isinstance(inner, _Function) and id(inner) not in self._outlines:
-                self._outlines[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
-        return freeze(node, self._outlines)
+    @cached_property
+    def _nodes(self) -> list[ast.AST]:
+        return walk(self.tree)
 
     @cached_property
     def bound(self) -> Counter[str]:
         """How often each name is bound, anywhere in the file."""
-        return Counter(all_bound_names(walk(self.tree)))
+        return Counter(all_bound_names(self._nodes))
 
     @cached_property
     def mentioned(self) -> frozenset[str]:
         """Every name, attribute and short text of the file that could stand for a name."""
-        return frozenset(_mentions(walk(self.tree)))
+        return frozenset(_mentions(self._nodes))
 
     @cached_property
     def evaluated(self) -> frozenset[str]:
@@ -209,7 +225,7 @@ class ItemReader:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     yield self._function(node, side)
                 case ast.ClassDef():
-                    yield Item(node.name, node.lineno, side.skeleton(node), node=node)
+                    yield Item(node.name, node.lineno, side.numbers.skeleton(node), node=node)
                 case ast.Import() | ast.ImportFrom():
                     yield from _units(node)
                 case _:
@@ -217,7 +233,9 @@ class ItemReader:
 
     def _function(self, node: _Function, side: ImportedCode) -> Item:
         if not all(dotted(item).rpartition(".")[2] in PLAIN_DECORATORS for item in node.decorator_list):
-            return Item(node.name, node.lineno, ("def", side.skeleton(node), deferred(node)))
+            return Item(
+                node.name, node.lineno, ("def", side.numbers.skeleton(node), deferred(node, side.numbers.whole.of))
+            )
         defaults = [
             default for default in (*node.args.defaults, *node.args.kw_defaults) if default and not is_literal(default)
         ]
@@ -232,7 +250,7 @@ class ItemReader:
         return self.known.evaluates(annotation) and side.is_bound_at(names_in([annotation]), line)
 
     def _assignment(self, node: ast.stmt, side: ImportedCode, *, in_class: bool) -> Item:
-        frozen = side.skeleton(node)
+        frozen = side.numbers.skeleton(node)
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 light = is_public_list(node) or side.is_literal(value, node.lineno)

@@ -237,18 +237,24 @@ class _Reader:
             self._expression(node.target, scope)
 
     def _expression(self, node: ast.expr, scope: _Scope) -> None:
+        # By far the most are of the first kinds, which are not held against the patterns of the others.
+        if isinstance(node, ast.Name):
+            if node.id not in scope.names and not isinstance(node.ctx, ast.Store):
+                scope.refs.setdefault(node.id)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
+                scope.refs.setdefault(f"!{node.value}")
+        elif isinstance(node, ast.Attribute):
+            self._attribute(node, scope)
+        else:
+            self._composed(node, scope)
+
+    def _composed(self, node: ast.expr, scope: _Scope) -> None:
         match node:
-            case ast.Name():
-                if node.id not in scope.names and not isinstance(node.ctx, ast.Store):
-                    scope.refs.setdefault(node.id)
-            case ast.Constant(value=str(text)) if _DOTTED.fullmatch(text):
-                scope.refs.setdefault(f"!{text}")
             case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]) if (
                 _DOTTED.fullmatch(module) and name.isidentifier()
             ):
                 scope.refs.setdefault(f"!{module}.{name}")
-            case ast.Attribute():
-                self._attribute(node, scope)
             case ast.Call(func=ast.Name(id=name), args=[subject, *_]) if name in _TYPE_CHECKS:
                 self._expression(subject, scope)
             case ast.Call(func=ast.Name(id=name), args=[subject, ast.Constant(value=str(attribute)), *_]) if name in {
@@ -261,7 +267,10 @@ class _Reader:
                     scope.refs.setdefault(f"?.{attribute}")
             case _:
                 for child in children(node):
-                    self._walk(child, scope)
+                    if isinstance(child, ast.expr):
+                        self._expression(child, scope)
+                    else:
+                        self._walk(child, scope)
 
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
         parts: list[str] = []

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.normal import Frozen, freeze
+from verl_e2e.core.reach.syntax import own_name
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _LONGEST_TEXT = 200
@@ -13,9 +15,10 @@ _LONGEST_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as comparable text, and the tree that its identifiers are taken from."""
+    """A statement with what it is compared by, and the tree that its identifiers are taken from."""
 
-    text: str
+    # Equal for equal statements; of a statement with a body that of its head.
+    key: Frozen
     node: ast.AST
     # The kinds of the blocks around it within its symbol, outermost first.
     path: tuple[str, ...] = ()
@@ -28,7 +31,7 @@ _Path = tuple[str, ...]
 
 def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef, path: _Path = ()) -> list[Statement]:
     """Decorators, parameters with their defaults, and the body."""
-    found = [Statement(ast.dump(item), item, path) for item in node.decorator_list]
+    found = [Statement(freeze(item), item, path) for item in node.decorator_list]
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
@@ -36,9 +39,9 @@ def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef, path: _Pat
     pairs = [*zip(plain, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     for name, default in pairs:
         argument = ast.keyword(name.arg, default) if default is not None else ast.Name(name.arg, ast.Param())
-        found.append(Statement(f"argument {ast.dump(argument)}", argument, path))
+        found.append(Statement(("argument", freeze(argument)), argument, path))
     rests = [rest for rest in (arguments.vararg, arguments.kwarg) if rest is not None]
-    found.extend(Statement(f"arguments {rest.arg}", ast.Name(rest.arg, ast.Param()), path) for rest in rests)
+    found.extend(Statement(("arguments", rest.arg), ast.Name(rest.arg, ast.Param()), path) for rest in rests)
     found.extend(_all(node.body, path))
     return found
 
@@ -50,33 +53,32 @@ def flat(node: ast.stmt, path: _Path = ()) -> Iterator[Statement]:
             yield from function_statements(node, (*path, "def"))
         case ast.If(test=test) | ast.While(test=test):
             kind = type(node).__name__
-            yield Statement(f"{kind} {ast.dump(test)}", test, path)
+            yield Statement((kind, freeze(test)), test, path)
             words = frozenset(_words_of(test))
             yield from _guarded(_all(node.body, (*path, kind)), words)
             if node.orelse:
                 yield Statement("else", ast.Pass(), path)
                 yield from _guarded(_all(node.orelse, (*path, "else")), words)
         case ast.For():
-            yield Statement(
-                f"for {ast.dump(node.target)} in {ast.dump(node.iter)}", ast.Tuple([node.target, node.iter]), path
-            )
+            key = ("for", freeze(node.target), freeze(node.iter))
+            yield Statement(key, ast.Tuple([node.target, node.iter]), path)
             yield from _all(node.body, (*path, "for"))
             yield from _all(node.orelse, (*path, "else"))
         case ast.With():
             for item in node.items:
-                yield Statement(f"with {ast.dump(item)}", item, path)
+                yield Statement(("with", freeze(item)), item, path)
             yield from _all(node.body, (*path, "with"))
         case ast.Try():
             yield from _all(node.body, (*path, "try"))
             for handler in node.handlers:
                 caught = handler.type or ast.Pass()
-                yield Statement(f"except {ast.dump(caught)}", caught, path)
+                yield Statement(("except", freeze(caught)), caught, path)
                 yield from _all(handler.body, (*path, "except"))
             yield from _all(node.orelse, (*path, "else"))
             yield from _all(node.finalbody, (*path, "finally"))
         case ast.ClassDef():
             heads = (*node.decorator_list, *node.bases, *node.keywords)
-            yield from (Statement(ast.dump(head), head, path) for head in heads)
+            yield from (Statement(freeze(head), head, path) for head in heads)
             yield from _all(node.body, (*path, "class"))
         case _:
             yield from _pieces(node, path)
@@ -91,7 +93,7 @@ def _pieces(node: ast.AST, path: _Path) -> Iterator[Statement]:
     """A simple statement, with the elements of its tables apart: a long list differs by what is new in it."""
     elements = _Elements()
     rest = elements.visit(node)
-    yield Statement(ast.dump(rest), rest, path)
+    yield Statement(freeze(rest), rest, path)
     for item in elements.found:
         yield from _pieces(item, path)
 
@@ -150,10 +152,6 @@ def _words_of(root: ast.AST) -> Iterator[str]:
 
 def last_name(node: ast.expr) -> str:
     """The last part of a name, attribute or called function; empty for any other expression."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Call(func=function):
-            return last_name(function)
-        case _:
-            return ""
+    while isinstance(node, ast.Call):
+        node = node.func
+    return own_name(node)

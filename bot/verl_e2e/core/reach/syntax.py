@@ -69,6 +69,15 @@ def dotted(node: ast.expr) -> str:
             return ""
 
 
+def own_name(node: ast.AST) -> str:
+    """A name, or the last part of an attribute; empty for any other expression."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
 def annotated(node: ast.expr | None) -> str:
     """The class that an annotation names, looking through Optional, unions and containers; empty when unclear."""
     match node:

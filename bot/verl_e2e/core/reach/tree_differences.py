@@ -8,13 +8,13 @@ parts that differ.
 import ast
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach import excuses
 from verl_e2e.core.reach.blocks import Block, begins, blocks_of, test_line
 from verl_e2e.core.reach.code_lines import Function, first_line
 from verl_e2e.core.reach.marks import Marked, Scope
-from verl_e2e.core.reach.normal import Frozen
 from verl_e2e.core.reach.one_sided import (
     Definition,
     UnnamedHead,
@@ -31,14 +31,15 @@ _Part = tuple[int, ast.Lambda | None]
 
 
 def differences(
-    before: ast.Module, after: ast.Module, tokens: Mapping[int, Frozen]
+    before: ast.Module, after: ast.Module, numbers: TreeNumbers
 ) -> tuple[tuple[Marked, ...], tuple[Marked, ...]]:
     """What differs in the older and in the newer version, each function with its marks."""
     sides = tuple(Marked(None, "") for _ in range(2))
-    caught = excuses.own_errors_caught(before) | excuses.own_errors_caught(after)
-    callers = (excuses.caught_by_callers(before), excuses.caught_by_callers(after))
+    catching = (excuses.catching(before), excuses.catching(after))
+    caught = excuses.own_errors_caught(chain(*catching))
+    callers = tuple(map(excuses.caught_by_callers, catching))
     scopes = tuple(Scope(side, [side], caught, names) for side, names in zip(sides, callers, strict=True))
-    _Comparison(TreeNumbers(tokens)).bodies(before.body, after.body, scopes[0], scopes[1])
+    _Comparison(numbers).bodies(before.body, after.body, scopes[0], scopes[1])
     return tuple(scopes[0].found), tuple(scopes[1].found)
 
 

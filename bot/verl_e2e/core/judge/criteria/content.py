@@ -25,8 +25,6 @@ class Content:
 
     # What it is, for people.
     name: str
-    # How the runner makes such data, as jobs have it; empty where it makes none.
-    prepared: str
     # Names of arguments of a model's forward.
     inputs: frozenset[str]
     # Words in the names of towers.
@@ -36,23 +34,19 @@ class Content:
 CONTENTS: Mapping[str, Content] = {
     "vlm": Content(
         "images",
-        "images",
         frozenset({"pixel_values", "pixel_values_videos", "images", "imgs"}),
         ("vision", "visual", "image", "video"),
     ),
-    "audio": Content(
-        "sound", "", frozenset({"input_features", "input_audio_features", "sound_clips"}), ("audio", "sound")
-    ),
+    "audio": Content("sound", frozenset({"input_features", "input_audio_features", "sound_clips"}), ("audio", "sound")),
 }
 
 
 def content_active(case: Case, feature: str) -> Evidence:
-    """One of CONTENTS, judged by the fingerprints; a job whose own data holds it is not blamed for their absence."""
+    """One of CONTENTS, judged by the fingerprints, which are the only evidence of it."""
     content = CONTENTS[feature]
     found = case.record.fingerprints
     if found is None:
-        state = State.WAIVED if content.prepared and case.job.data.prepare == content.prepared else State.MISSING
-        return _evidence(state, f"{feature}: {NOT_RECORDED.format(content=content.name)}")
+        return _evidence(State.MISSING, f"{feature}: {NOT_RECORDED.format(content=content.name)}")
     rows = [line for line in found.inputs if line.model == "actor"]
     given = _most(item for line in rows for item in line.inputs if item.name in content.inputs)
     ran = _most(tower for line in rows for tower in line.towers if _is_tower(tower, content))

@@ -39,7 +39,8 @@ TRACES: Mapping[str, Trace] = {
     "moe": Trace(
         bridges=re.compile(
             r"\w*M[oO][eE]\w*Bridge|Qwen3NextBridge|DeepSeekV\dBridge|GPTOSSBridge|KimiK\w*Bridge|MiniMaxM\d\w*Bridge"
-            r"|GLM4[57]\w*Bridge|GLM5Bridge|HYV3Bridge|MiMoV2FlashBridge|Step3\dBridge|SarvamMLABridge|Ernie45(?:VL)?Bridge"
+            r"|GLM4[57]\w*Bridge|GLM5Bridge|HYV3Bridge|MiMoV2FlashBridge|Qwen3OmniBridge|Step3\dBridge|SarvamMLABridge"
+            r"|Ernie45(?:VL)?Bridge"
         ),
         signs=frozenset({"router-layers", "rollout-experts"}),
     ),
@@ -66,10 +67,9 @@ def feature_active(case: Case) -> Evidence:
         rows.append(_judge_family(case, case.job.family))
     if not rows:
         return Evidence(Criterion.FEATURE_ACTIVE, State.MISSING, "the job names no feature to look for", JOB_FILE)
-    for state in (State.MISSING, State.WAIVED):
-        gap = next((row for row in rows if row.state is state), None)
-        if gap:
-            return gap
+    gap = next((row for row in rows if row.state is State.MISSING), None)
+    if gap:
+        return gap
     first = next((row for row in rows if row.excerpt), rows[0])
     summary = "; ".join(row.summary for row in rows)
     return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, first.file, first.line, first.excerpt)

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.causes import of_criterion
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.events import Ended, Started, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
@@ -99,6 +100,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         followups=(wording.FIX_RECORD, *verdict.followups),
         own_result=Result.BLOCKED,
         decided_by=Criterion.RUN_RECORD,
+        causes=(of_criterion(Criterion.RUN_RECORD),),
     )
 
 

@@ -12,6 +12,7 @@ from verl_e2e.core.reach.conditions.tested import constants_pass
 from verl_e2e.core.reach.nodes import walk
 from verl_e2e.core.reach.normal import all_bound_names
 from verl_e2e.core.reach.program import Node
+from verl_e2e.core.reach.syntax import own_name
 
 _MOST_CALLERS = 12
 _MOST_CALLS = 24
@@ -74,21 +75,13 @@ def _parameters(function: Function) -> set[str]:
 def _calls(flow: FunctionFlow, called: str) -> list[ast.Call]:
     expressions = (expression for place in flow.places for expression in place.expressions)
     nodes = (node for expression in expressions for node in walk(expression))
-    found = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == called]
+    found = [node for node in nodes if isinstance(node, ast.Call) and own_name(node.func) == called]
     return found if len(found) <= _MOST_CALLS else []
 
 
 def _is_of_class(call: ast.Call, owner: str) -> bool:
     """Whether a method is called on its class, with the object as first argument."""
-    return isinstance(call.func, ast.Attribute) and _name(call.func.value) == owner
-
-
-def _name(function: ast.expr) -> str:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
+    return isinstance(call.func, ast.Attribute) and own_name(call.func.value) == owner
 
 
 def _argument(call: ast.Call, function: Function, name: str, *, bound: bool) -> ast.expr | None:
@@ -98,7 +91,7 @@ def _argument(call: ast.Call, function: Function, name: str, *, bound: bool) -> 
             return keyword.value
     arguments = function.args
     ordered = [item.arg for item in (*arguments.posonlyargs, *arguments.args)]
-    static = any(_name(item) == "staticmethod" for item in function.decorator_list)
+    static = any(own_name(item) == "staticmethod" for item in function.decorator_list)
     position = ordered.index(name) - (bound and not static) if name in ordered else len(call.args)
     starred = next((place for place, item in enumerate(call.args) if isinstance(item, ast.Starred)), len(call.args))
     if position < starred:
