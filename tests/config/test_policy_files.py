@@ -17,9 +17,11 @@ from verl_e2e.config import (
     packaged_profiles,
     policy_at,
 )
+from verl_e2e.config.profiles import checked_for_slots
 from verl_e2e.core.model.change import Change
-from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.model.jobs import Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.plan.policy import PolicyFile
 
 GOOD = """\
@@ -278,7 +280,9 @@ def _keys(kind: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def test_the_documented_site_shows_the_defaults() -> None:
     site = documented("site-profiles.md", "name")
-    assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json")
+    # These keys are in the document of a job only where they are set.
+    unset = {"needs": SiteNeeds().model_dump(mode="json"), "gpus_per_node": None}
+    assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json") | unset
 
 
 def test_no_documented_key_is_unknown() -> None:
@@ -290,3 +294,12 @@ def test_a_doubled_dollar_stays_one(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yml"
     mine.write_text("name: mine\nprocess: {A: '$${x}/$x', B: '${y}'}\n")
     assert load_profile(str(mine), {"y": "${z}"}).process == {"A": "${x}/$x", "B": "${z}"}
+
+
+def test_several_runs_on_a_host_need_a_network_of_their_own() -> None:
+    site = load_profile("default", {}, {"home": "/home/me"})
+    assert checked_for_slots(site, 1) is site
+    with pytest.raises(ConfigError, match=r"VERL_E2E_LOCAL_SLOTS: .* default .*isolation.network: none"):
+        checked_for_slots(site, 2)
+    apart = site.model_copy(update={"isolation": SiteIsolation(network=Network.NONE)})
+    assert checked_for_slots(apart, 4) is apart

@@ -1,6 +1,7 @@
 """From outline and site to a complete job."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,6 +149,21 @@ def test_a_variant_wins_over_the_site_and_the_site_over_the_base() -> None:
 def test_an_existing_cluster_is_not_given_a_cpu_count() -> None:
     site = DEFAULT.model_copy(update={"ray_address": "auto"})
     assert not any("num_cpus" in override for override in build(VARIANTS[0], site).overrides)
+
+
+def test_a_job_larger_than_a_host_is_spread_over_the_nodes_of_a_cluster() -> None:
+    large = variant_named("2-dense")
+    assert large is not None
+    large = replace(large, gpu_count=16)
+    outline = JobOutline(large, (), POLICY.checkpoint, most_gpus=16)
+    with pytest.raises(BuildError, match="needs 16 GPUs, and a host has 8; for a cluster, add `gpus_per_node:`"):
+        build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES)
+    cluster = HOPPER.model_copy(update={"gpus_per_node": 8})
+    job = build_job(outline, policy=POLICY, site=cluster, sources=SOURCES)
+    assert (job.gpu_count, job.node_count, job.wrapper["NUM_GPUS"]) == (16, 2, "8")
+    assert "trainer.nnodes=2" in job.overrides
+    assert not any("num_cpus" in override for override in job.overrides)
+    assert {"trainer.nnodes": 2, "trainer.n_gpus_per_node": 8}.items() <= job.expected.items()
 
 
 def test_a_reward_model_is_left_on_when_there_is_one() -> None:

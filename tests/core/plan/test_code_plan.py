@@ -143,6 +143,19 @@ def test_a_function_of_families_that_no_host_can_run_says_so(alone: bool, reason
     assert ("no host can run small" in found["small"].condition) is bool(families)
 
 
+def test_a_function_that_other_code_takes_from_such_a_file_must_run() -> None:
+    small, large = POLICY.families
+    policy = POLICY.model_copy(
+        update={"families": (small.model_copy(update={"named": None, "no_synthetic": "no class of it"}), large)}
+    )
+    files = edited("small", "run")
+    found = effects(BASE, files, ("p", "run"))
+    (path,) = {item.path for item in found.functions if item.symbol == "small"}
+    for symbols, families in ((frozenset({"small"}), ""), (frozenset({"other"}), "small")):
+        made = plan(change(*files), policy, (), replace(found, taken={path: symbols}))
+        assert {function.uncoverable for function in made.changed.functions if function.symbol == "small"} == {families}
+
+
 def test_a_job_knows_the_words_of_its_changed_statements() -> None:
     made = planned(edited("run", "small", "split"))
     words = {job.id: job.changed_words for job in made.jobs}

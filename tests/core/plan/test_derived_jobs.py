@@ -240,7 +240,7 @@ def test_sizes_that_do_not_divide_the_usual_model_get_a_synthetic_one(names: tup
 @pytest.mark.parametrize(
     ("given_want", "reason"),
     (
-        (want({T: 16}), "GPUs of one host"),
+        (want({T: 16}), "16 GPUs, and a job has 8"),
         (
             want({T: 2}, family="kimi_k25_vl", fields={"qk_rope_head_dim": 8}),
             "= 8: Bridge takes the classes of its vision",

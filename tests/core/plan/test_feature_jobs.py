@@ -28,6 +28,7 @@ rules:
   - {name: quant, paths: [quant/], levels: [4], because: idle, features: [quant]}
   - {name: moe, paths: [moe/], levels: [4], because: idle, features: [moe]}
   - {name: sound, paths: [sound/], levels: [4], because: idle, features: [sound]}
+  - {name: mtp, paths: [mtp/], levels: [4], because: idle, features: [mtp]}
   - {name: models, paths: [models/], levels: [4], because: idle}
 families:
   - {family: both, paths: [models/both.py], features: [moe, mtp], checkpoint: {model_id: tiny/both}}
@@ -78,6 +79,49 @@ def test_a_change_gets_jobs_that_switch_on_what_it_asks_for(paths: tuple[str, ..
     assert {name: names(job) for name, job in found.items()} == expected
     assert {name: names(job) for name, job in jobs(*reversed(paths)).items()} == expected
     assert not any(job.blocked for job in found.values())
+
+
+FIRST_FEATURE = "features:\n  - {feature: moe"
+VISION = POLICY.replace(
+    FIRST_FEATURE,
+    """  - family: vision
+    paths: [models/vision.py]
+    features: [moe, sound, mtp]
+    checkpoint: {model_id: tiny/vision, features: [sound, mtp]}
+    synthetic: {model_type: v, architecture: V, experts: true, without: [mtp]}
+"""
+    + FIRST_FEATURE,
+)
+
+
+@pytest.mark.parametrize(
+    ("paths", "model", "shown", "absent"),
+    (
+        # The named checkpoint has pretrained weights, so it stays where it has what is asked for, or nothing is.
+        (("models/vision.py",), "tiny/vision", ["mtp"], ("moe",)),
+        (("models/vision.py", "mtp/a.py"), "tiny/vision", ["mtp"], ()),
+        (("models/vision.py", "moe/a.py"), "synthetic/vision", ["moe"], ()),
+        # Neither has both: what the checkpoint shows is not given up for the other.
+        (("models/vision.py", "moe/a.py", "mtp/a.py"), "tiny/vision", ["mtp"], ("moe",)),
+    ),
+)
+def test_a_family_runs_its_synthetic_model_where_that_alone_has_what_is_asked_for(
+    paths: tuple[str, ...], model: str, shown: list[str], absent: tuple[str, ...]
+) -> None:
+    found = jobs(*paths, policy=VISION)
+    job = found["4-feature-vision"]
+    assert (job.checkpoint and job.checkpoint.model_id, names(job), job.absent, job.blocked) == (
+        model,
+        shown,
+        absent,
+        "",
+    )
+    # No other family's job is there for what the synthetic model has.
+    assert ("4-feature-both" in found) is ("moe" in absent and "moe/a.py" in paths)
+
+
+def test_a_feature_that_only_the_synthetic_model_has_is_a_promise_that_is_kept() -> None:
+    assert not [found for found in lint_alone(load_policy(VISION, "policy.yml")) if "cannot be shown" in found]
 
 
 def test_a_setting_runs_on_its_own_checkpoint_else_on_the_policys() -> None:
@@ -199,6 +243,7 @@ image:
 checkpoint: {model_id: tiny/dense, weights_gib: 1, features: []}
 rules:
   - {name: moe, paths: ["*moe*"], levels: [2, 4], because: idle, features: [moe]}
+  - {name: mtp, paths: [mtp/], levels: [4], because: idle, features: [mtp]}
   - {name: models, paths: [models/], levels: [4], because: idle}
 families:
   - family: hybrid

@@ -1,9 +1,11 @@
 """What of a policy says nothing about a tree: a table of rules with the finding of each."""
 
+from datetime import date
+
 import pytest
 
 from verl_e2e.config import load_policy
-from verl_e2e.core.plan.lint import lint_policy
+from verl_e2e.core.plan.lint import ToFix, lint_policy, lint_quarantine
 from verl_e2e.core.plan.policy import Policy
 
 DIGEST = "sha256:" + "0" * 64
@@ -80,3 +82,25 @@ def test_rules_for_symbols_that_meet_nothing(conditions: str, expected: str) -> 
     rule = f"{{name: rule, levels: [0], reason: reached, {conditions}}}"
     found = lint_policy(policy(exempt=DOCS, reach=rule), PATHS, SYMBOLS, WORDS)
     assert found == ((f"policy.yml: rule: {expected}",) if expected else ())
+
+
+def test_an_entry_of_the_quarantine_that_does_not_count_today_is_named() -> None:
+    entry = "quarantine: [{{cause: 'log:network', until: {}, reason: a switch, link: 'https://x.example/1'}}]"
+    text = f"policy.yml: quarantine of log:network until {'{}'}"
+
+    def found(until: str) -> tuple[ToFix, ...]:
+        lines = ["schema: 1", "verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}", "image: {name: v, tag: l}"]
+        lines += ["checkpoint: {model_id: tiny/dense}", "rules: []", entry.format(until)]
+        return lint_quarantine(load_policy("\n".join(lines), "policy.yml"), date(2026, 11, 23))
+
+    assert found("2026-11-23") == found("2027-02-21") == ()
+    expired, far = "2026-11-22", "2027-02-22"
+    assert found(expired) == (
+        ToFix(f"{text.format(expired)} has expired and no longer counts", "remove it, see https://x.example/1"),
+    )
+    assert found(far) == (
+        ToFix(
+            f"{text.format(far)} does not count yet, for its last day is more than 90 days away",
+            "give a day until 2027-02-21",
+        ),
+    )

@@ -114,6 +114,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "head",
         "levels",
         "jobs",
+        "minutes_to_answer",
         "reasons",
         "not_required",
         "families",

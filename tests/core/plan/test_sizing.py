@@ -9,12 +9,13 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
+from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
-from verl_e2e.core.plan.sizing import MOST_GPUS, fit
+from verl_e2e.core.plan.sizing import fit
 
 MEASUREMENTS = ROOT / "docs" / "measurements.md"
 POLICY = packaged_policy()
@@ -56,9 +57,7 @@ def test_a_model_gets_as_many_gpus_as_its_weights_need(
 @pytest.mark.parametrize("declared", (facts(), facts(1.0), facts(None, 1)))
 def test_sizes_beyond_a_host_are_refused_whatever_is_declared_of_the_model(declared: ModelFacts) -> None:
     large = Point.default().with_axes({Axis.TENSOR: 16}).variant(Level.PARALLELISM, "tp16")
-    assert fit(large, declared, wrapper={}).problem == (
-        "its parallel sizes: 16 GPUs of one host, and a job has 8 at most"
-    )
+    assert fit(large, declared, wrapper={}).problem == ("its parallel sizes: 16 GPUs, and a job has 8 at most")
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)
@@ -104,6 +103,15 @@ def test_a_model_that_no_host_holds_blocks_its_job_when_it_is_planned() -> None:
     job = with_obstacles(JobOutline(variant, (), huge), _declaring(huge))
     assert [obstacle.missing for obstacle in job.obstacles] == [Missing.GPUS]
     assert (job.gpu_minutes, "400 GiB of weights" in job.blocked) == (0, True)
+
+
+def test_the_policy_says_how_many_gpus_a_job_may_have() -> None:
+    variant = variant_named("0-lora-ddp")
+    assert variant is not None
+    huge = Checkpoint(model_id="huge/model")
+    policy = _declaring(huge).model_copy(update={"most_gpus": 32})
+    job = with_obstacles(JobOutline(variant, (), huge), policy)
+    assert (job.gpu_count, job.obstacles) == (32, ())
 
 
 def _declaring(checkpoint: Checkpoint) -> Policy:

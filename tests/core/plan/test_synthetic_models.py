@@ -18,7 +18,7 @@ from verl_e2e.core.plan.synthetic_models import sized, sizes_for
 
 POLICY = packaged_policy()
 # docs/synthetic-models.md says what a recipe of each needs; until it is written their jobs are required and cannot run.
-NO_RECIPE_YET = frozenset({"step3p7", "qwen3_asr", "mimo_v2_flash"})
+NO_RECIPE_YET = frozenset({"step37", "qwen3_asr", "mimo_v2_flash"})
 SIZES = st.sampled_from(("1", "2", "4", "8"))
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
 SITE = SiteProfile(name="host", data=Data(train_files="a.parquet", val_files="b.parquet"))
@@ -82,6 +82,16 @@ def test_a_model_is_made_with_the_fields_that_a_condition_wants(want: ModelWant,
     assert shows(made, want, POLICY)
     assert not shows(made, replace(want, fields={"window": 1}), POLICY)
     assert made.gpu_count == variant.gpu_count
+
+
+@pytest.mark.parametrize("level", ("2-cp", "4-feature"))
+def test_a_condition_on_experts_runs_on_the_synthetic_model_where_the_named_one_has_none(level: str) -> None:
+    variant = variant_named(level)
+    assert variant is not None
+    made = job_on_model(variant, ModelWant(family="qwen3_vl", features=frozenset({"moe"})), POLICY, None)
+    assert isinstance(made, JobOutline), made
+    assert made.checkpoint is not None
+    assert made.checkpoint.model_id == "synthetic/qwen3_vl"
 
 
 def test_fields_of_a_family_without_a_recipe_are_not_to_be_had() -> None:

@@ -18,6 +18,7 @@ from verl_e2e.core.model.jobs import (
     common_overrides,
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.nodes import MOST_GPUS, node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES
 from verl_e2e.core.model.settings import setting_of
 from verl_e2e.core.model.wants import Axis
@@ -99,18 +100,20 @@ def build_job(
         raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
     outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
+    nodes = _nodes(outline, site)
     chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
     fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
     hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
     site = _site(outline, site, (*beyond, *hidden))
-    wrapper = _wrapper(outline, site)
+    wrapper = _wrapper(outline, site, nodes)
     of_features = (item for feature in outline.features for item in feature.overrides)
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if outline.script == WRAPPER_SCRIPT else ()
     # Each once; the variant's come after the site's, so they win.
     chosen_model = sized(_checkpoint(outline, site, checkpoint), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
-    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *of_level, *of_features, *of_model)
+    common = common_overrides(site, reward_model=reward_model, nodes=nodes)
+    given = (*common, *site.overrides, *of_level, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
     return Job(
         id=outline.id,
@@ -145,6 +148,7 @@ def build_job(
         purposes=outline.purposes[:MOST_PURPOSES],
         settings=dict(outline.settings),
         site=site,
+        needs=site.needs_of(variant.gpu_count // nodes),
     )
 
 
@@ -165,11 +169,21 @@ def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> Si
     return site.model_copy(update={"wrapper": known, "limitations": limitations})
 
 
-def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:
+def _nodes(outline: JobOutline, site: SiteProfile) -> int:
+    """Over how many nodes of the site the job is spread; BuildError where no host of it holds the job."""
+    gpu_count = outline.variant.gpu_count
+    if gpu_count > MOST_GPUS and site.gpus_per_node is None:
+        what = f"job {outline.id} is not run: it needs {gpu_count} GPUs, and a host has {MOST_GPUS}"
+        raise BuildError(f"{what}; for a cluster, add `gpus_per_node:` to the site profile {site.name}")
+    return node_count(gpu_count, site.gpus_per_node)
+
+
+def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, str]:
     of_features = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if outline.script != WRAPPER_SCRIPT:
         return of_features
-    counts = {"NUM_GPUS": str(outline.variant.gpu_count), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
+    # verl counts the GPUs of one node.
+    counts = {"NUM_GPUS": str(outline.variant.gpu_count // nodes), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
     # Adapters of experts leave merged, whichever level the job is of.
     merged = setting_of(Axis.ADAPTER_MERGE, value=True).wrapper if outline.has_experts else {}
     return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}

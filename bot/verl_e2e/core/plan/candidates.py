@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.model.model_fit import misfits
+from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.plan.draft import Draft, alone
@@ -13,7 +14,6 @@ from verl_e2e.core.plan.job_models import job_on_model, made_model, shows, unrea
 from verl_e2e.core.plan.job_names import name_of
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.sizing import MOST_GPUS
 
 _SMOKE = variants_of(Level.SMOKE)[0]
 # What no level has a job for is run as a save and a resume, which are judged on any settings.

@@ -14,6 +14,7 @@ from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, MOST_LINES, Changed
 from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.plan.classify import Classified
+from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import Reason
@@ -70,7 +71,7 @@ class CodePlan:
         """The function with a path that can be written down, and what keeps a run out of it."""
         # Where the way to a file could not be read, "not reached" is not an answer.
         reached = touched.function.reached or touched.path in unknown
-        families = self._without_hosts(touched.path)
+        families = "" if self._is_taken(touched) else self._without_hosts(touched.path)
         condition = f"no host can run {families}, and the file belongs to no other family" if families else ""
         update = {
             "path": readable(touched.function.path),
@@ -99,9 +100,13 @@ class CodePlan:
 
     def _without_hosts(self, path: str) -> str:
         """The families of a path, where no host can run any of them."""
-        names = self._families.get(readable(path), frozenset())
-        own = [family for family in self.policy.families if family.name in names]
-        return ", ".join(family.name for family in own) if all(family.uncoverable for family in own) else ""
+        counted = self._families.get(readable(path), frozenset())
+        return ", ".join(families_without_hosts(path, self.policy)) if counted else ""
+
+    def _is_taken(self, touched: TouchedFunction) -> bool:
+        """Whether code that a host can run takes the function from its file."""
+        taken = self.effects.taken.get(touched.path, frozenset()) if self.effects is not None else frozenset()
+        return touched.symbol in taken
 
     @cached_property
     def _unread(self) -> Mapping[str, str]:

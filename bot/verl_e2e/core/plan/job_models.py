@@ -9,6 +9,7 @@ from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import ModelWant, Value, Want
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.draft import Draft
+from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline
@@ -114,9 +115,9 @@ def _why_none(model: ModelWant, policy: Policy) -> str:
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
     """The first checkpoint of the table that has what is needed."""
     able = (
-        family.checkpoint
+        checkpoint_for(family, model.features, policy)
         for family in policy.families
-        if family.checkpoint and model.family in ("", family.name)
-        if all(name in family.features and policy.facts_of(family.checkpoint).shows(name) for name in model.features)
+        if model.family in ("", family.name) and model.features <= {*family.features}
     )
-    return next(able, None)
+    shown = (item for item in able if item and all(map(policy.facts_of(item).shows, model.features)))
+    return next(shown, None)

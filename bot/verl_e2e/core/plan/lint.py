@@ -3,10 +3,13 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.quarantine import MOST_DAYS, Counts
 from verl_e2e.core.model.validated import PathPatterns
+from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
 
@@ -34,13 +37,31 @@ def lint_alone(policy: Policy) -> tuple[str, ...]:
     return (*image, *_promises(policy), *_undeclared(policy))
 
 
+def lint_quarantine(policy: Policy, today: date) -> tuple["ToFix", ...]:
+    """Entries of `quarantine:` that do not count on a day, and why."""
+    return tuple(_uncounted_entries(policy, today))
+
+
+def _uncounted_entries(policy: Policy, today: date) -> Iterator["ToFix"]:
+    for entry in policy.quarantine:
+        what = f"{policy.source}: quarantine of {entry.cause_id} until {entry.until.isoformat()}"
+        match entry.counts(today):
+            case Counts.EXPIRED:
+                yield ToFix(f"{what} has expired and no longer counts", f"remove it, see {entry.link}")
+            case Counts.TOO_FAR:
+                fix = f"give a day until {(today + timedelta(days=MOST_DAYS)).isoformat()}"
+                yield ToFix(f"{what} does not count yet, for its last day is more than {MOST_DAYS} days away", fix)
+            case Counts.YES:
+                continue
+
+
 def _promises(policy: Policy) -> Iterator[str]:
-    """Features of families that their checkpoints do not have, and the other way round."""
+    """Features of families that no model of theirs has, and features of models that their families do not list."""
     for family in policy.families:
         facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
         where = f"{policy.source}: family {family.name}"
         for name in family.features:
-            if not facts.shows(name):
+            if not policy.facts_of(checkpoint_for(family, (name,), policy)).shows(name):
                 yield f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
         for name in facts.features or ():
             if name not in family.features:

@@ -14,7 +14,7 @@ _LEFT_TO_REVIEW = "only Bridge tests and a review can judge it; `gate.uncoverabl
 
 def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
     """The job with what the policy declares of its checkpoint and with all that keeps it from passing."""
-    known = replace(job, model=policy.facts_of(job.checkpoint))
+    known = replace(job, model=policy.facts_of(job.checkpoint), most_gpus=policy.most_gpus)
     return replace(known, obstacles=tuple(_obstacles(known, policy)))
 
 
@@ -29,7 +29,7 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     yield from _no_evidence(job)
     problem = job.fitted().problem
     if problem:
-        fix = "name a smaller checkpoint, or declare `gpus:` with it in the policy"
+        fix = "name a smaller checkpoint, declare `gpus:` with it, or raise `most_gpus:` of the policy"
         yield Obstacle(Missing.GPUS, problem, fix)
 
 

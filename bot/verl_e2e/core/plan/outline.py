@@ -9,6 +9,7 @@ from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
@@ -71,6 +72,8 @@ class JobOutline:
     purposes: tuple[Purpose, ...] = ()
     # The settings of a derived job that differ from those of level 0; empty for a job of the table of levels.
     settings: Mapping[Axis, Value] = field(default_factory=dict)
+    # The most GPUs that a job may have, by the policy.
+    most_gpus: int = MOST_GPUS
     # The id of the job of the table that a derived job takes the place of, empty where it takes none.
     replaces: str = ""
 
@@ -115,7 +118,14 @@ class JobOutline:
     def fitted(self, gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB) -> Fitted:
         """The variant on as many GPUs as the model needs."""
         wrapper = {name: value for feature in self.features for name, value in feature.wrapper.items()}
-        return fit(self.variant, self.model, wrapper=wrapper, script=self.script, gpu_memory_gib=gpu_memory_gib)
+        return fit(
+            self.variant,
+            self.model,
+            wrapper=wrapper,
+            script=self.script,
+            gpu_memory_gib=gpu_memory_gib,
+            most_gpus=self.most_gpus,
+        )
 
     @property
     def script(self) -> str:

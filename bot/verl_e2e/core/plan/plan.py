@@ -7,6 +7,7 @@ from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
@@ -72,6 +73,12 @@ class Plan:
     def gpu_minutes(self) -> int:
         """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
         return sum(job.gpu_minutes for job in self.jobs)
+
+    @property
+    def minutes_to_answer(self) -> int:
+        """Minutes until the last job has ended, if all pass and none has to wait for a machine."""
+        run = (job for job in self.jobs if not job.obstacles)
+        return minutes_to_answer(TimedJob(job.id, job.requires, job.gpu_minutes, job.gpu_count) for job in run)
 
     @property
     def blocked_jobs(self) -> tuple[JobOutline, ...]:

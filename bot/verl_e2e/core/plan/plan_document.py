@@ -6,8 +6,9 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest, SiteProfile
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.known_execution import Entry, KnownExecution
@@ -33,6 +34,8 @@ class PlannedJob(_Part):
     gpu_count: int = 0
     # Where the number of GPUs comes from, empty where it is the variant's own.
     gpu_count_reason: Annotated[str, Field(validation_alias=AliasChoices("gpu_count_reason", "gpu_count_because"))] = ""
+    # What it takes of a host with the usual values; None for a job that is not run.
+    needs: Needs | None = None
     # GPUs times minutes of all its runs, 0 for a job that is not run.
     gpu_minutes: int = 0
     # What that number was taken from.
@@ -128,6 +131,8 @@ class PlanDocument(_Part):
     head: str = ""
     levels: tuple[Level, ...] = ()
     jobs: tuple[PlannedJob, ...]
+    # Minutes until the last job has ended, if all pass and none has to wait for a machine.
+    minutes_to_answer: int = 0
     reasons: tuple[PlanReason, ...] = ()
     not_required: tuple[LevelNotRequired, ...] = ()
     families: tuple[str, ...] = ()
@@ -152,6 +157,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         head=plan.head,
         levels=plan.levels,
         jobs=tuple(map(_job, plan.jobs)),
+        minutes_to_answer=plan.minutes_to_answer,
         reasons=tuple(
             PlanReason(level=item.level, path=item.path, symbol=item.symbol, reason=item.reason, via=item.via)
             for item in plan.reasons
@@ -180,6 +186,10 @@ def _known(function: KnownExecution) -> KnownFunction:
     )
 
 
+# A plan knows no host.
+_ANY_SITE = SiteProfile(name="any")
+
+
 def _job(job: JobOutline) -> PlannedJob:
     return PlannedJob(
         id=job.id,
@@ -187,6 +197,7 @@ def _job(job: JobOutline) -> PlannedJob:
         variant=job.variant.name,
         gpu_count=job.gpu_count,
         gpu_count_reason=job.fitted().reason,
+        needs=None if job.obstacles else _ANY_SITE.needs_of(job.gpu_count),
         gpu_minutes=job.gpu_minutes,
         gpu_minutes_from=job.cost_basis,
         requires=job.requires,

@@ -10,6 +10,9 @@ from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.model_fit import ModelShape
+from verl_e2e.core.model.nodes import MOST_GPUS
+from verl_e2e.core.model.quarantine import QuarantinedCause
+from verl_e2e.core.model.retry_rules import RetryRules
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
@@ -59,7 +62,7 @@ class ModelFacts(DescribedDocument):
     """The features of level 4 that a run of it activates; null when nothing is declared."""
     weights_gib: Annotated[float, Field(gt=0)] | None = None
     """GiB of its weights at two bytes a parameter; null when nothing is declared."""
-    gpus: Literal[1, 2, 4, 8] | None = None
+    gpus: Literal[1, 2, 4, 8, 16, 32, 64] | None = None
     """The GPUs to spread its weights over, whatever their size; null: as many as the size asks for."""
     shape: ModelShape | None = None
     """The counts that parallel sizes divide; null: not known, and any sizes are taken to fit."""
@@ -290,11 +293,27 @@ class TimeLimits(DescribedDocument):
         return {int(name): limit for name, limit in self.levels.items()}.get(level, self.default)
 
 
-class Budget(DescribedDocument):
-    """What the jobs of one plan may take together."""
+_GpuMinutes = Annotated[int, Field(strict=True, ge=0)]
 
-    gpu_minutes: Annotated[int, Field(strict=True, ge=0)] = 100
+
+class Budget(DescribedDocument):
+    """What the jobs of one plan may take together, and what all runs may take in seven days."""
+
+    gpu_minutes: _GpuMinutes = 100
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
+    pull_request: _GpuMinutes | None = None
+    """GPU minutes that the runs of one pull request may use in seven days; null: no limit."""
+    person: _GpuMinutes | None = None
+    """GPU minutes that the runs of one person's pull requests may use in seven days; null: no limit."""
+    repository: _GpuMinutes | None = None
+    """GPU minutes that all runs of the repository may use in seven days; null: no limit."""
+    merge_queue: bool = False
+    """Whether merge groups are held by the repository's budget too; what they use counts for it always."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything limits runs over time."""
+        return any(limit is not None for limit in (self.pull_request, self.person, self.repository))
 
 
 class PolicyFile(DescribedDocument):
@@ -334,6 +353,8 @@ class PolicyFile(DescribedDocument):
     """Which tests join them for a change; null: none."""
     time_limit_s: TimeLimits = TimeLimits()
     """How long the wrapper may take, in seconds."""
+    most_gpus: Annotated[int, Field(ge=1, le=512)] = MOST_GPUS
+    """The most GPUs that one job may have; more than a host has need a site with `gpus_per_node`."""
     family_jobs: Annotated[int, Field(ge=1)] = 4
     """At most so many jobs of level 4: one for each family touched, the first ones of the table."""
     budget: Budget = Budget()
@@ -348,6 +369,10 @@ class PolicyFile(DescribedDocument):
     """How the bot reports and waits."""
     overrides: OverrideRules = OverrideRules()
     """What may be overridden; an overridden level counts as satisfied for one exact head."""
+    retry: RetryRules = RetryRules()
+    """How often a job is run again that the infrastructure blocked; nothing that failed ever is."""
+    quarantine: tuple[QuarantinedCause, ...] = ()
+    """Causes that are known to come and go, set aside until a day; see `gate.quarantined`."""
 
 
 class Policy(PolicyFile):

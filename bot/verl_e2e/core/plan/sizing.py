@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import BASE_WRAPPER, Variant
+from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.plan.policy import ModelFacts
 
-# A job runs on the GPUs of one host.
-MOST_GPUS = 8
 # The wrapper gives the rollout engine 0.6 of each GPU, weights and cache; a twentieth is left for activations. The rest
 # holds the trainers' weights: the actor's, and as many again where a critic trains. Adapters are too small to count.
 TRAINERS_SHARE = 0.35
@@ -32,6 +31,7 @@ def fit(
     wrapper: Mapping[str, str],
     script: str = WRAPPER_SCRIPT,
     gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB,
+    most_gpus: int = MOST_GPUS,
 ) -> Fitted:
     """The variant on enough GPUs, its parallel sizes raised so that the weights are spread over them.
 
@@ -43,9 +43,9 @@ def fit(
     spread = variant.gpu_count if sharded else int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
     factor = max(1, parts // spread)
     gpu_count = variant.gpu_count * factor
-    if gpu_count > MOST_GPUS:
+    if gpu_count > most_gpus:
         why = reason if factor > 1 else "its parallel sizes"
-        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs of one host, and a job has {MOST_GPUS} at most")
+        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most")
     if factor == 1:
         return Fitted(variant, "" if parts else reason)
     own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}

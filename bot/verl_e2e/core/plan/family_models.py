@@ -1,0 +1,32 @@
+"""The model of a family for a job: the named checkpoint, or the synthetic one where that has what is asked for."""
+
+from collections.abc import Collection
+
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.plan.policy import Family, Policy
+
+
+def checkpoint_for(family: Family, asked: Collection[str], policy: Policy) -> Checkpoint | None:
+    """The checkpoint of a family for features that are asked for; None where the family has no model.
+
+    A named checkpoint shows pretrained weights, so it stays unless the synthetic model has all that it has of these
+    features, and more.
+    """
+    named = family.checkpoint
+    missing = _missing(named, asked, policy)
+    if family.named is None or family.made is None or not missing:
+        return named
+    made = family.made.checkpoint
+    return made if _missing(made, asked, policy) < missing else named
+
+
+def _missing(checkpoint: Checkpoint | None, asked: Collection[str], policy: Policy) -> frozenset[str]:
+    """The features that a checkpoint is known not to have."""
+    facts = policy.facts_of(checkpoint)
+    return frozenset(feature for feature in asked if not facts.shows(feature))
+
+
+def families_without_hosts(path: str, policy: Policy) -> tuple[str, ...]:
+    """The families that a path belongs to, where no host can run any of them; empty where one can."""
+    own = [family for family in policy.families if family.paths.match(path)]
+    return tuple(family.name for family in own) if all(family.uncoverable for family in own) else ()

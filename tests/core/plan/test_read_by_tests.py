@@ -1,0 +1,64 @@
+"""What Bridge tests can read of a tree: each import, whatever runs it, and the data next to them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from verl_e2e.core.plan.read_by_tests import UnreadTestError, read_by_tests
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.summary import Summary
+
+TEST = "tests/unit/models/test_a.py"
+FILES = {
+    TEST: "import torch\nimport nearby\nfrom tests.helpers import tool\n\n\ndef test():\n    import lib.deep\n",
+    "tests/unit/models/nearby.py": "",
+    "tests/unit/models/conftest.py": "from lib import made\nfrom .near import x\n",
+    "tests/unit/models/near.py": "",
+    "tests/unit/models/golden.json": "{}",
+    "tests/unit/other/golden.json": "{}",
+    "tests/unit/other/test_b.py": "import lib.other\n",
+    "tests/other/golden.json": "{}",
+    "tests/conftest.py": "import helper_scripts\n",
+    "tests/pytest.ini": "",
+    "tests/helpers/__init__.py": "",
+    "tests/helpers/tool.py": "LAZY = 'lib.lazy'\n",
+    "scripts/helper_scripts.py": "",
+    "scripts/torch.py": "",
+    "scripts/yaml.py": "",
+    "src/lib/__init__.py": "import yaml\n",
+    "src/lib/deep/__init__.py": "from ..base import x\n",
+    "src/lib/base.py": "",
+    "src/lib/made.py": "",
+    "src/lib/lazy.py": "",
+    "src/lib/other.py": "",
+    "setup.cfg": "",
+}
+LEFT_OUT = {
+    "tests/unit/other/test_b.py",
+    "tests/other/golden.json",
+    "src/lib/other.py",
+    "setup.cfg",
+    # A source's `import yaml` is another package; a test may have put the folder of scripts on the search path.
+    "scripts/yaml.py",
+}
+
+
+def read(files: Mapping[str, str], *tests: str, roots: tuple[str, ...] = ("src/",)) -> frozenset[str]:
+    def load(paths: frozenset[str]) -> Mapping[str, Summary]:
+        return {path: summarize(files[path].encode()) for path in paths}
+
+    return read_by_tests(tests, files, roots, load)
+
+
+def test_everything_that_a_test_may_import_or_open_counts() -> None:
+    assert read(FILES, TEST, "tests/gone.py") == FILES.keys() - LEFT_OUT
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(UnreadTestError, match=r"src/lib/base\.py: line 1 is not Python"):
+        read({**FILES, "src/lib/base.py": "def\n"}, TEST)
+
+
+def test_without_roots_sources_are_found_from_the_top() -> None:
+    files = {"tests/test_a.py": "import lib.a\n", "lib/a.py": "import b\n", "lib/b.py": "", "lib/__init__.py": ""}
+    assert read(files, "tests/test_a.py", roots=()) == files.keys()
