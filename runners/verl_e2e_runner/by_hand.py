@@ -6,10 +6,12 @@ a run of the job would use.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Finding
+from verl_e2e.core.pulls.ray_nodes import by_hand_text
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests.run import bridge_tests_text
 from verl_e2e_runner.findings import stops
@@ -21,7 +23,7 @@ from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees.patches import apply_patches
 from verl_e2e_runner.trees.repositories import file_at, open_repository
 from verl_e2e_runner.trees.worktrees import planned_trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import dry_run_text, launches
+from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches
 
 _NAME = "dry-run"
 
@@ -33,7 +35,7 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     """
     own = own_folder(out, work, _NAME)
     trees = planned_trees(job, own)
-    session = _session(own)
+    session = replace(_session(own), ray_address=cluster_of(job, environ))
     script = file_at(job.verl, job.script, base=environ)
     known = None if script is None else reads(script)
     (start, *_) = launches(job, trees, session, base=environ, reads=known)
@@ -44,6 +46,7 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
         (
             f"# The commands of job {job.id}, for bash: one after the other, until one fails.",
             "# They are not isolated: the code under test runs with your rights.",
+            *by_hand_text(job, session.ray_address).splitlines(),
             f"# Their files lie in {own} and {session.ray_folder}; remove both when you are done.",
             "(",
             "set -e",

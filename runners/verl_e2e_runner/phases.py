@@ -1,7 +1,7 @@
 """The phases of one run in their order: each is recorded, and the first that fails ends the run.
 
 The order is that of trust and cost: repositories and patches, preflight, byte code and import proof, the
-focused Bridge tests, and only then the GPU hour.
+focused Bridge tests, and only then the GPU hour. In a cage the tests run during the import proof, and count after it.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.log.resolved_config import lookup
@@ -23,8 +24,8 @@ from verl_e2e.core.model.record import (
     Check,
     EndReason,
     Environment,
-    Finding,
 )
+from verl_e2e_runner.bridge_tests.early import EarlyTests, early_tests
 from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.checkpoints import CheckpointLister
@@ -41,13 +42,14 @@ from verl_e2e_runner.isolation.host import (
 )
 from verl_e2e_runner.models.synthetic import RECIPE_FILE, made_model
 from verl_e2e_runner.preflight.container import read_container
-from verl_e2e_runner.preflight.host import Devices
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.process.session import FINGERPRINTS_VARIABLE, Session
 from verl_e2e_runner.process.signals import received_signals
+from verl_e2e_runner.sharing.devices import Devices
+from verl_e2e_runner.sharing.place import Place
 from verl_e2e_runner.trees.patches import apply_patches
 from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch
@@ -77,8 +79,8 @@ class Run:
     progress: Progress
     # Reads the GPUs.
     devices: Callable[[], Devices]
-    # Whether another run is active on this host.
-    alone: Finding
+    # What the run has of this host.
+    place: Place
     # Results of the Bridge tests from elsewhere; None: they are run here.
     junit: bytes | None = None
 
@@ -96,25 +98,29 @@ def run_phases(run: Run) -> Ended:
     run.emit("phase", name="repositories", state="begin")
     trees = prepare_trees(run.job, run.work, base=run.environ, caged=run.host.tools is not None)
     trees = apply_patches(run.job, trees)
-    trees = _caged(run, replace(trees, findings=(*trees.findings, run.alone, isolation_finding(run.job, run.host))))
+    trees = _caged(
+        run, replace(trees, findings=(*trees.findings, run.place.finding, isolation_finding(run.job, run.host)))
+    )
     if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
         return _refused(run, trees)
     executed = begin_record(run.job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
-    seen = preflight(
-        run.job,
-        trees,
-        run.session,
-        base=run.environ,
-        work=run.work / "prepared",
-        emit=run.emit,
-        cache=run.cache,
-        devices=run.devices,
-    )
-    _write_environment(run, trees, seen)
-    if seen.blocked:
-        return _not_started(run, "preflight found what blocks the run")
-    _record_recipe(run, seen)
-    tests = _bridge_tests(run, trees, seen)
+    with early_tests() as early:
+        seen = preflight(
+            run.job,
+            trees,
+            run.session,
+            base=run.environ,
+            work=run.work / "prepared",
+            emit=run.emit,
+            cache=run.cache,
+            devices=run.devices,
+            ready=lambda seen: _begin_tests(run, trees, seen, early),
+        )
+        _write_environment(run, trees, seen)
+        if seen.blocked:
+            return _not_started(run, "preflight found what blocks the run")
+        _record_recipe(run, seen)
+        tests = _bridge_tests(run, trees, seen, early)
     executed.take(BRIDGE_TESTS_PHASE, run.recorder)
     _write_environment(run, trees, seen, tests)
     if reason := _stopping(tests):
@@ -144,7 +150,7 @@ def _caged(run: Run, trees: Trees) -> Trees:
     """The trees with the cage that their code is started in, and whether it can read there what it needs."""
     if run.host.tools is None:
         return trees
-    cage = open_cage(run.job, trees, run.host.tools, run.work, run.out, run.environ)
+    cage = open_cage(run.job, trees, run.host.tools, run.work, run.out, run.environ, number=run.place.number)
     return replace(trees, cage=cage, findings=(*trees.findings, *check_inputs(trees, cage)))
 
 
@@ -162,17 +168,33 @@ def _not_started(run: Run, why: str) -> Ended:
     return ended
 
 
-def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
+def _begin_tests(run: Run, trees: Trees, seen: Preflight, early: EarlyTests) -> None:
+    """Start the focused tests during the import proof, where a cage keeps the two apart."""
+    if run.junit is None and trees.cage is not None:
+        early.begin(lambda stop: _run_tests(run, trees, seen, stop))
+
+
+def _run_tests(run: Run, trees: Trees, seen: Preflight, stop: Event | None = None) -> BridgeTests:
+    environment = {**seen.launches[0].environment}
+    # Weights of a test are not those of the run.
+    environment.pop(FINGERPRINTS_VARIABLE, None)
+    folder = _tests_folder(run)
+    folder.mkdir()
+    return run_bridge_tests(run.job, trees, environment, folder, stop=stop)
+
+
+def _tests_folder(run: Run) -> Path:
+    return run.work / "bridge-tests"
+
+
+def _bridge_tests(run: Run, trees: Trees, seen: Preflight, early: EarlyTests) -> BridgeTests:
     """The focused tests; their JUnit file goes through redaction like everything else."""
     run.emit("phase", name=TESTS_PHASE, state="begin")
-    folder = run.work / "bridge-tests"
-    folder.mkdir()
+    folder = _tests_folder(run)
     if run.junit is None:
-        environment = {**seen.launches[0].environment}
-        # Weights of a test are not those of the run.
-        environment.pop(FINGERPRINTS_VARIABLE, None)
-        tests = run_bridge_tests(run.job, trees, environment, folder)
+        tests = early.result() or _run_tests(run, trees, seen)
     else:
+        folder.mkdir()
         tests = take_bridge_tests(run.job, run.junit, folder)
     for finding in tests.findings:
         run.emit("finding", **finding.model_dump(mode="json"))
@@ -239,7 +261,7 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
             limits=Limits.of(run.job),
             imports_file=run.session.imports,
             expected_roots=trees.import_roots,
-            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES")),
+            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES"), own=process.numbers),
             clock=clock,
             progress=run.progress,
             total_steps=launch.phase.last_step,

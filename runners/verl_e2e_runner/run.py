@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -16,7 +17,6 @@ from verl_e2e.core.model.manifest import Manifest
 from verl_e2e.core.model.record import (
     JOB_FILE,
     EndReason,
-    Finding,
 )
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e.core.text.redact import Redactor
@@ -31,14 +31,16 @@ from verl_e2e_runner.isolation.host import (
     mode_of,
 )
 from verl_e2e_runner.phases import Run, run_phases
-from verl_e2e_runner.preflight.host import Devices, read_devices
-from verl_e2e_runner.preflight.other_runs import sole_run
 from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.recording import Part, recorded_parts
 from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
 from verl_e2e_runner.process.signals import interruptible, received_signals
-from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER
+from verl_e2e_runner.sharing.devices import Devices, read_devices
+from verl_e2e_runner.sharing.place import Place, take_place
+from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, cluster_of
 from verl_e2e_runner.watch.progress import Progress
+
+TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[Place]]
 
 
 def run_job(
@@ -49,7 +51,7 @@ def run_job(
     work: Path | None,
     stream: TextIO,
     devices: Callable[[], Devices] = read_devices,
-    alone: Callable[[], AbstractContextManager[Finding]] = sole_run,
+    place: TakePlace = take_place,
     isolation: Callable[[Job, Mapping[str, str]], Host] = find_isolation,
     junit: bytes | None = None,
     now: Callable[[], datetime] = utc_now,
@@ -58,8 +60,8 @@ def run_job(
     """Run a job to its end and leave its folder in `out`; true when it was interrupted.
 
     `work` keeps caches between runs; private trees lie below it, or next to `out` without it, and are removed
-    at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
-    meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
+    at the end. Progress goes to `stream`, `devices` reads the GPUs, `place` gives the run its place on this
+    host meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
     states the job's commit; then the Bridge tests are not run here. `order_nonce` is what the order held, and is
     returned with the end of the run. Raises FolderInUseError when `out` already holds a run.
     """
@@ -80,15 +82,17 @@ def run_job(
         fingerprints=imports.with_name("fingerprints") if Part.FINGERPRINTS in recorded else None,
         caged=caged,
     )
+    session = replace(session, ray_address=cluster_of(job, environ))
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
         _folders(own, session, caged=caged) as opened,
-        alone() as sole,
+        place(job, host.problem, environ, devices) as taken,
     ):
         cache = work / "cache" if work else None
-        run = Run(job, environ, out, own, cache, host, opened, recorder, progress, devices, sole, junit)
+        own_gpus = replace(opened, gpus=taken.gpus)
+        run = Run(job, environ, out, own, cache, host, own_gpus, recorder, progress, devices, taken, junit)
         recorder.nonce = order_nonce
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
@@ -150,6 +154,7 @@ def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
         opened = open_session(
             session.nonce, session.imports, executed=session.executed, fingerprints=session.fingerprints
         )
+        opened = replace(opened, ray_address=session.ray_address)
     try:
         yield opened
     finally:

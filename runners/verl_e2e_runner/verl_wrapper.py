@@ -9,6 +9,7 @@ from pathlib import Path
 
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
+from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.hub import synthetic_folder
@@ -59,7 +60,7 @@ def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str |
     checkpoint = job.checkpoint
     files = data_texts(job, {**base, **job.site.process, **job.process})
     derived = {
-        "NUM_GPUS": str(job.gpu_count),
+        "NUM_GPUS": str(job.gpus_of_node),
         "MODEL_ID": checkpoint.model_id,
         "MODEL_PATH": checkpoint.model_path or model or checkpoint.model_id,
         "TRAIN_FILES": files["train_files"],
@@ -100,7 +101,8 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     keys = {_key(item) for item in given}
-    given += [item for item in common_overrides(job.site, reward_model=job.reward_model) if _key(item) not in keys]
+    common = common_overrides(job.site, reward_model=job.reward_model, nodes=job.node_count)
+    given += [item for item in common if _key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
     given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]
     return tuple(item.replace(f"={OWN_FILES}/", f"={PACKAGE_FOLDER}/") for item in given)
@@ -143,13 +145,21 @@ def launches(
     return tuple(made)
 
 
+def cluster_of(job: Job, environ: Mapping[str, str]) -> str:
+    """The Ray cluster of the job's nodes, by the runner's environment; empty for a job that has one node."""
+    return environ.get(CLUSTER_VARIABLE, "") if job.node_count > 1 else ""
+
+
 def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, str]:
     """What the job sets for every process of the run, apart from the wrapper's own variables."""
     process = {**_ALL_LINES, **job.site.process, **job.process}
     process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
     process["RAY_TMPDIR"] = str(session.ray_folder)
-    if job.site.ray_address is not None:
-        process["RAY_ADDRESS"] = job.site.ray_address
+    if address := session.ray_address or job.site.ray_address:
+        process["RAY_ADDRESS"] = address
+    if session.gpus is not None:
+        # Without the order of the bus, CUDA counts the fastest GPU first and NVML does not.
+        process |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, session.gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if {"bridge", "megatron_lm", "verl"} - trees.private:
         # Byte code next to the sources would change a checkout that is used in place.
         process["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -158,6 +158,19 @@ def test_a_dry_run_prints_what_would_be_started_and_makes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_several_nodes_joins_their_ray_cluster(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    job = world.job(gpu_count=8, site=world.site(gpus_per_node=4))
+    text = dry_run(job, tmp_path / "out", environ=environ, work=None, prepare=PREPARE)
+    assert "# They need a Ray cluster of 2 nodes with 4 GPUs each. Set VERL_E2E_RAY_CLUSTER" in text
+    environ |= {"VERL_E2E_RAY_CLUSTER": "192.0.2.1:6400"}
+    text = dry_run(job, tmp_path / "out", environ=environ, work=None, prepare=PREPARE)
+    assert "# They need a Ray cluster of 2 nodes with 4 GPUs each. They join the Ray cluster at 192.0.2.1:6400." in text
+    assert "export RAY_ADDRESS=192.0.2.1:6400" in text
+    assert "trainer.nnodes=2" in text
+
+
 def test_a_dry_run_shows_the_bridge_tests_and_drops_what_the_wrapper_does_not_read(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:

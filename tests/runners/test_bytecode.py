@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.runners.world import World, fingerprint, make_world
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e_runner.preflight.bytecode import compile_trees
@@ -54,6 +56,37 @@ def test_a_file_that_does_not_compile_is_left_to_the_import_that_needs_it(
     made = compile_trees(world.job(), trees, base, cache=tmp_path / "cache")
     assert made.incomplete == ("verl",)
     assert (trees.verl / "verl/trainer/__pycache__").is_dir()
+
+
+@pytest.mark.parametrize("link", ["verl/links/__pycache__", "verl"])
+def test_no_link_of_the_head_has_byte_code_written_elsewhere(
+    world: World, base: dict[str, str], tmp_path: Path, link: str
+) -> None:
+    """Byte code is compiled outside of the cage, and Python loads this kind of it without a look at its source."""
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "json.py").write_text("x = 1\n")
+    place = trees.verl / link
+    if place.is_dir():
+        place.rename(tmp_path / "before")
+    else:
+        place.parent.mkdir(parents=True)
+        (place.parent / "json.py").write_text("x = 1\n")
+    place.symlink_to(elsewhere)
+    made = compile_trees(world.job(), trees, base, cache=tmp_path / "cache")
+    assert [path.name for path in elsewhere.rglob("*")] == ["json.py"]
+    assert (made.compiled, made.incomplete) == (("bridge", "megatron_lm"), ("verl",))
+    assert not list((tmp_path / "cache").glob("bytecode-verl-*"))
+
+
+def test_a_link_among_the_byte_code_of_the_head_is_not_kept(world: World, base: dict[str, str], tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        trees = prepare_trees(world.job(), tmp_path / folder, base=base)
+        (trees.verl / "verl/trainer/__pycache__").mkdir(exist_ok=True)
+        (trees.verl / "verl/trainer/__pycache__/gone.pyc").symlink_to(tmp_path / "nowhere")
+        made = compile_trees(world.job(), trees, base, cache=tmp_path / "cache")
+    assert made.cached == ("bridge", "megatron_lm", "verl")
 
 
 def test_a_cut_archive_is_compiled_again(world: World, base: dict[str, str], tmp_path: Path) -> None:

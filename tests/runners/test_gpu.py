@@ -75,6 +75,8 @@ class Driver:
     """As much of NVML as is asked for: two GPUs, the second without a utilization counter."""
 
     works: bool = True
+    # Process number to bytes, the same on each GPU; None where the driver does not tell.
+    processes: dict[int, int | None] | None = None
 
     class NVMLError(Exception):
         pass
@@ -102,6 +104,11 @@ class Driver:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(used=(self._checked(handle) + 1) << 30)
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        if self.processes is None or self._checked(handle) > 1:
+            raise self.NVMLError("Not Supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes.items()]
+
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
         if handle == 1:
             raise self.NVMLError("Not Supported")
@@ -123,6 +130,29 @@ def test_the_gpus_that_the_run_sees_are_read(visible: str | None, readings: tupl
 def test_a_gpu_that_is_not_there_is_a_reason(driver: Driver, visible: str | None) -> None:
     with pytest.raises(NoReadingError, match=r"Not Found|Not Loaded"):
         nvml_reader(driver, visible)
+
+
+@pytest.mark.parametrize(
+    ("processes", "others_mib"),
+    [
+        (None, None),
+        ({}, 0),
+        ({7: 9 << 30}, 0),
+        ({7: 9 << 30, 8: 3 << 30, 9: None}, 3 << 10),
+        # The run is there, and the driver counts processes in another way.
+        ({40007: 9 << 30}, None),
+    ],
+)
+def test_memory_of_others_is_told_from_the_runs_own(
+    processes: dict[int, int | None] | None, others_mib: int | None
+) -> None:
+    sampler = GpuSampler(nvml_reader(Driver(processes=processes), "0", lambda: {7}))
+    for tick in (0.0, SAMPLE_S):
+        sampler.tick(tick)
+    peak = sampler.peak()
+    assert peak is not None
+    whole = {"index": 0, "memory_used_mib": 1024, "utilization": 55}
+    assert peak["peak"] == [whole if others_mib is None else {**whole, "others_mib": others_mib}]
 
 
 def test_a_gpu_lost_on_the_way_is_a_reason() -> None:

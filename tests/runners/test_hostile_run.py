@@ -18,8 +18,9 @@ from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.jobs import Isolation, Job, Repository
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e_runner.isolation.host import Host, find_isolation, isolation_finding
-from verl_e2e_runner.preflight.host import Device, Devices
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.sharing.devices import Device, Devices
+from verl_e2e_runner.sharing.place import Place
 
 pytestmark = [pytest.mark.host]
 
@@ -41,8 +42,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def _run(job: Job, out: Path, environ: dict[str, str], **more: Any) -> None:
-    alone = nullcontext(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for"))
-    given = {"environ": environ, "work": None, "stream": io.StringIO(), "alone": lambda: alone, **more}
+    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    given = {"environ": environ, "work": None, "stream": io.StringIO(), "place": lambda *_: alone, **more}
     run_job(job, out, devices=lambda: ONE_GPU, **given)
 
 
@@ -110,6 +111,14 @@ def test_a_run_without_isolation_says_so_on_its_card(world: World) -> None:
 def test_a_host_without_the_tool_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verl_e2e_runner.isolation.host._UTILITIES", "/nowhere")
     assert find_isolation(world.job(), {"PATH": "/nowhere"}).problem == NO_TOOLS.problem
+
+
+def test_no_cage_holds_a_job_of_several_nodes(world: World) -> None:
+    job = world.job(gpu_count=8, site=world.site(gpus_per_node=4))
+    host = find_isolation(job, {})
+    assert "runs code on 2 nodes, and a cage holds only one" in host.problem
+    required = isolation_finding(job.model_copy(update={"isolation": Isolation.REQUIRED}), host)
+    assert (required.ok, required.blocking) == (False, True)
 
 
 @pytest.mark.bwrap

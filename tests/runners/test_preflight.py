@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.core.builders import make_job
 from tests.runners.world import SUBMODULE, World
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu
 from verl_e2e.core.model.stages import Stage
-from verl_e2e_runner.preflight.host import Device, Devices, check_disk, check_gpus, check_image, visible
+from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.session import Session, close_session, open_session
+from verl_e2e_runner.sharing.devices import Device, Devices, visible
 from verl_e2e_runner.trees.patches import apply_patches
 from verl_e2e_runner.trees.worktrees import prepare_trees
 
@@ -54,10 +57,34 @@ def test_cuda_visible_devices_is_honoured(setting: str | None, shown: list[int])
     ],
 )
 def test_gpus(devices: Devices, variables: dict[str, str], ok: bool, words: str, world: World) -> None:
-    finding, other = check_gpus(world.job(gpu_count=2), devices, variables)
+    finding, other, _ = check_gpus(world.job(gpu_count=2), devices, variables)
     assert (finding.check, finding.ok, other.ok) == (Check.GPUS, ok, True)
     assert words in finding.summary
     assert ok or (finding.blocking and finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "share", "ok"), [(4, 1.0, True), (900, 1.0, False), (600, 0.25, True), (900, 0.25, False)]
+)
+def test_neighbours_count_on_the_gpus_of_the_run_alone(used_mib: int, share: float, ok: bool) -> None:
+    def device(index: int, used: int) -> Device:
+        gpu = Gpu(index=index, name="G", memory_total_mib=1000, memory_used_mib=used)
+        return Device(gpu, f"GPU-{index}", (4711,) if used > 4 else ())
+
+    site = SiteProfile(name="a", needs=SiteNeeds(gpu_share=share))
+    host = Devices((device(0, 990), device(1, used_mib)))
+    *_, found = check_gpus(make_job(site=site), host, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert (found.check, found.ok) == (Check.NEIGHBOURS, ok)
+    assert ("neighbour (process 4711)" in found.summary) != ok
+
+
+def test_gpus_of_a_job_of_several_nodes_are_counted_on_each_and_need_a_cluster(world: World) -> None:
+    job = world.job(gpu_count=8, site=world.site(gpus_per_node=4))
+    (finding,) = check_gpus(job, Devices(DEVICES), {})
+    assert (finding.ok, finding.blocking) == (False, True)
+    assert "needs 2 nodes with 4 GPUs each, and no Ray cluster of them was given" in finding.summary
+    finding, *_ = check_gpus(job, Devices(DEVICES), {}, "192.0.2.1:6400")
+    assert (finding.ok, "4 GPUs visible, 4 needed" in finding.summary) == (True, True)
 
 
 def test_rocr_next_to_cuda_blocks(world: World) -> None:

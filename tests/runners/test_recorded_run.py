@@ -18,9 +18,10 @@ from verl_e2e.core.model.executed import Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.manifest import Manifest
 from verl_e2e.core.model.record import Check, Finding, Gpu
-from verl_e2e_runner.preflight.host import Device, Devices
 from verl_e2e_runner.process.recording import Part, RecordingError, recorded_parts
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.sharing.devices import Device, Devices
+from verl_e2e_runner.sharing.place import Place
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
 
@@ -68,8 +69,8 @@ def _job(world: World, tmp_path: Path, python: str, **changes: Any) -> Job:
 
 
 def _executed(job: Job, out: Path, environ: Mapping[str, str]) -> Executed:
-    alone = nullcontext(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for"))
-    run_job(job, out, environ=environ, work=None, stream=io.StringIO(), devices=lambda: ONE_GPU, alone=lambda: alone)
+    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    run_job(job, out, environ=environ, work=None, stream=io.StringIO(), devices=lambda: ONE_GPU, place=lambda *_: alone)
     executed = read_record(out).executed
     assert executed is not None
     return executed

@@ -37,8 +37,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
-from verl_e2e_runner.preflight.host import Device, Devices
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.sharing.devices import Device, Devices
+from verl_e2e_runner.sharing.place import Place
 
 pytestmark = pytest.mark.host
 
@@ -78,13 +79,13 @@ def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:
 
 def _run(job: Job, out: Path, environ: Mapping[str, str], devices: Devices = ONE_GPU) -> str:
     stream = io.StringIO()
-    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices, alone=_alone)
+    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices, place=_alone)
     return stream.getvalue()
 
 
-def _alone() -> AbstractContextManager[Finding]:
+def _alone(*_: object) -> AbstractContextManager[Place]:
     """No test waits for another one that runs on this machine just now."""
-    return nullcontext(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for"))
+    return nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
 
 
 def _events(out: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from tests.runners.world import SCRIPT, World
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import BASE_WRAPPER, SHARE_OF_DIGITS, Level
+from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 from verl_e2e_runner.isolation.cage_paths import read_paths
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.trees.worktrees import planned_trees
 from verl_e2e_runner.verl_wrapper import (
     INSTRUMENTATION,
+    cluster_of,
     command,
     dry_run_text,
     launches,
@@ -172,6 +175,18 @@ def test_rays_folder_is_short_enough_for_its_sockets(tmp_path: Path) -> None:
     folder = planned_session("0123456789abcdef", tmp_path / "imports.jsonl").ray_folder
     socket = folder / "ray/session_2025-01-01_00-00-00_123456_4194304/sockets/plasma_store"
     assert len(str(socket)) <= 107
+
+
+def test_only_a_job_of_several_nodes_joins_the_cluster_that_it_is_given(world: World, tmp_path: Path) -> None:
+    given = {CLUSTER_VARIABLE: "192.0.2.1:6400"}
+    seen = []
+    for job in (world.job(gpu_count=8), world.job(gpu_count=8, site=world.site(gpus_per_node=4))):
+        session = replace(planned_session("ab" * 16, tmp_path / "imports.jsonl"), ray_address=cluster_of(job, given))
+        trees = planned_trees(job, tmp_path)
+        environment = launches(job, trees, session, base=given)[0].environment
+        nodes = [item for item in overrides(job, trees, session) if item.startswith(("trainer.", "ray_kwargs."))]
+        seen.append((environment.get("RAY_ADDRESS"), environment["NUM_GPUS"], nodes))
+    assert seen == [(None, "8", ["ray_kwargs.ray_init.num_cpus=16"]), ("192.0.2.1:6400", "4", ["trainer.nnodes=2"])]
 
 
 def test_ray_shows_every_line_unless_the_job_says_otherwise(world: World, tmp_path: Path, session: Session) -> None:

@@ -185,3 +185,22 @@ def test_in_place_at_another_commit_blocks(tmp_path: Path, base: dict[str, str])
     (finding,) = blocking(prepare_trees(job, tmp_path / "work", base=base))
     assert newer in finding.summary
     assert world.verl_commit in finding.summary
+
+
+def test_a_link_of_the_head_leads_no_tree_out_of_its_place(world: World, tmp_path: Path, base: dict[str, str]) -> None:
+    bridge, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    shutil.copytree(world.bridge, bridge)
+    elsewhere.mkdir()
+    git(bridge, "rm", "-q", "--cached", SUBMODULE)
+    shutil.rmtree(bridge / "3rdparty")
+    (bridge / "3rdparty").symlink_to(elsewhere)
+    git(bridge, "add", "3rdparty")
+    git(bridge, "commit", "-qm", "link")
+    head = git(bridge, "rev-parse", "HEAD")
+    megatron = Repository(path=str(world.root / "mlm"), commit=world.megatron_commit)
+    job = world.job(bridge=Repository(path=str(bridge), commit=head), megatron_lm=megatron)
+    trees = prepare_trees(job, tmp_path / "work", base=base)
+    assert list(elsewhere.iterdir()) == []
+    (finding,) = blocking(trees)
+    assert "megatron_lm" in finding.summary
+    assert "link" in finding.summary

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Literal
 
 from verl_e2e.core.judge.bridge_environment import missing_package
@@ -58,13 +59,19 @@ class BridgeTests:
 
 
 def run_bridge_tests(
-    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, timeout_s: float | None = None
+    job: Job,
+    trees: Trees,
+    environment: Mapping[str, str],
+    out: Path,
+    *,
+    timeout_s: float | None = None,
+    stop: Event | None = None,
 ) -> BridgeTests:
     """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when any could run.
 
     A failed test blocks nothing here: the judge reads the JUnit file and lets no failed test pass. Tests that
     could not run are skipped with the reason, which blocks only where the job requires the Bridge checks.
-    `timeout_s` bounds all of them together, the job's own limit by default.
+    `timeout_s` bounds all of them together, the job's own limit by default; `stop` ends them before that.
     """
     (out / JUNIT_FILE).unlink(missing_ok=True)
     limit_s = timeout_s or job.bridge_tests_limit_s
@@ -73,12 +80,12 @@ def run_bridge_tests(
         reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
         return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
     variables = _variables(job, trees, environment, out)
-    finished, session = _run(job, trees, existing, variables, out, limit_s)
+    finished, session = _run(job, trees, existing, variables, out, limit_s, stop)
     unknown = _unknown_tests(finished, existing)
     if unknown and len(unknown) < len(existing):
         absent += unknown
         rest = [test for test in existing if test not in unknown]
-        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
+        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds), stop)
     return _judged(job, finished, session, out, absent)
 
 
@@ -131,12 +138,18 @@ def _absent(job: Job, absent: list[str]) -> list[Finding]:
 
 
 def _run(
-    job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
+    job: Job,
+    trees: Trees,
+    tests: list[str],
+    variables: Mapping[str, str],
+    out: Path,
+    limit_s: float,
+    stop: Event | None,
 ) -> tuple[Finished, Session]:
     events = _events_file(trees, out)
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
-    finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage)
+    finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage, stop=stop)
     return finished, read_session(events)
 
 

@@ -39,7 +39,9 @@ class Host:
 
 
 def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
-    """Try a cage around a program that does nothing."""
+    """Try a cage around a program that does nothing; no cage of this host holds what runs on other nodes."""
+    if job.node_count > 1:
+        return Host(None, f"its Ray cluster runs code on {job.node_count} nodes, and a cage holds only one")
     bwrap = shutil.which("bwrap", path=f"{_UTILITIES}:{environ.get('PATH', '')}")
     if bwrap is None:
         return Host(None, "bubblewrap (bwrap) is not installed")
@@ -59,16 +61,19 @@ def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
     return Host(tools)
 
 
-def open_cage(job: Job, trees: Trees, tools: Tools, own: Path, out: Path, environ: Mapping[str, str]) -> Cage:
+def open_cage(
+    job: Job, trees: Trees, tools: Tools, own: Path, out: Path, environ: Mapping[str, str], *, number: int = 0
+) -> Cage:
     """The cage of one run, its scratch folder made below `own`, a folder of the run's own.
 
-    `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner.
+    `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner. `number`
+    is the run's among those that share the host: it has its own user, whose limits and files no neighbour has.
     """
     kept = (out.resolve(), key_file(environ))
     cage = Cage(
         tools,
         own / "suspect",
-        job.site.isolation,
+        job.site.isolation.model_copy(update={"user": job.site.isolation.user + number}),
         os.getuid(),
         reads=tuple(path for path in read_paths(job, trees, environ) if not _is_kept(path, kept)),
         hidden=(*kept, own, *hidden_paths(environ)),

@@ -17,6 +17,7 @@ from verl_e2e_runner.process.program import run
 from verl_e2e_runner.trees.worktrees import Trees
 
 _PACKAGES = {"bridge": "src", "megatron_lm": "megatron", "verl": "verl"}
+_CACHE = "__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ByteCode:
     compiled: tuple[str, ...] = ()
     # Taken from an earlier run's cache.
     cached: tuple[str, ...] = ()
-    # Compiled, with a file or more that failed.
+    # Not compiled, or with a file or more that failed.
     incomplete: tuple[str, ...] = ()
 
 
@@ -37,7 +38,8 @@ def compile_trees(
 ) -> ByteCode:
     """Compile the packages of every private tree with the job's Python, or unpack what an earlier run kept.
 
-    A file that does not compile (a template, a syntax of another Python) is left to the import that needs it.
+    A file that does not compile (a template, a syntax of another Python) is left to the import that needs it. So is a
+    tree in which a link of the head would have byte code written elsewhere: this runs outside of the cage.
     """
     began = time.monotonic()
     compiled: list[str] = []
@@ -46,6 +48,9 @@ def compile_trees(
     for name, package in _PACKAGES.items():
         folder = trees.root(name) / package
         if name not in trees.private or not folder.is_dir():
+            continue
+        if _leads_elsewhere(folder):
+            incomplete.append(name)
             continue
         archive = cache / f"{_key(name, job, trees)}.tar" if cache is not None else None
         if archive is not None and _unpack(archive, folder):
@@ -59,6 +64,11 @@ def compile_trees(
         elif archive is not None:
             _pack(archive, folder)
     return ByteCode(time.monotonic() - began, tuple(compiled), tuple(cached), tuple(incomplete))
+
+
+def _leads_elsewhere(folder: Path) -> bool:
+    """Whether a link on the way to the package, or in the place of a folder of byte code, leads out of the tree."""
+    return folder.resolve() != folder or any(Path(root, _CACHE).is_symlink() for root, _, _ in os.walk(folder))
 
 
 def _key(name: str, job: Job, trees: Trees) -> str:
@@ -76,8 +86,9 @@ def _pack(archive: Path, folder: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     partial = archive.with_suffix(f".{os.getpid()}.part")
     with tarfile.open(partial, "w") as tar:
-        for file in sorted(folder.rglob("__pycache__/*.pyc")):
-            tar.add(file, arcname=str(file.relative_to(folder)), recursive=False)
+        for file in sorted(folder.rglob(f"{_CACHE}/*.pyc")):
+            if not file.is_symlink():
+                tar.add(file, arcname=str(file.relative_to(folder)), recursive=False)
     partial.replace(archive)
 
 

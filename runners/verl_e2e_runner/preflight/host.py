@@ -1,73 +1,31 @@
 """Preflight of the host: GPUs, the variables that hide them, free disk, and the image."""
 
-import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import pynvml
-
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.record import Check, Container, Finding, Gpu
+from verl_e2e.core.model.record import Check, Container, Finding
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.preflight.container import INSPECT_VARIABLE
+from verl_e2e_runner.sharing.devices import Device, Devices, visible
 
-_MIB = 1 << 20
 _GIB = 1 << 30
+# The driver and a display take something of a GPU that no one uses.
+_ENOUGH = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU of the host."""
+def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str], cluster: str = "") -> tuple[Finding, ...]:
+    """Check that there are enough GPUs, that no variable hides them from verl, and that others leave their memory.
 
-    gpu: Gpu
-    # CUDA_VISIBLE_DEVICES may name a GPU by its index or by this.
-    uuid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What the driver reports."""
-
-    devices: tuple[Device, ...] = ()
-    # The driver's version.
-    driver: str = ""
-    # Why nothing is reported; else empty.
-    problem: str = ""
-
-
-def read_devices() -> Devices:
-    """Ask NVML for the host's GPUs; needs no CUDA context and costs milliseconds."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Devices(problem=str(error))
-    try:
-        devices = tuple(_device(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return Devices(devices, _as_text(pynvml.nvmlSystemGetDriverVersion()))
-    except pynvml.NVMLError as error:
-        return Devices(problem=str(error))
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...]:
-    """The devices that CUDA shows under CUDA_VISIBLE_DEVICES (None: all); it stops at the first unknown entry."""
-    if setting is None:
-        return tuple(devices)
-    shown: list[Device] = []
-    for entry in (part.strip() for part in setting.split(",")):
-        match = [device for device in devices if _is_named(device, entry)]
-        if len(match) != 1 or match[0] in shown:
-            break
-        shown.append(match[0])
-    return tuple(shown)
-
-
-def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Check that there are enough GPUs, and that no variable hides them from verl."""
-    return (_enough(job, devices, variables.get("CUDA_VISIBLE_DEVICES")), _variables(variables))
+    `cluster` is the address of the Ray cluster that a job of several nodes needs.
+    """
+    if job.node_count > 1 and not cluster:
+        summary = f"the job needs {job.node_count} nodes with {job.gpus_of_node} GPUs each, and no Ray cluster of them"
+        fix = "run it with the back end slurm, or name a larger `gpus_per_node` in the site profile"
+        return (blocked(Check.GPUS, f"{summary} was given", fix),)
+    shown = variables.get("CUDA_VISIBLE_DEVICES")
+    return (_enough(job, devices, shown), _variables(variables), _neighbours(job, visible(devices.devices, shown)))
 
 
 def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Finding, ...]:
@@ -127,18 +85,18 @@ def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
     if not devices.devices:
         why = devices.problem or "the driver reports none"
         fix = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
-        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpu_count}", fix)
+        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpus_of_node}", fix)
     shown = visible(devices.devices, setting)
     names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
     hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
-    if len(shown) < job.gpu_count:
+    if len(shown) < job.gpus_of_node:
         fix = (
             "run on a host with more GPUs"
             if setting is None
             else "list more GPUs in CUDA_VISIBLE_DEVICES, or use a host with more GPUs"
         )
-        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpu_count}", fix)
-    return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpu_count} needed: {names}")
+        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpus_of_node}", fix)
+    return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpus_of_node} needed: {names}")
 
 
 def _variables(variables: Mapping[str, str]) -> Finding:
@@ -152,6 +110,26 @@ def _variables(variables: Mapping[str, str]) -> Finding:
     return good(Check.GPU_VARIABLES, f"CUDA_VISIBLE_DEVICES={variables.get('CUDA_VISIBLE_DEVICES', '(unset)')}")
 
 
+def _neighbours(job: Job, own: tuple[Device, ...]) -> Finding:
+    """Whether others leave the job its part of each of its own GPUs; other GPUs do not matter."""
+    share = job.required_of_host.gpu_share
+    crowded = [device for device in own if _free_part(device) < share * _ENOUGH]
+    if not crowded:
+        return good(Check.NEIGHBOURS, "no one else uses the memory of the run's GPUs")
+    device = crowded[0]
+    who = ", ".join(f"process {pid}" for pid in device.processes) or "processes that this host does not show"
+    summary = (
+        f"GPU {device.gpu.index} has {device.gpu.memory_used_mib} of {device.gpu.memory_total_mib} MiB in use by a "
+        f"neighbour ({who}), and the job needs {share:.0%} of it"
+    )
+    return blocked(Check.NEIGHBOURS, summary, "end what uses the GPU, or let the job have another one")
+
+
+def _free_part(device: Device) -> float:
+    total = device.gpu.memory_total_mib
+    return (total - device.gpu.memory_used_mib) / total if total else 1.0
+
+
 def _free_space(place: Path, uses: Iterable[str], min_free_gib: float) -> Finding:
     free, purposes = free_gib(place), "; ".join(uses)
     if free >= min_free_gib:
@@ -161,25 +139,3 @@ def _free_space(place: Path, uses: Iterable[str], min_free_gib: float) -> Findin
         f"{free:.1f} GiB free, {min_free_gib:g} needed (site.min_free_gib), for {purposes}",
         "free space, or point HF_HOME, `scratch` of the site profile and the output folder to a larger disk",
     )
-
-
-def _is_named(device: Device, entry: str) -> bool:
-    if entry.isdigit():
-        return device.gpu.index == int(entry)
-    return len(entry) > len("GPU-") and device.uuid.startswith(entry)
-
-
-def _device(index: int) -> Device:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    gpu = Gpu(
-        index=index,
-        name=_as_text(pynvml.nvmlDeviceGetName(handle)),
-        memory_total_mib=memory.total // _MIB,
-        memory_used_mib=memory.used // _MIB,
-    )
-    return Device(gpu, _as_text(pynvml.nvmlDeviceGetUUID(handle)))
-
-
-def _as_text(value: str | bytes) -> str:
-    return os.fsdecode(value)

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.preflight.import_fault import import_fault
 from verl_e2e_runner.preflight.packages import wrong_place
+from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
 from verl_e2e_runner.process.session import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
@@ -91,6 +92,7 @@ def prove_imports(
     clock = clock or SystemClock()
     began = clock.monotonic()
     provers: list[_Prover] = []
+    trees, work = _with_own_folder(trees, work)
     try:
         for role in _CHECKS:
             provers.append(_start(role, job, trees, session, environment, runtime_env, work))  # noqa: PERF401  (an error ends those that run)
@@ -106,6 +108,16 @@ def prove_imports(
     return ImportProof(lines, findings, clock.monotonic() - began)
 
 
+def _with_own_folder(trees: Trees, work: Path) -> tuple[Trees, Path]:
+    """Where the two write their lines: in a cage a folder that the Bridge tests, run meanwhile, cannot see."""
+    if trees.cage is None:
+        return trees, work
+    folder = trees.cage.scratch.with_name("import-proof")
+    folder.mkdir(exist_ok=True)
+    hand_folder_over(folder, trees.cage)
+    return replace(trees, cage=replace(trees.cage, writes=(folder,))), folder
+
+
 def _start(
     role: Role,
     job: Job,
@@ -115,7 +127,7 @@ def _start(
     runtime_env: Mapping[str, Any],
     work: Path,
 ) -> _Prover:
-    file = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
+    file = work / f"imports-{role}.jsonl"
     file.unlink(missing_ok=True)
     mine = {name: value for name, value in environment.items() if name not in _RECORDS}
     if role == "ray_worker":

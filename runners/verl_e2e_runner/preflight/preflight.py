@@ -14,7 +14,7 @@ from verl_e2e_runner.models.synthetic import made_model
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
-from verl_e2e_runner.preflight.host import Devices, check_disk, check_gpus, check_image, read_devices, visible
+from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image
 from verl_e2e_runner.preflight.imports import prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
@@ -28,6 +28,7 @@ from verl_e2e_runner.preflight.prepare import cache_variables, prepare
 from verl_e2e_runner.preflight.wrapper import WrapperCheck, check_wrapper
 from verl_e2e_runner.process.hub import cached_snapshot, hub_cache
 from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.sharing.devices import Devices, read_devices, visible
 from verl_e2e_runner.trees.worktrees import Trees
 from verl_e2e_runner.verl_wrapper import Launch, launches
 
@@ -68,11 +69,13 @@ def preflight(
     emit: Emit,
     cache: Path | None = None,
     devices: Callable[[], Devices] = read_devices,
+    ready: Callable[[Preflight], None] = lambda _: None,
 ) -> Preflight:
     """Run all checks; the expensive ones (downloads, byte code, imports) only when no cheap one blocks.
 
     `base` is the runner's environment, `work` a folder of the run's own, `cache` where byte code is kept
-    between runs (None: nowhere), `devices` asks for the GPUs. Every finding goes to `emit` once, those of
+    between runs (None: nowhere), `devices` asks for the GPUs, `ready` is
+    called with what is known when only the import proof is left. Every finding goes to `emit` once, those of
     `trees` included.
     """
     work = work.resolve()
@@ -95,6 +98,7 @@ def preflight(
         return seen
     with _phase(emit, "byte_code"):
         byte_code = compile_trees(job, trees, seen.launches[0].environment, cache=cache)
+    ready(seen)
     with _phase(emit, "imports"):
         assert wrapper.driver_environment is not None
         runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
@@ -121,7 +125,7 @@ def _cheap(
         *trees.findings,
         *wrapper.findings,
         *packages,
-        *check_gpus(job, devices, variables),
+        *check_gpus(job, devices, variables, session.ray_address),
         *_inputs(job, trees, variables, wrapper),
         *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),

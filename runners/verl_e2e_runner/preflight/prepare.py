@@ -115,7 +115,10 @@ def _prepare_data(
         for file in group:
             if not file.is_file():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(results[key], file)
+                # Another run of this host may read it now: it is there whole or not at all.
+                partial = file.with_name(f".{file.name}.{os.getpid()}")
+                shutil.copyfile(results[key], partial)
+                partial.replace(file)
     return (
         good(Check.DATA, f"made by verl's GSM8K script in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),
     )

@@ -69,6 +69,8 @@ class Cage:
     reads: tuple[Path, ...] = ()
     # Folders and files of the recorder that stay out of sight even below one of `reads`.
     hidden: tuple[Path, ...] = ()
+    # More folders that the code may write, which no other program in a cage of the run sees.
+    writes: tuple[Path, ...] = ()
     # Files that take the place of the system's: path in the cage to path outside.
     replaced: Mapping[Path, Path] = field(default_factory=dict)
 
@@ -149,7 +151,7 @@ class Cage:
         """Every mount by its path; what is deeper is mounted later and so counts more."""
         places = {Path(folder): _Kind.READ for folder in SYSTEM_FOLDERS if os.path.lexists(folder)}
         tools = _TOOL_FOLDER.iterdir() if _TOOL_FOLDER.is_dir() else ()
-        shut = {*self.hidden, self.scratch}
+        shut = {*self.hidden, self.scratch, *self.writes}
         places |= {tool: _Kind.READ for tool in tools if not any(path.is_relative_to(tool) for path in shut)}
         places |= {Path("/tmp"): _Kind.TEMPORARY, Path("/var/tmp"): _Kind.TEMPORARY}  # noqa: S108
         reads = {path for path in (*self.reads, *((hub,) if hub else ())) if path.exists()}
@@ -162,7 +164,7 @@ class Cage:
             # Below what is not in the cage at all there is nothing to hide.
             if path.exists() and path not in places and _nearest(path, places) is _Kind.READ:
                 places[path] = _Kind.EMPTY
-        return places | {self.scratch: _Kind.WRITE}
+        return places | dict.fromkeys((self.scratch, *self.writes), _Kind.WRITE)
 
     def _mount(self, path: Path, kind: _Kind, places: Mapping[Path, _Kind]) -> list[str]:
         under = _nearest(path, places)

@@ -82,6 +82,11 @@ class WrapperProcess:
                     found = True
         self._foreign |= fresh.keys() - self._own.keys()
 
+    def numbers(self) -> frozenset[int]:
+        """The process numbers of the run now."""
+        self.observe()
+        return frozenset(pid for pid, _ in self._own)
+
     def alive(self) -> tuple[Survivor, ...]:
         """Those processes of the run that are running now."""
         self.poll()

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Event
 from typing import IO
 
 from verl_e2e_runner.process.cage import Cage
@@ -16,6 +17,7 @@ from verl_e2e_runner.process.confined import Confined, hand_over, launch
 
 KEPT_BYTES = 1 << 20
 _GONE_S = 10.0
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,12 @@ def run(
     timeout_s: float,
     stdin: str = "",
     cage: Cage | None = None,
+    stop: Event | None = None,
 ) -> Finished:
     """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed.
 
-    With a `cage` it runs in there, and no process of it is left when this returns.
+    With a `cage` it runs in there, and no process of it is left when this returns. Another thread ends it early by
+    setting `stop`, as the time limit would.
     """
     started = time.monotonic()
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -72,19 +76,17 @@ def run(
             confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
         except OSError as error:
             return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
-        timed_out = not _ends_within(confined, timeout_s)
+        timed_out = not _ends_within(confined, timeout_s, stop)
         process = confined.process
         seconds = time.monotonic() - started
         return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
 
 
-def _ends_within(confined: Confined, timeout_s: float) -> bool:
+def _ends_within(confined: Confined, timeout_s: float, stop: Event | None) -> bool:
     """Whether the program ends by itself in time; nothing of its group or its cage is left either way."""
     process = confined.process
     try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return False
+        return _waited(process, timeout_s, stop)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -93,7 +95,19 @@ def _ends_within(confined: Confined, timeout_s: float) -> bool:
         confined.kill()
         confined.gone(_GONE_S)
         confined.close()
-    return True
+
+
+def _waited(process: subprocess.Popen[bytes], timeout_s: float, stop: Event | None) -> bool:
+    """Whether the process ends in time, and before it is to be stopped."""
+    deadline = time.monotonic() + timeout_s
+    while stop is None or not stop.is_set():
+        left_s = max(0.0, deadline - time.monotonic())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(left_s if stop is None else min(left_s, _LOOK_S))
+            return True
+        if time.monotonic() >= deadline:
+            break
+    return False
 
 
 def _tail(file: IO[bytes]) -> str:

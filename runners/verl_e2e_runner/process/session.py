@@ -30,6 +30,10 @@ class Session:
     executed: Path | None = None
     # The folder into which the instrumentation writes fingerprints, a file for each process; None: it takes none.
     fingerprints: Path | None = None
+    # The indices of the run's GPUs, in the order of the bus; None: those that CUDA_VISIBLE_DEVICES shows anyway.
+    gpus: tuple[int, ...] | None = None
+    # The Ray cluster of the job's nodes, HOST:PORT; empty: verl starts one of its own.
+    ray_address: str = ""
 
 
 def planned_session(

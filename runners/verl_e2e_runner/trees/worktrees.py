@@ -154,6 +154,11 @@ def _fill(
     name: Name, root: Path, commit: str, sources: tuple[Path, ...], needs: _Needs, *, base: Mapping[str, str]
 ) -> None:
     """Check the needed paths of `commit` out into `root` from the first source that has the commit."""
+    if root.resolve() != root:
+        # Only a commit under test can have put it there, and what is written here is written outside of the cage.
+        raise RepositoryError(
+            f"a link leads from {root} to elsewhere", "make it a folder, or a submodule, in the commit"
+        )
     _clear(root)
     for source in sources:
         repository = borrow(root, open_repository(source, base=base).objects_folder(), base=base)

@@ -1,7 +1,7 @@
 """Samples GPU memory and utilization through NVML: a bounded number for the record, and the peak of all."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,13 @@ class GpuReading:
     memory_used_mib: int
     # Percent; None where the device does not support it.
     utilization: int | None
+    # Of its memory what processes of others hold; None where the driver does not tell whose a process is.
+    others_mib: int | None = None
 
 
 Reader = Callable[[], Sequence[GpuReading]]
+# The numbers of the run's own processes now.
+OwnProcesses = Callable[[], Collection[int]]
 
 
 class NoReadingError(Exception):
@@ -83,18 +87,19 @@ class GpuSampler:
         return {"gpus": [_data(reading) for reading in readings]}
 
 
-def open_sampler(visible: str | None = None, *, library: str = "pynvml") -> GpuSampler:
+def open_sampler(visible: str | None = None, *, own: OwnProcesses = frozenset, library: str = "pynvml") -> GpuSampler:
     """A sampler of the GPUs that `visible` (the run's CUDA_VISIBLE_DEVICES) names, of all when it is None.
 
-    Never fails: without NVML the sampler says so once and samples nothing.
+    `own` tells the run's processes from those of others. Never fails: without NVML the sampler says so once and samples
+    nothing.
     """
     try:
-        return GpuSampler(nvml_reader(importlib.import_module(library), visible))
+        return GpuSampler(nvml_reader(importlib.import_module(library), visible, own))
     except (ImportError, NoReadingError) as error:
         return GpuSampler(tuple, problem=f"GPU memory is not sampled: {error}")
 
 
-def nvml_reader(nvml: Any, visible: str | None) -> Reader:
+def nvml_reader(nvml: Any, visible: str | None, own: OwnProcesses = frozenset) -> Reader:
     """A reader through the module `pynvml`; `NoReadingError` when the driver or a named GPU is not there."""
     try:
         nvml.nvmlInit()
@@ -104,7 +109,7 @@ def nvml_reader(nvml: Any, visible: str | None) -> Reader:
 
     def read() -> Sequence[GpuReading]:
         try:
-            return tuple(_reading(nvml, index, handle) for index, handle in handles)
+            return tuple(_reading(nvml, index, handle, own) for index, handle in handles)
         except nvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
 
@@ -124,25 +129,42 @@ def _handles(nvml: Any, visible: str | None) -> list[tuple[int, Any]]:
     return handles
 
 
-def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
+def _reading(nvml: Any, index: int, handle: Any, own: OwnProcesses) -> GpuReading:
     used = nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
     try:
         utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
         utilization = None
-    return GpuReading(index, int(used), utilization)
+    return GpuReading(index, int(used), utilization, _of_others(nvml, handle, own))
+
+
+def _of_others(nvml: Any, handle: Any, own: OwnProcesses) -> int | None:
+    """MiB that processes of others hold; None where no process of the run is seen on a GPU that others use.
+
+    In a container the driver may count processes as the host does, and then none of them can be recognized.
+    """
+    try:
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
+        return None
+    mine = own()
+    others = [process.usedGpuMemory or 0 for process in processes if process.pid not in mine]
+    if others and len(others) == len(processes):
+        return None
+    return sum(others) >> 20
 
 
 def _higher(gpu_reading: GpuReading, other: GpuReading) -> GpuReading:
     rates = [rate for rate in (gpu_reading.utilization, other.utilization) if rate is not None]
-    return GpuReading(
-        gpu_reading.index, max(gpu_reading.memory_used_mib, other.memory_used_mib), max(rates, default=None)
-    )
+    known = [mib for mib in (gpu_reading.others_mib, other.others_mib) if mib is not None]
+    memory = max(gpu_reading.memory_used_mib, other.memory_used_mib)
+    return GpuReading(gpu_reading.index, memory, max(rates, default=None), max(known, default=None))
 
 
 def _data(reading: GpuReading) -> dict[str, object]:
-    return {
+    data: dict[str, object] = {
         "index": reading.index,
         "memory_used_mib": reading.memory_used_mib,
         "utilization": reading.utilization,
     }
+    return data if reading.others_mib is None else {**data, "others_mib": reading.others_mib}

@@ -1,0 +1,1 @@
+"""What several runs on one host share: its GPUs, and the right to be there at all."""
