@@ -38,7 +38,7 @@ POLICY = packaged_policy()
 PLAN = Plan(BASE, HEAD, (Level.SMOKE, Level.SAVE_RESUME), (), (), (), (), ())
 
 
-def run(job: Job, state: RunState = RunState.FINISHED, result: Result | None = Result.PASS, **given: object) -> Run:
+def run(job: Job, /, state: RunState = RunState.FINISHED, result: Result | None = Result.PASS, **given: object) -> Run:
     digest, attempt = portable(job).digest(), given.get("attempt", 1)
     head = str(given.get("head_sha", HEAD))
     fields: dict[str, object] = {

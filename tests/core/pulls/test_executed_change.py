@@ -45,7 +45,7 @@ def ended(job: Job, record: Executed | None, **given: Any) -> Run:
 
 
 def decided(*runs: Run, **given: Any) -> Actions:
-    names: tuple[str, ...] = ("unexecuted", "unrecorded", "uncoverable")
+    names: tuple[str, ...] = ("unexecuted", "unrecorded", "uncoverable", "disagreement")
     rules: dict[str, Any] = {name: given.pop(name) for name in names if name in given}
     policy = POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=rules)})
     return decide_actions(target_state(*runs, **{"wanted": WANTED, "policy": policy, **given}))
@@ -162,6 +162,18 @@ def test_the_gate_of_a_change_that_ran_in_part(
     found = decided(*runs, **given)
     assert tuple(standing.state for standing in found.standings) == states, name
     assert (found.gate.status, title in f"{found.gate.title} {found.gate.general}") == (status, True), found.gate
+
+
+def test_a_good_run_that_never_entered_the_change_disagrees_with_a_failure_before_it() -> None:
+    failed, again = run(SMOKE, result=Result.FAIL), ended(SMOKE, ran(), attempt=2)
+    named = "attempt 2 was good and disagrees with attempt 1, which failed"
+    actions = decided(failed, again, BOTH)
+    assert (actions.standings[0].state, actions.gate.status) == (A, P)
+    assert "0-lora-ddp disagrees with attempt 1, which failed" in actions.gate.title
+    assert actions.standings[0].reason.startswith(named)
+    closed = decided(failed, again, BOTH, disagreement=Demand.BLOCK)
+    assert (closed.standings[0].state, closed.gate.status) == (B, B)
+    assert closed.standings[0].reason.startswith(named)
 
 
 def test_a_job_starts_after_one_that_ran_well_and_never_entered_the_change() -> None:

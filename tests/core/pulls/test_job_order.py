@@ -16,6 +16,7 @@ from verl_e2e.core.pulls.job_order import (
     OrderTarget,
     check_inputs,
     merge_base_of,
+    minutes_of,
     nonce_of,
     pack,
     placed,
@@ -163,6 +164,11 @@ def test_a_nonce_travels_with_the_order() -> None:
         assert same_job(unpack(packed), job)
     with pytest.raises(OrderError, match="verl-e2e never makes"):
         nonce_of(f"{pack(job)}..--out=/etc")
+
+
+def test_an_order_has_time_for_its_follow_up_runs_and_an_hour_around_them() -> None:
+    job = make_job().model_copy(update={"time_limit_s": 1800, "bridge_tests_limit_s": 300})
+    assert minutes_of(job) == 30 * 3 + 5 + 60
 
 
 def test_more_inputs_than_github_takes_are_refused() -> None:

@@ -14,7 +14,9 @@ def test_a_check_run_has_a_conclusion_exactly_when_it_is_completed(status: JobSt
 
 @pytest.mark.parametrize("status", list(JobStatus))
 def test_a_branch_protection_lets_through_what_is_satisfied_and_nothing_else(status: JobStatus) -> None:
-    assert (status in SATISFIED) is (status.conclusion == "success")
+    # The policy may let the gate open past a quarantine; the check of the job itself stays what it is.
+    green = status in SATISFIED and status is not JobStatus.TOLERATED
+    assert green is (status.conclusion == "success")
     assert not (status in ENDED and status in SATISFIED | UNDERWAY)
 
 

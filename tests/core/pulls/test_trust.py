@@ -23,6 +23,7 @@ NEEDS = {
     Capability.CANCEL: "write",
     Capability.APPROVE: "write",
     Capability.OVERRIDE: "maintain",
+    Capability.QUEUE: "maintain",
 }
 
 

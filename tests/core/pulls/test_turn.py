@@ -30,6 +30,7 @@ OF_ONE = {
     JobStatus.NOT_REQUIRED: "starts",
     JobStatus.ACCEPTED: "starts",
     JobStatus.UNCOVERABLE: "starts",
+    JobStatus.TOLERATED: "starts",
     JobStatus.UNEXECUTED: "starts",
     JobStatus.RUNNING: "waits",
     JobStatus.WAITING: "waits",
@@ -37,6 +38,7 @@ OF_ONE = {
     JobStatus.CANCELLED: "waits",
     JobStatus.FAILED: "skipped",
     JobStatus.BLOCKED: "skipped",
+    JobStatus.QUARANTINED: "skipped",
     JobStatus.SKIPPED: "skipped",
 }
 

@@ -113,6 +113,22 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     assert "3-job" in found.text
 
 
+def test_the_gate_says_how_long_the_longest_way_to_an_answer_takes() -> None:
+    levels = (Level.SMOKE, Level.SAVE_RESUME, Level.PARALLELISM)
+    jobs = [replace(_wanted(level), job=make_job(level, gpu_count=2), gpu_minutes=20) for level in levels]
+    first, *rest = [replace(item, requires=() if item is jobs[0] else (jobs[0].id,)) for item in jobs]
+    extra = replace(_wanted(Level.FEATURE, required=False), job=make_job(), gpu_minutes=500)
+
+    def summary(of_first: JobStatus, of_rest: JobStatus) -> str:
+        rows = (Standing(first, of_first, ""), *(Standing(item, of_rest, "") for item in rest))
+        rows = (*rows, Standing(extra, JobStatus.WAITING, ""))
+        return gate_text(rows, gate(rows)).summary
+
+    assert "About 20 minutes to an answer" in summary(JobStatus.RUNNING, JobStatus.WAITING)
+    assert "About 10 minutes to an answer" in summary(JobStatus.PASSED, JobStatus.RUNNING)
+    assert "to an answer" not in summary(JobStatus.PASSED, JobStatus.PASSED)
+
+
 def test_a_gate_awaiting_approval_tells_the_command_once() -> None:
     action = prose("comment `/verl-e2e approve {sha}` to let it run", sha=HEAD)
     held = Hold("awaiting approval", "the head lies in a fork", action)

@@ -51,7 +51,14 @@ HEAD = "Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: level 0"
     ("jobs", "expected"),
     (
         ((), [HEAD, "0 jobs, about 0 GPU minutes (nothing is run), 0 GPUs at most"]),
-        ((outline(),), [HEAD, f"1 job, about 7 GPU minutes ({CostBasis.MEASURED}), 1 GPU at most"]),
+        (
+            (outline(),),
+            [
+                HEAD,
+                f"1 job, about 7 GPU minutes ({CostBasis.MEASURED}), 1 GPU at most",
+                "Time to an answer: about 7 minutes where no job waits for a machine",
+            ],
+        ),
         (
             (outline("2-dense", obstacles=BLOCKED),),
             [

@@ -56,6 +56,7 @@ def test_the_verdict_stands_first_and_the_evidence_is_folded() -> None:
     assert lines[0] == MARKER
     assert lines[1] == "### ✅ verl-e2e: Pass - level 0 passed"
     assert "GPU minutes: 6.7 used, about 5 planned" in text
+    assert "to an answer" not in text
     assert "| 0-lora-ddp | ✅ Pass | yes |" in text
     assert "[log](https://example.invalid/runs/1)" in text
     assert text.index("Limitations") > text.index("| 0-lora-ddp")
@@ -170,7 +171,7 @@ def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everyt
 
 def test_a_carried_verdict_names_its_origin() -> None:
     row = row_of(_finished(carried_from="b" * 40))
-    assert row.detail.startswith("carried forward from bbbbbbbbbbbb: ")
+    assert row.detail.startswith("reused from bbbbbbbbbbbb: ")
 
 
 def test_overrides_notices_and_history_are_shown() -> None:

@@ -25,11 +25,12 @@ class Capability(StrEnum):
     CANCEL = "cancel"
     APPROVE = "approve"
     OVERRIDE = "override"
+    QUEUE = "queue"
 
 
 # What reaches a GPU or sets evidence aside is never for everyone; and no one vouches for a head by having written it.
-_NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE})
-_NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
+_NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE, Capability.QUEUE})
+_NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE, Capability.QUEUE})
 
 
 def _team(text: str) -> str:
@@ -68,6 +69,7 @@ DEFAULT_GRANTS: Mapping[Capability, Grant] = MappingProxyType(
         Capability.CANCEL: Grant(roles=("write",), author=True),
         Capability.APPROVE: Grant(roles=("write",)),
         Capability.OVERRIDE: Grant(roles=("maintain",)),
+        Capability.QUEUE: Grant(roles=("maintain",)),
     }
 )
 
@@ -87,6 +89,8 @@ class Access(DescribedDocument):
     """Approving a head for the GPUs by its full SHA."""
     override: Grant | None = None
     """Setting a required level aside for one head."""
+    queue: Grant | None = None
+    """Pausing and resuming the repository, and setting the priority and the budget of a pull request."""
     baseline: Grant | None = None
     """Of a command that is gone: accepted, and without effect."""
 
@@ -156,6 +160,8 @@ class GateSettings(DescribedDocument):
     """Seconds that a merge group may wait for its verdict before it is answered with action_required."""
     card_interval_s: Annotated[int, Field(strict=True, ge=15, le=3_600)] = 15
     """The least number of seconds between two edits of the card."""
+    reuse_h: Annotated[int, Field(strict=True, ge=0, le=8_760)] = 168
+    """Hours during which a Pass counts for every head with the same code in reach; 0: each head runs its own jobs."""
     none: Absence = Absence.OPEN
     """What a plan that requires nothing needs for the head of a fork or of a first contribution."""
     unexecuted: Demand = Demand.BLOCK
@@ -164,6 +170,10 @@ class GateSettings(DescribedDocument):
     """What the gate makes of changed functions when no job could record what ran, as below Python 3.12."""
     uncoverable: Demand = Demand.BLOCK
     """What the gate makes of a model family that no host can run: of its job, and of functions that only it runs."""
+    quarantined: Demand = Demand.BLOCK
+    """What the gate makes of a required job whose end the policy sets aside (`quarantine`)."""
+    disagreement: Demand = Demand.ALLOW
+    """What the gate makes of a required job that passed when a person ran it again after it failed on the same head."""
 
     @property
     def execution(self) -> ExecutionRules:

@@ -101,6 +101,20 @@ class FingerprintsEvent(EventData):
     left_out: int = 0
 
 
+class GpuReading(EventData):
+    """One GPU of a `gpu` event."""
+
+    index: int = 0
+    # What processes of others held of its memory; None where that is not known.
+    others_mib: int | None = None
+
+
+class GpuEvent(EventData):
+    """`gpu`: the last one holds the peak of each GPU."""
+
+    peak: list[GpuReading] = []
+
+
 class LeftRunning(EventData):
     """`left_running`: the processes of the run that could not be ended."""
 

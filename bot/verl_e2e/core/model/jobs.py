@@ -20,6 +20,8 @@ from pydantic import (
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs
+from verl_e2e.core.model.nodes import node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.model.validated import Text
@@ -185,6 +187,10 @@ class ChosenTest(Document):
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
 
+# Runs that share a host have user numbers of their own, because the limits of a user are shared.
+MOST_RUNS_ON_A_HOST = 64
+
+
 class Network(StrEnum):
     """The network of code under test: the host's, or none but the loopback device."""
 
@@ -205,7 +211,8 @@ class SiteIsolation(DescribedDocument):
     network: Network = Network.HOST
     """The network that the code sees."""
     user: Annotated[int, Field(ge=1, le=2**31 - 1)] = 64990
-    """The user number of the code where the recorder is root; nothing on the host may belong to it."""
+    """The user number of the code where the recorder is root, of the first of several runs; it and the 63 after it
+    are for nothing else on the host."""
     shm_gib: Annotated[float, Field(gt=0)] = 16.0
     """Size of its /dev/shm, in GiB of memory."""
     tmp_gib: Annotated[float, Field(gt=0)] = 16.0
@@ -263,15 +270,63 @@ class SiteProfile(DescribedDocument):
     """Folders that follow the checkouts on PYTHONPATH there."""
     gpu_memory_gib: Annotated[float, Field(gt=0)] = DEFAULT_GPU_MEMORY_GIB
     """GiB of memory of one GPU; with the model's size it says how many GPUs a job needs."""
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
+    """GPUs of one node of a cluster whose jobs may have several nodes; null: a job has one."""
     isolation: SiteIsolation = Field(default_factory=SiteIsolation)
     """How code under test is kept apart on this host."""
+    needs: SiteNeeds = SiteNeeds()
+    """What a job takes of this host, where the usual values do not fit."""
+
+    def needs_of(self, gpu_count: int) -> Needs:
+        """What a job on so many GPUs takes of each of its hosts."""
+        files_gib = self.isolation.shm_gib + self.isolation.tmp_gib
+        of_one_host = min(gpu_count, self.gpus_per_node or gpu_count)
+        return estimated_needs(of_one_host, self.needs, gpu_memory_gib=self.gpu_memory_gib, files_gib=files_gib)
+
+    @model_serializer(mode="wrap")
+    def _without_usual_needs(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without the newer keys where they are not set, so that digests of jobs stay what earlier versions made."""
+        document: dict[str, object] = whole(self)
+        if self.gpus_per_node is None:
+            document.pop("gpus_per_node", None)
+        if self.needs == SiteNeeds():
+            document.pop("needs", None)
+        return document
 
 
-def common_overrides(site: SiteProfile, *, reward_model: bool) -> tuple[str, ...]:
-    """The Hydra overrides of every job: no reward model unless it is asked for, and the CPUs of its own Ray cluster."""
+# Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
+# hold have the rest. Four runs at 0.15 of one GPU passed side by side (docs/measurements.md).
+_ROLLOUT_PART = 0.6
+_CACHE_PART = 0.2
+_GIB = 1 << 30
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def _part_of_gpu(site: SiteProfile) -> tuple[str, ...]:
+    """The overrides that keep a job to its part of a GPU; none where it has the GPU for itself.
+
+    With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
+    """
+    share = site.needs.gpu_share
+    if share == 1:
+        return ()
+    cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
+    return (
+        f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}",
+        f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}",
+    )
+
+
+def common_overrides(site: SiteProfile, *, reward_model: bool, nodes: int = 1) -> tuple[str, ...]:
+    """The Hydra overrides of every job: no reward model unless it is asked for, and what it may use of its hosts.
+
+    verl may name the CPUs only of a cluster that it starts itself, which has one node.
+    """
     without_reward = () if reward_model else ("reward.reward_model.enable=False",)
+    if nodes > 1:
+        return (*without_reward, f"trainer.nnodes={nodes}")
     own_cluster = () if site.ray_address is not None else (f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}",)
-    return without_reward + own_cluster
+    return without_reward + own_cluster + _part_of_gpu(site)
 
 
 class JobFeature(Document):
@@ -359,6 +414,8 @@ class Job(Document):
     settings: dict[Axis, Value] = Field(default_factory=dict)
     # The host that it runs on.
     site: SiteProfile
+    # What it takes of each of its hosts; None in a job of an earlier version. `required_of_host` has it for every job.
+    needs: Needs | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
@@ -371,7 +428,7 @@ class Job(Document):
     def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Without the newer keys where they are empty: the digest of such a job is what earlier versions made."""
         document: dict[str, object] = whole(self)
-        for key in ("changed", "not_restored", "purposes", "settings"):
+        for key in ("changed", "not_restored", "purposes", "settings", "needs"):
             if not getattr(self, key):
                 document.pop(key, None)
         return document
@@ -382,7 +439,22 @@ class Job(Document):
             raise ValueError("a text in it holds a NUL character, which no path, variable or argument can")
         return self
 
+    @property
+    def required_of_host(self) -> Needs:
+        """What it takes of a host; of a job of an earlier version what a new one would say."""
+        return self.needs or self.site.needs_of(self.gpus_of_node)
+
+    @property
+    def node_count(self) -> int:
+        """Over how many nodes its GPUs are spread, as many on each."""
+        return node_count(self.gpu_count, self.site.gpus_per_node)
+
+    @property
+    def gpus_of_node(self) -> int:
+        """How many GPUs it takes of each node."""
+        return self.gpu_count // self.node_count
+
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: equal jobs, equal digests."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the canonical JSON: equal jobs, equal digests. What it takes of a host follows from the rest."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"needs"}), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -45,6 +45,15 @@ class Deliverable:
     detail: str
 
 
+class Recurrence(StrEnum):
+    """What other runs of the same job show of a failure."""
+
+    # The merge base fails, or is blocked, the same way.
+    PRE_EXISTING = "pre_existing"
+    # A retry on the head passed.
+    NOT_REPRODUCED = "not_reproduced"
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A result with its reason."""
@@ -64,3 +73,7 @@ class Decision:
     undecided: bool = False
     # What identifies the failure in another run of the same job, where `at` does not.
     marks: tuple[str, ...] = ()
+    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; where `at` says it, they may be left out.
+    causes: tuple[str, ...] = ()
+    # What related runs show of the failure, None where they show neither.
+    recurrence: Recurrence | None = None

@@ -65,6 +65,7 @@ class Check(StrEnum):
     HYDRA = "hydra"
     BRIDGE_TESTS = "bridge_tests"
     OTHER_RUNS = "other_runs"
+    NEIGHBOURS = "neighbours"
     ISOLATION = "isolation"
 
 

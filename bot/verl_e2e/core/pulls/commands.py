@@ -14,6 +14,7 @@ from verl_e2e.core.pulls.command_values import (
     Problem,
     Reader,
     full_sha,
+    gpu_minutes,
     image,
     level,
     level_words,
@@ -25,6 +26,7 @@ from verl_e2e.core.pulls.command_values import (
     variant,
     verl_ref,
 )
+from verl_e2e.core.pulls.queue_terms import Priority
 from verl_e2e.core.text.suggest import suggest
 
 PREFIX = "/verl-e2e"
@@ -105,7 +107,8 @@ TABLE = (
     Verb(
         "rerun",
         Capability.RUN,
-        "Run again the jobs of this head that did not pass: all, or only those that failed or were blocked.",
+        "Run again the jobs of this head that did not pass, and those whose verdict was reused; or only those that "
+        "failed or were blocked.",
         f"{PREFIX} rerun failed",
         (Argument("failed|blocked", one_of("failed", "blocked"), optional=True),),
     ),
@@ -141,6 +144,30 @@ TABLE = (
         f"{PREFIX} override 2 {'0123456789abcdef' * 2}01234567 the cluster has no four free GPUs this week",
         (Argument("LEVEL", level), Argument("FULL-SHA", full_sha), Argument("REASON", reason, rest=True)),
     ),
+    Verb(
+        "priority",
+        Capability.QUEUE,
+        "Let the runs of this pull request start before or after those of others, on this head and on later ones.",
+        f"{PREFIX} priority high",
+        (Argument("high|normal|low", one_of(*map(str, Priority))),),
+    ),
+    Verb(
+        "budget",
+        Capability.QUEUE,
+        "Let this pull request use so many GPU minutes from now on, whatever its budgets are. "
+        "The last such command counts, also for later heads.",
+        f"{PREFIX} budget 120 the fix for the release needs all levels",
+        (Argument("GPU-MINUTES", gpu_minutes), Argument("REASON", reason, rest=True)),
+    ),
+    Verb(
+        "pause",
+        Capability.QUEUE,
+        "Start no run in the whole repository until `resume`; what runs goes on. "
+        "Your reason is shown on every card that waits.",
+        f"{PREFIX} pause the file system of the cluster is full",
+        (Argument("REASON", reason, rest=True),),
+    ),
+    Verb("resume", Capability.QUEUE, "End a pause: runs of the whole repository start again.", f"{PREFIX} resume"),
     Verb("help", Capability.ASK, "Show these commands.", f"{PREFIX} help"),
 )
 VERBS: Mapping[str, Verb] = {item.name: item for item in TABLE}

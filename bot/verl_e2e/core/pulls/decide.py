@@ -13,10 +13,14 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
-from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.pulls.job_status import ENDED, JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
+from verl_e2e.core.pulls.queue_standings import with_place, with_queue
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
+from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.run_terms import terms_of
+from verl_e2e.core.pulls.settled import settled_by
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.turn import turn_of
@@ -30,7 +34,7 @@ QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
 CANCEL_AGAIN = timedelta(seconds=60)
 # Run again where someone asks for it.
-_TRIED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.ACCEPTED})
+_TRIED = (ENDED | {JobStatus.ACCEPTED, JobStatus.TOLERATED}) - {JobStatus.CANCELLED}
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
@@ -72,17 +76,20 @@ def decide_actions(target_state: TargetState) -> Actions:
         unexecuted=gap.shortfall,
         acceptance=_acceptance(target_state, gap),
     )
-    return Actions(starting, ending, runs, found, message)
+    return Actions(starting, ending, runs, found, with_place(message, target_state))
 
 
 def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
     held, held_plan = hold(target_state), hold_of_plan(target_state)
-    found = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held_plan)
+    known = (target_state.wanted, runs, target_state.overrides, target_state.head_sha)
+    settle = settled_by(target_state, runs)
+    found = standings(*known, held_plan, settle)
     if held != held_plan:
         # Extras may start where the plan waits to be asked for.
-        of_extras = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
+        of_extras = standings(*known, held, settle)
         found = tuple(one if one.wanted.required else extra for one, extra in zip(found, of_extras, strict=True))
     late = _too_late(target_state)
+    found = with_queue(found, target_state)
     found = with_accepted(found, target_state.policy.gate.execution)
     return tuple(
         # What has not begun in time never begins, so its check must not say that it waits.
@@ -106,8 +113,10 @@ def _acceptance(target_state: TargetState, gap: ExecutionGap) -> str:
 
 
 def _others_live(target_state: TargetState) -> bool:
-    """Whether a run of an earlier head is still live: nothing starts before it has ended."""
-    return any(not item.state.final for item in target_state.earlier)
+    """Whether a run of an earlier head is still live and does no job of this one: nothing starts before it ended."""
+    going_on = {run.key for run in target_state.continued}
+    live = (item for item in target_state.earlier if not item.state.final and not item.waits_for_slot)
+    return any(item.key not in going_on for item in live)
 
 
 def _to_end(target_state: TargetState) -> Iterator[Run]:
@@ -117,7 +126,9 @@ def _to_end(target_state: TargetState) -> Iterator[Run]:
             continue
         if run.state is not RunState.CANCELLING:
             changes = {"reason": end.reason, "may_start_again": end.passing}
-            yield _with(run, target_state, state=RunState.CANCELLING, **changes)
+            # The back end does not know of one that waits in our own queue.
+            state = RunState.CANCELLED if run.waits_for_slot else RunState.CANCELLING
+            yield _with(run, target_state, state=state, **changes)
         elif target_state.now - run.updated >= CANCEL_AGAIN:
             yield _with(run, target_state, reason=run.reason or end.reason)
 
@@ -138,7 +149,8 @@ def _why_end(run: Run, target_state: TargetState) -> _End | None:
     """Why a live run must end, None when it may go on."""
     if run.state is RunState.CANCELLING:
         return _End(run.reason or "it was cancelled", run.may_start_again)
-    if run.head_sha != target_state.head_sha:
+    going_on = any(item.key == run.key for item in target_state.continued)
+    if run.head_sha != target_state.head_sha and not going_on:
         return _End(SUPERSEDED, passing=True)
     if target_state.over:
         # A closed pull request may be opened again; a merge group that was given up does not come back.
@@ -150,13 +162,14 @@ def _why_end(run: Run, target_state: TargetState) -> _End | None:
         return _End(f"cancelled by {cancelled.actor}")
     if isinstance(target_state.trust, NeedsApproval):
         return _End(NOT_TRUSTED, passing=True)
-    waited = target_state.now - run.created
+    # The time in our own queue does not count: no machine could have taken it.
+    waited = target_state.now - run.ordered
     limit = timedelta(seconds=target_state.policy.gate.queue_deadline_s)
-    if run.state in _QUEUED and waited > limit:
+    if run.state in _QUEUED and not run.waits_for_slot and waited > limit:
         return _End(f"no machine took it within {target_state.policy.gate.queue_deadline_s // 60} minutes")
     if _too_late(target_state):
         return _End(_too_late(target_state))
-    unwanted = _why_not_wanted(run, target_state)
+    unwanted = "" if going_on else _why_not_wanted(run, target_state)
     return _End(unwanted, passing=True) if unwanted else None
 
 
@@ -177,15 +190,19 @@ def _to_start(target_state: TargetState) -> Iterator[Run]:
     for standing in found:
         if (
             _held(standing, target_state)
-            or _lives(standing.wanted, (*target_state.here, *target_state.elsewhere))
+            or _lives(standing.wanted, (*target_state.here, *target_state.shared))
             or standing.wanted.job is None
         ):
             continue
         if not turn_of(standing.wanted.requires, states).has_come:
             continue
-        if standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
+        if isinstance(standing.attempt, NextAttempt):
+            if standing.attempt.at <= target_state.now:
+                repeated = {"retry_of": standing.attempt.after.key}
+                yield _run(standing.wanted, target_state, standing.wanted.asked_by).model_copy(update=repeated)
+        elif standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
             yield _run(standing.wanted, target_state, standing.wanted.asked_by)
-        elif standing.run is not None and standing.state in _TRIED:
+        elif standing.run is not None and (standing.state in _TRIED or standing.run.carried_from):
             source = asked_again(standing.run, target_state.here, target_state.entries)
             if source:
                 yield _run(standing.wanted, target_state, source)
@@ -225,6 +242,9 @@ def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
         updated=target_state.now,
         job=wanted.job,
         from_fork=isinstance(target_state.target, Pull) and target_state.target.from_fork,
+        reuse_key=wanted.reuse_key,
+        awaits_slot=True,
+        terms=terms_of(wanted, target_state, source),
     )
 
 
@@ -234,7 +254,11 @@ def _too_late(target_state: TargetState) -> str:
     if not isinstance(target, MergeGroup) or target.since is None:
         return ""
     late = target_state.now - target.since > timedelta(seconds=limit_s)
-    return f"no verdict within {limit_s // 60} minutes of the merge queue's request" if late else ""
+    if not late:
+        return ""
+    pause = target_state.queue.pause
+    paused = f"; dispatch is {pause.in_short}: {pause.reason}" if pause is not None else ""
+    return f"no verdict within {limit_s // 60} minutes of the merge queue's request{paused}"
 
 
 def _obstacle(target_state: TargetState) -> str:

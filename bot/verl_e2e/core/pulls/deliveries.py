@@ -1,4 +1,4 @@
-"""What GitHub delivers, before anyone has read it, and how much of it still waits."""
+"""What GitHub delivers, before anyone has read it, and the targets that are taken from it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,17 +28,3 @@ class ClaimedTarget:
     """How often it was asked for up to then."""
     attempts: int
     """How often looking at it failed since it last succeeded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How much waits: deliveries no one has read yet, targets to look at now, and the age of the oldest, in seconds.
-
-    `deliveries_refused` are those that could not be acted on and will not be tried again.
-    """
-
-    deliveries_waiting: int
-    deliveries_refused: int
-    targets_waiting: int
-    oldest_s: float
-    runs_open: int

@@ -31,7 +31,9 @@ def execution_of_job(standing: Standing) -> ChangeExecution | None:
     if run is None or run.state is not RunState.FINISHED:
         return None
     verdict = read_verdict(run.verdict)
-    if verdict is not None and verdict.execution is not None:
+    # What the policy sets aside shows nothing, so nothing of it counts as executed.
+    aside = standing.quarantine is not None
+    if verdict is not None and verdict.execution is not None and not aside:
         return verdict.execution
     # A verdict that says nothing of the change may come from an earlier version.
     return unknown_execution(job.changed) if job is not None and job.changed else None
@@ -70,8 +72,8 @@ def _weighed(standing: Standing, passed: dict[str, ChangeExecution], rules: Exec
     reason = accepted(own, passed, rules) if own is not None else ""
     if not reason:
         return standing
-    text = f"the run was good and never entered its part of the change; {reason}"
-    return replace(standing, state=JobStatus.ACCEPTED, reason=text)
+    parts = (standing.disagreement, "the run was good and never entered its part of the change", reason)
+    return replace(standing, state=JobStatus.ACCEPTED, reason="; ".join(part for part in parts if part))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,20 @@ class WorkflowRun:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkflowStep:
+    """One step of a job. `conclusion` is GitHub's word, empty until it ended."""
+
+    name: str
+    status: str
+    conclusion: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was started at all: one that was passed over or never reached was not."""
+        return self.status == "in_progress" or (self.status == "completed" and self.conclusion != "skipped")
+
+
+@dataclass(frozen=True, slots=True)
 class WorkflowJob:
     """One job of a workflow run; `runner` is empty until a machine has taken it, `labels` are those it asked for."""
 
@@ -41,6 +55,15 @@ class WorkflowJob:
     started: datetime | None = None
     # When it ended, None before.
     ended: datetime | None = None
+    # Its steps, as far as GitHub lists them.
+    steps: tuple[WorkflowStep, ...] = ()
+
+    def never_reached(self, step: str, but_for: str) -> bool:
+        """Whether it ended without success before a step that GitHub lists, and not in the step `but_for`."""
+        listed = [item for item in self.steps if item.name == step]
+        failed_there = any(item.name == but_for and item.conclusion == "failure" for item in self.steps)
+        over = self.status == "completed" and self.conclusion != "success"
+        return over and bool(listed) and not any(item.begun for item in listed) and not failed_there
 
 
 @dataclass(frozen=True, slots=True)

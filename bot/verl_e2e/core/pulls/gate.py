@@ -4,15 +4,18 @@ It is always reported. Success needs, for every required job, a pass of exactly 
 level that someone took the responsibility for. What is not known is never a success.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.judge.joined_execution import Shortfall
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.quarantine import QuarantinedCause
 from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.retry import Attempt
+from verl_e2e.core.pulls.reuse import origin_text
 from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
@@ -33,6 +36,32 @@ class Standing:
     override: Override | None = None
     # Why nothing starts for the head, where that keeps this job from starting.
     hold: Hold | None = None
+    # The attempt that follows by itself, or why none does; None where the infrastructure did not block it.
+    attempt: Attempt | None = None
+    # The attempts before `run`, oldest first.
+    earlier: tuple[Run, ...] = ()
+    # The entry of the policy that sets its end aside, None where none does.
+    quarantine: QuarantinedCause | None = None
+    # The attempt that failed where the last one passed, None where none did.
+    disagrees_with: Run | None = None
+
+    @property
+    def clause(self) -> str:
+        """Status and reason in one clause; the reason of a quarantine says both."""
+        return self.reason if self.quarantine is not None else f"{self.state}: {self.reason}"
+
+    @property
+    def disagreement(self) -> str:
+        """That the last attempt disagrees with one that failed, as a clause; empty where it does not."""
+        if self.disagrees_with is None or self.run is None:
+            return ""
+        good = "was good" if self.run.never_entered else "passed"
+        return (
+            f"attempt {self.run.attempt} {good} and disagrees with attempt {self.disagrees_with.attempt}, which failed"
+        )
+
+
+Settle = Callable[[Standing], Standing]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +104,12 @@ def standings(
     overrides: Iterable[Override],
     head_sha: str,
     hold: Hold | None = None,
+    settle: Settle | None = None,
 ) -> tuple[Standing, ...]:
     """The status of each job, in the order given, prerequisites first.
 
-    `hold` says why no job is started, None when jobs may start.
+    `hold` says why no job is started, None when jobs may start. `settle` says what policy and earlier attempts make of
+    a job whose status its last run gives; jobs that need it see that.
     """
     taken: dict[Level, tuple[Override, ...]] = {}
     for override in overrides:
@@ -86,7 +117,9 @@ def standings(
             taken[override.level] = (*taken.get(override.level, ()), override)
     found: dict[str, Standing] = {}
     for wanted_job in wanted:
-        found[wanted_job.id] = _standing(wanted_job, runs_of(wanted_job, head_sha, runs), taken, found, hold)
+        of_job = runs_of(wanted_job, head_sha, runs)
+        standing = replace(_standing(wanted_job, of_job, taken, found, hold), earlier=of_job[:-1])
+        found[wanted_job.id] = settle(standing) if settle is not None else standing
     return tuple(found.values())
 
 
@@ -102,9 +135,7 @@ def _standing(
     if last is not None and status_of_run(last) is JobStatus.PASSED:
         return Standing(wanted, JobStatus.PASSED, _passed_reason(last), last)
     if given:
-        people = " and ".join(dict.fromkeys(override.actor for override in given))
-        reason = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
-        return Standing(wanted, JobStatus.OVERRIDDEN, reason, last, given[0])
+        return Standing(wanted, JobStatus.OVERRIDDEN, overridden_reason(given), last, given[0])
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
@@ -112,9 +143,15 @@ def _standing(
     return _not_begun(wanted, before, hold)
 
 
+def overridden_reason(given: tuple[Override, ...]) -> str:
+    """Who took the responsibility for a level, and why; `given` has at least one override."""
+    people = " and ".join(dict.fromkeys(override.actor for override in given))
+    return f"level {int(given[0].level)} is overridden by {people}: {given[0].reason}"
+
+
 def _passed_reason(run: Run) -> str:
     text = run.sentence or "passed"
-    return f"{text}; carried forward from {run.carried_from[:12]}" if run.carried_from else text
+    return f"{text}; {origin_text(run)}" if run.carried_from else text
 
 
 def _status(run: Run) -> JobStatus:
@@ -221,7 +258,7 @@ def _unsatisfied_title(first: Standing) -> str:
     """What keeps the gate closed; a command is in the summary, because a title is plain text and may be cut."""
     if first.hold is not None:
         return _sentence(first.hold.sentence)
-    return _sentence(f"{first.wanted.id} {first.state}: {first.reason}")
+    return _sentence(f"{first.wanted.id} {first.clause}")
 
 
 def _progress(required: tuple[Standing, ...]) -> str:
@@ -234,10 +271,23 @@ def _passed_title(required: tuple[Standing, ...]) -> str:
     taken = [standing for standing in required if standing.override is not None]
     made_up = sum(standing.state is JobStatus.ACCEPTED for standing in required)
     uncovered = [standing for standing in required if standing.state is JobStatus.UNCOVERABLE]
-    if not taken and not made_up and not uncovered:
+    aside = [standing for standing in required if standing.state is JobStatus.TOLERATED]
+    disputed = [standing for standing in required if standing.disagrees_with is not None]
+    named = f", {_disputed(disputed)}" if disputed else ""
+    if not taken and not made_up and not uncovered and not aside and not disputed:
         return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
     people = ", ".join(dict.fromkeys(standing.override.actor for standing in taken if standing.override is not None))
-    passed = f"{len(required) - len(taken) - made_up - len(uncovered)} of {len(required)} required jobs passed"
+    count = len(required) - len(taken) - made_up - len(uncovered) - len(aside)
+    passed = f"{count} of {len(required)} required jobs passed{named}"
+    left_aside = f", {len(aside)} {aside[0].reason}" if aside else ""
     left = f", {len(uncovered)} not covered: {uncovered[0].reason}" if uncovered else ""
     accepted = f", {made_up} accepted that never entered the change" if made_up else ""
-    return f"{passed}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}{left}"
+    return f"{passed}{left_aside}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}{left}"
+
+
+def _disputed(disputed: list[Standing]) -> str:
+    """Which passes disagree with an attempt that failed, the first in full."""
+    first = disputed[0]
+    assert first.disagrees_with is not None
+    more = f" (and {len(disputed) - 1} more)" if len(disputed) > 1 else ""
+    return f"{first.wanted.id} disagrees with attempt {first.disagrees_with.attempt}, which failed{more}"

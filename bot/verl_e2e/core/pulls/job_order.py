@@ -20,6 +20,11 @@ MAX_INPUT_CHARS = 65_535
 # More than any job; an order that unpacks to more is none of ours.
 _MAX_JOB_BYTES = 4 * 1024 * 1024
 
+# Seconds for checkouts, the image, preflight and the upload, in addition to the time limit of the job.
+_AROUND_S = 3600
+# The run itself, the run on the merge base and one repetition.
+_RUNS = 3
+
 # Next to a job's file on the machine that runs it: what the run must return.
 NONCE_FILE = "order-nonce"
 
@@ -67,6 +72,11 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
     core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
     places = {"bridge": moved(job.bridge, BRIDGE_FOLDER), "verl": moved(job.verl, VERL_FOLDER), "megatron_lm": core}
     return job.model_copy(update=places)
+
+
+def minutes_of(job: Job) -> int:
+    """The minutes that a back end gives an order, with its follow-up runs and all that is done around them."""
+    return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
 
 
 def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:

@@ -39,6 +39,10 @@ class JobStatus(StrEnum):
     ACCEPTED = "accepted", "☑️", "Accepted", CheckStatus.COMPLETED, Conclusion.SUCCESS
     # No host can run it, and the policy lets the gate open without it.
     UNCOVERABLE = "not covered", "🚧", "Not covered", CheckStatus.COMPLETED, Conclusion.SUCCESS
+    # The policy sets its end aside until a day, and the gate stays closed all the same.
+    QUARANTINED = "quarantined", "🧪", "Quarantined", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    # The same, and the policy lets the gate open: its own check stays what it is.
+    TOLERATED = "tolerated", "🩹", "Tolerated", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
     RUNNING = "running", "🔄", "Running", CheckStatus.IN_PROGRESS
     WAITING = "waiting", "⏳", "Waiting", CheckStatus.QUEUED
     SKIPPED = "skipped", "⏭️", "Skipped", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
@@ -49,9 +53,17 @@ class JobStatus(StrEnum):
 
 
 # Ended without a pass: what can be run again.
-ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.CANCELLED})
+ENDED = frozenset(
+    {
+        *(JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.CANCELLED),
+        JobStatus.QUARANTINED,
+    }
+)
 SATISFIED = frozenset(
-    {JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.ACCEPTED, JobStatus.UNCOVERABLE, JobStatus.NOT_REQUIRED}
+    {
+        *(JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.ACCEPTED, JobStatus.UNCOVERABLE, JobStatus.TOLERATED),
+        JobStatus.NOT_REQUIRED,
+    }
 )
 # The run itself was good, so what needs the job may start.
 RAN_WELL = SATISFIED | {JobStatus.UNEXECUTED}

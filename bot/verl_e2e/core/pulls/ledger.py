@@ -13,10 +13,13 @@ from pydantic import AwareDatetime, Field
 
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
+from verl_e2e.core.model.causes import Cause
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Job, Sha
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.pulls.queue_terms import QueueTerms
 
 
 class RecordedCommand(Document):
@@ -146,6 +149,14 @@ class Run(Document):
     url: str = ""
     # The head that the verdict was taken from, empty for its own.
     carried_from: str = ""
+    # The pull request of that head, None for its own and for a merge group.
+    origin_number: int | None = None
+    # When that verdict was made, None for its own.
+    origin_at: AwareDatetime | None = None
+    # What its verdict depends on as a digest, empty where that is not known; see `verl_e2e.core.pulls.reuse_key`.
+    reuse_key: str = ""
+    # The sources of Bridge of which it executed something, packed; empty where no whole record tells.
+    executed_files: str = ""
     # The source of the entry that requested it, empty for the plan's first attempt.
     asked_by: str = ""
     # The commit that a failure is compared with, empty where there is none.
@@ -168,6 +179,38 @@ class Run(Document):
     may_start_again: bool = False
     # What the back end itself knows of the run, once it has ended.
     took: BackendTimes | None = None
+    # What kept it from a pass, as identifiers of `verl_e2e.core.model.causes`; empty where that is not known.
+    causes: tuple[Cause, ...] = ()
+    # Whether the change may have caused what blocked it.
+    undecided: bool = False
+    # What related runs showed of its failure, None where they showed neither.
+    recurrence: Recurrence | None = None
+    # Where its failure lies, None for a Pass and where that is not known.
+    stage: Stage | None = None
+    # What identifies its failure, of 16 hexadecimal digits; empty where nothing does.
+    fingerprint: Annotated[str, Field(pattern=r"^(?:[0-9a-f]{16})?$")] = ""
+    # The key of the run that this one repeats because the infrastructure broke it, empty for every other run.
+    retry_of: str = ""
+    # Whether it waits in our own queue and the back end does not know of it; see `waits_for_slot`.
+    awaits_slot: bool = False
+    # When the queue let it start, None before that and in old entries.
+    admitted: AwareDatetime | None = None
+    # What the queue orders it by.
+    terms: QueueTerms = QueueTerms()
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether it waits in our own queue, so that nothing has to be ended and no machine is late."""
+        return self.awaits_slot and self.state is RunState.QUEUED
+
+    @property
+    def ordered(self) -> datetime:
+        """Since when a machine may be late: when the queue let it start, else when it was created."""
+        return self.admitted or self.created
+
+    def let_start(self, now: datetime) -> "Run":
+        """The run once the queue lets it start."""
+        return self.model_copy(update={"awaits_slot": False, "admitted": now, "updated": now})
 
 
 class Posted(Document):

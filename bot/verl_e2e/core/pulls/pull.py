@@ -51,6 +51,8 @@ class Pull:
     changed_files: int = 0
     # Its title.
     title: str = ""
+    # The default branch of its repository, empty where it is not known.
+    default_branch: str = ""
 
     @property
     def from_fork(self) -> bool:

@@ -86,9 +86,12 @@ def asked_again(last: Run, runs: Iterable[Run], entries: Iterable[Entry]) -> str
 def _means(asked: RecordedCommand, last: Run) -> bool:
     failed = last.state is RunState.FINISHED and last.result is Result.FAIL
     passed = last.state is RunState.FINISHED and last.result is Result.PASS
-    if passed or not last.state.final:
+    reused = bool(last.carried_from)
+    if (passed and not reused) or not last.state.final:
         return False
     match (asked.verb, *asked.arguments):
+        case ("rerun", "failed" | "blocked") if reused:
+            return False
         case ("run",):
             return last.state is RunState.CANCELLED
         case ("rerun",):

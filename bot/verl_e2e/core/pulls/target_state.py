@@ -7,9 +7,11 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.check_runs import OpenCheck
+from verl_e2e.core.pulls.continued_runs import continued
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Counted, Uncounted, counted
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
+from verl_e2e.core.pulls.queue_view import QueueView
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
@@ -63,6 +65,8 @@ class TargetState:
     other_pull: OtherPull | None = None
     # Overrides of this head whose givers may not give them, or not any more.
     refused: tuple[Uncounted, ...] = ()
+    # What it sees of our queue.
+    queue: QueueView = field(default_factory=QueueView)
 
     @property
     def repository(self) -> str:
@@ -110,11 +114,17 @@ class TargetState:
 
     @property
     def shared(self) -> tuple[Run, ...]:
-        """Runs elsewhere that speak for this target too: one that lives, and a pass.
+        """Runs elsewhere that speak for this target too: one that lives, and a pass; and runs that go on for it.
 
         Any other end may rest on the base of the pull request that it was made for.
         """
-        return tuple(run for run in self.elsewhere if not run.state.final or run.result is Result.PASS)
+        elsewhere = (run for run in self.elsewhere if not run.state.final or run.result is Result.PASS)
+        return (*elsewhere, *self.continued)
+
+    @property
+    def continued(self) -> tuple[Run, ...]:
+        """Live runs of earlier heads that do a job of this one, each as a run of this head."""
+        return tuple(continued(self.earlier, self.head_sha, self.wanted, self.here))
 
     @property
     def earlier(self) -> tuple[Run, ...]:

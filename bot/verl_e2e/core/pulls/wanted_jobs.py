@@ -28,6 +28,8 @@ class WantedJob:
     required: bool = True
     # The source of the entry that requested it, empty for a job of the plan.
     asked_by: str = ""
+    # What a verdict on it depends on as a digest, empty where that is not known.
+    reuse_key: str = ""
     # What it is expected to cost.
     gpu_minutes: int = 0
     # Where `gpu_minutes` comes from.

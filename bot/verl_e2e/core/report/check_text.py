@@ -15,6 +15,10 @@ from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.reuse import origin_text
+from verl_e2e.core.pulls.time_left import minutes_left
+from verl_e2e.core.report.attempts_text import attempt_rows, used_minutes
 from verl_e2e.core.report.execution_report import TITLE, execution_line
 from verl_e2e.core.report.verdict_parts import (
     command_rows,
@@ -31,6 +35,7 @@ from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 MAX_TITLE = 255
 NOT_BEGUN = "waiting: the job has not started"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
+_IN_QUEUE = frozenset({JobStatus.WAITING, JobStatus.HELD})
 _SHOWN_LINES = 6
 _CUT = "_Cut to fit; the card and the run folder have the rest._"
 
@@ -66,12 +71,14 @@ def waits(standing: Standing) -> bool:
     """Whether the job has not started: it waits for another job, or for a machine."""
     run = standing.run
     ordered = standing.state is JobStatus.RUNNING and run is not None and run.state in _ORDERED
-    return ordered or (standing.state is JobStatus.WAITING and (run is None or run.state.final))
+    in_queue = run is not None and run.waits_for_slot and standing.state in _IN_QUEUE
+    return ordered or in_queue or (standing.state is JobStatus.WAITING and (run is None or run.state.final))
 
 
 def _status_line(standing: Standing) -> str:
     # Gate and card say what it waits for; here it would be one more write for each job.
-    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.reason}"
+    quiet = waits(standing) and standing.attempt is None
+    return NOT_BEGUN if quiet else standing.clause
 
 
 def _with_options(standing: Standing, text: str) -> str:
@@ -93,9 +100,11 @@ def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
         rows.extend(f"Made {sentence(row, 600)}." for row in purpose_rows(wanted.job.purposes))
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
+    rows.extend(f"{verdict_sentence(row, 600)}" for row in attempt_rows(standing))
     if standing.override is not None:
         rows.append(f"⚠️ {sentence(standing.reason, 600)}")
-    text = _status_line(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
+    judged = verdict is not None and not isinstance(standing.attempt, NextAttempt)
+    text = f"{verdict.result}: {verdict.sentence}" if verdict is not None and judged else _status_line(standing)
     return Block(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
@@ -103,11 +112,12 @@ def _how_it_ran(standing: Standing) -> str:
     run = standing.run
     assert run is not None
     parts = [f"Attempt {run.attempt}"]
-    if run.gpu_minutes or standing.wanted.gpu_minutes:
+    used = used_minutes(standing)
+    if used or standing.wanted.gpu_minutes:
         planned = f"about {standing.wanted.gpu_minutes} planned ({standing.wanted.cost_basis})"
-        parts.append(f"{run.gpu_minutes:.1f} GPU minutes used, {planned}")
+        parts.append(f"{used:.1f} GPU minutes used, {planned}")
     if run.carried_from:
-        parts.append(f"carried forward from `{markdown(run.carried_from[:12])}`")
+        parts.append(markdown(origin_text(run)))
     return f"{', '.join(parts)}.{links(run.url)}"
 
 
@@ -143,13 +153,17 @@ def _job_details(verdict: Verdict) -> Iterator[Block]:
         yield folded_text("Command", command, 14_000)
 
 
-def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
-    """The check of the gate: the required jobs with their status, and how to make it green."""
+def gate_text(found: Iterable[Standing], message: Gate, notices: tuple[str, ...] = ()) -> CheckText:
+    """The check of the gate: the required jobs with their status, and how to make it green.
+
+    `notices` are sentences about the queue.
+    """
     rows = tuple(found)
     required = tuple(row for row in rows if row.wanted.required)
     extras = tuple(row for row in rows if not row.wanted.required)
     blocks = (
         *_count_of(required, message),
+        *(Block("", (sentence(notice, 600),), "", 1_000) for notice in notices),
         *_executed(required, message),
         *_jobs("| required job | status | reason |", required),
         *_to_green(required, message),
@@ -167,8 +181,9 @@ def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
 def _count_of(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
     """How many required jobs are satisfied; "no job is required" only where a plan says so."""
     if required:
-        done = sum(standing.state in SATISFIED for standing in required)
-        yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
+        done, left = sum(standing.state in SATISFIED for standing in required), minutes_left(required)
+        time = f" About {left} minutes to an answer where no job waits for a machine." if left else ""
+        yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**{time}",), "", 300)
     elif message.is_open:
         yield Block("", ("**No job is required.**",), "", 200)
     else:
@@ -225,6 +240,11 @@ def _step(standing: Standing) -> str:
     match standing.state:
         case JobStatus.FAILED:
             return f"{name}: push a fix; if the change did not cause it, comment `{PREFIX} rerun failed` or {override}."
+        case JobStatus.BLOCKED if standing.disagrees_with is not None:
+            return f"{name}: find out why its attempts disagree, then push a fix, or comment {override}."
+        case JobStatus.QUARANTINED | JobStatus.TOLERATED if standing.quarantine is not None:
+            link = markdown(standing.quarantine.link, 300)
+            return f"{name}: its cause is worked on at {link}; push a fix, comment `{PREFIX} rerun` or {override}."
         case JobStatus.BLOCKED if standing.run is None:
             return f"{name}: fix what is missing ({verdict_sentence(standing.reason, 300)}), or comment {override}."
         case JobStatus.BLOCKED:

@@ -23,6 +23,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
+from verl_e2e.core.report.queue_text import queue_notices
 
 
 def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, ...]:
@@ -47,7 +48,7 @@ def _own(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
 
 
 def _gate_check(target_state: TargetState, found: tuple[Standing, ...], message: Gate) -> CheckRun:
-    words = gate_text(found, message)
+    words = gate_text(found, message, tuple(queue_notices(target_state, message.status)))
     return CheckRun(
         name=target_state.policy.gate.name,
         head_sha=target_state.head_sha,
@@ -65,7 +66,8 @@ def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     actions = []
     if any(standing.state in ENDED and standing.run is not None for standing in found):
         actions.append(("Rerun failed", "Run again what did not pass", RERUN))
-    if any(standing.state is JobStatus.RUNNING for standing in found):
+    waiting = any(standing.run is not None and standing.run.waits_for_slot for standing in found)
+    if waiting or any(standing.state is JobStatus.RUNNING for standing in found):
         actions.append(("Cancel", "Cancel all runs of this head", CANCEL))
     wanted = {standing.wanted.level for standing in found}
     following = next((level for level in Level if level not in wanted), None)
@@ -88,13 +90,14 @@ def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterato
             and check_name(target_state.policy.gate.name, standing.wanted.id) not in opened
         ):
             continue
-        status = CheckStatus.QUEUED if waits(standing) else standing.state.check
+        waiting = waits(standing)
+        status = CheckStatus.QUEUED if waiting else standing.state.check
         run, words = standing.run, job_text(standing)
         yield CheckRun(
             name=check_name(target_state.policy.gate.name, standing.wanted.id),
             head_sha=target_state.head_sha,
             status=status,
-            conclusion=standing.state.conclusion or "",
+            conclusion="" if waiting else standing.state.conclusion or "",
             title=words.title,
             summary=words.summary,
             text=words.text,

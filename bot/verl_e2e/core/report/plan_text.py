@@ -49,6 +49,9 @@ def _head(plan: Plan) -> str:
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
     cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
     lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    if plan.minutes_to_answer:
+        minutes = _count(plan.minutes_to_answer, "minute")
+        lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
     if plan.blocked_jobs:
         message = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(

@@ -15,6 +15,7 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Uncounted
+from verl_e2e.core.pulls.reuse import origin_text
 from verl_e2e.core.report.execution_report import TITLE, execution_line, execution_rows
 from verl_e2e.core.report.reasons_text import reason_blocks
 from verl_e2e.core.report.verdict_parts import (
@@ -52,7 +53,7 @@ class JobRow:
     attempt: int = 1
     # GPU minutes that it was estimated to take.
     planned: float = 0.0
-    # GPU minutes that it took.
+    # GPU minutes that all its attempts took together.
     used: float = 0.0
     # Where its log and artifacts are.
     url: str = ""
@@ -62,6 +63,8 @@ class JobRow:
     options: str = ""
     # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
     requested: str = ""
+    # A sentence for each attempt, the first one first; empty for a job with a single one.
+    attempts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +104,15 @@ class PullCard:
     problem: str = ""
     # What the required jobs executed of the change.
     executed: JoinedExecution = field(default_factory=JoinedExecution)
+    # Minutes until the required jobs have an answer, if none waits for a machine; 0 when they have it.
+    minutes_left: int = 0
 
 
 def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
     """The row of a run; its status follows from its state and result unless given."""
     detail = run.sentence or run.reason
     if run.carried_from:
-        detail = f"carried forward from {run.carried_from[:12]}: {detail}"
+        detail = f"{origin_text(run)}: {detail}"
     return JobRow(
         job_id=run.job_id,
         status=status or status_of_run(run),
@@ -151,7 +156,8 @@ def _cost(card: PullCard) -> str:
     used = sum(row.used for row in card.jobs)
     if not planned and not used:
         return ""
-    return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned"
+    left = f", about {card.minutes_left} minutes to an answer where no job waits" if card.minutes_left else ""
+    return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}"
 
 
 def _overridden(override: Override) -> str:
@@ -196,12 +202,14 @@ def _folds(card: PullCard) -> Iterable[Block]:
     yield from _of_jobs(card)
     requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    attempts = tuple(f"{row.job_id}, {attempt}" for row in card.jobs for attempt in row.attempts)
+    yield from _bullets("Attempts", attempts, 1_200)
     functions = execution_rows(card.executed)
     if functions:
         yield folded_text(
             f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 2_500
         )
-    yield from _bullets("Limitations", _limitations(card), 6_000)
+    yield from _bullets("Limitations", _limitations(card), 5_000)
     yield from _bullets("Follow-ups", _followups(card), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:

@@ -9,7 +9,10 @@ from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.time_left import minutes_left
+from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, used_minutes
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
+from verl_e2e.core.report.queue_text import queue_notices
 
 _SHOWN_HISTORY = 10
 _WORST = (
@@ -38,6 +41,7 @@ def card_of(target_state: TargetState, steps: Actions) -> PullCard:
         reproduce=_reproduce(target_state),
         problem="" if steps.gate.says_obstacle else target_state.problem,
         executed=joined_execution(steps.standings),
+        minutes_left=minutes_left(steps.standings),
     )
 
 
@@ -50,8 +54,16 @@ def _row(standing: Standing) -> JobRow:
         made = JobRow(wanted.id, standing.state, wanted.required, standing.reason, planned=planned)
         return replace(made, options=wanted.options, requested=requested)
     made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
-    message = made.detail and standing.override is None and standing.hold is None
-    return made if message and standing.state is not JobStatus.ACCEPTED else replace(made, detail=standing.reason)
+    made = replace(made, used=used_minutes(standing), attempts=attempt_rows(standing))
+    detail = made.detail if _says_it_itself(standing) and made.detail else standing.reason
+    before = attempts_line(standing)
+    return replace(made, detail=f"{detail}; {before}" if before else detail)
+
+
+def _says_it_itself(standing: Standing) -> bool:
+    """Whether the words of the last run say all about the job's status."""
+    others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
+    return standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING) and all(other is None for other in others)
 
 
 def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
@@ -63,7 +75,11 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     obstacle = (steps.gate.action,) if steps.gate.action else ()
     left = (standing for standing in steps.standings if standing.state is JobStatus.UNCOVERABLE)
     uncovered = tuple(f"Not covered by {standing.wanted.id}: {standing.reason}." for standing in left)
-    return (*obstacle, *actions, *uncovered, *incomplete, *target_state.broken[:5])
+    aside = tuple(f"{item.wanted.id} is {item.reason}." for item in steps.standings if item.quarantine is not None)
+    disputed = tuple(f"{item.wanted.id}: {item.reason}." for item in steps.standings if item.disagrees_with is not None)
+    of_queue = queue_notices(target_state, steps.gate.status)
+    first = (*obstacle, *aside, *disputed, *actions)
+    return (*first, *of_queue, *uncovered, *incomplete, *target_state.broken[:5])
 
 
 def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:

@@ -1,0 +1,79 @@
+"""What a job takes of a host, so that a back end gives it no less and several jobs fit side by side."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from verl_e2e.core.model.document import DescribedDocument
+
+# One run on one GPU kept 1 to 3 cores busy (docs/measurements.md); a job asks for this many for each GPU.
+CORES_PER_GPU = 4
+# Host memory of the processes of a run for each GPU, without its /tmp and /dev/shm: an estimate on the high side.
+PROCESS_MEMORY_GIB = 32.0
+
+
+class SiteNeeds(DescribedDocument):
+    """What jobs take of a site's hosts, where the usual values do not fit."""
+
+    gpu_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The part of each of its GPUs that a job gets: at 0.25 up to four jobs share a GPU."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """GiB of host memory of a job; null: by the number of its GPUs."""
+    cores: Annotated[int, Field(ge=1)] | None = None
+    """Processor cores of a job; null: by the number of its GPUs."""
+
+
+class Needs(DescribedDocument):
+    """What one job takes of a host, of each where it has several."""
+
+    gpu_count: Annotated[int, Field(ge=1)]
+    """How many GPUs."""
+    gpu_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The part of each of them, 1 for whole GPUs."""
+    gpu_memory_gib: Annotated[float, Field(gt=0)]
+    """GiB of memory of each GPU that are the job's own."""
+    memory_gib: Annotated[float, Field(gt=0)]
+    """GiB of host memory, with what its /tmp and /dev/shm may hold."""
+    cores: Annotated[int, Field(ge=1)]
+    """Processor cores."""
+
+    @property
+    def gpus(self) -> float:
+        """GPUs times share: what the job takes of the GPUs of a host."""
+        return self.gpu_count * self.gpu_share
+
+
+def estimated_needs(gpu_count: int, site: SiteNeeds, *, gpu_memory_gib: float, files_gib: float) -> Needs:
+    """What a job on so many GPUs takes, by the site's values and the usual ones.
+
+    `gpu_memory_gib` is the memory of one GPU, `files_gib` what the job's /tmp and /dev/shm may hold.
+    """
+    return Needs(
+        gpu_count=gpu_count,
+        gpu_share=site.gpu_share,
+        gpu_memory_gib=gpu_memory_gib * site.gpu_share,
+        memory_gib=site.memory_gib or PROCESS_MEMORY_GIB * gpu_count + files_gib,
+        cores=site.cores or CORES_PER_GPU * gpu_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How many runs a host takes at the same time."""
+
+    # Equal parts of the host; a run takes one or more.
+    slots: int = 1
+    # The GPUs of the host; 0: as many as slots.
+    gpu_count: int = 0
+
+    def slots_of(self, needs: Needs | None) -> int:
+        """How many slots a job takes, by its part of the GPUs; all of them where that is not known."""
+        if needs is None:
+            return self.slots
+        part = needs.gpus / (self.gpu_count or self.slots)
+        return min(self.slots, max(1, math.ceil(part * self.slots - 1e-9)))
+
+
+ONE_RUN = Capacity()

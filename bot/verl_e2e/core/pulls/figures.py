@@ -1,0 +1,201 @@
+"""What operators watch: how much waits, what a run came to and cost, how long its phases took, GitHub's budget.
+
+Every name that becomes a label of a metric is a member of an enumeration or of a list here: what a repository or a run
+wrote never is.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from verl_e2e.core.model.costs import expected_cost
+from verl_e2e.core.model.events import BEGIN, RUN_PHASE, TESTS_PHASE, PhaseEvent, read_data
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import Event
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
+
+# Phases as the runner records them; any other name counts as `other`.
+RUN_PHASES = ("repositories", "preflight", "prepare", "byte_code", "imports", TESTS_PHASE, RUN_PHASE, "collect")
+OTHER = "other"
+# GitHub's words for what it limits; any other counts as `other`.
+API_RESOURCES = frozenset({"core", "graphql", "search", "code_search", "integration_manifest"})
+# Longer than any job may take: a week.
+_LONGEST_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits in one queue or state."""
+
+    count: int = 0
+    """How many."""
+    oldest_s: float = 0.0
+    """How long the oldest has waited, in seconds; 0 when nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFigures:
+    """What the database says: the same for every process that shares it."""
+
+    deliveries: Waiting = Waiting()
+    """Deliveries that are due to be processed."""
+    targets: Waiting = Waiting()
+    """Pull requests and merge groups that are due to be reconciled."""
+    messages: Waiting = Waiting()
+    """Reactions and replies that are due to be written."""
+    deliveries_refused: int = 0
+    """Deliveries that could not be processed and will not be tried again."""
+    runs: Mapping[RunState, Waiting] = field(default_factory=dict)
+    """Open runs by state, aged by when they were ordered."""
+    processes: int = 0
+    """The processes that share the database."""
+
+    @property
+    def runs_open(self) -> int:
+        """How many runs are not over."""
+        return sum(waiting.count for waiting in self.runs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ApiBudget:
+    """What GitHub still grants one installation for one resource, as its last answer said."""
+
+    resource: str
+    """One of `API_RESOURCES`, or `other`."""
+    limit: int
+    """Requests in one window."""
+    remaining: int
+    """Requests left in the window."""
+    used: int
+    """Requests sent in the window."""
+    resets_s: float
+    """When the window ends, in seconds since 1970."""
+
+
+class RunEnd(StrEnum):
+    """How a run ended: its verdict, or the state in which it ended without one."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    BLOCKED = "blocked"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class CauseClass(StrEnum):
+    """What kept a run from a pass, in one word; the faults are those of `verl_e2e.core.pulls.retry_classes`."""
+
+    # Nothing did.
+    NONE = "none"
+    # The change, or the code that it is made to.
+    CHANGE = "change"
+    # The infrastructure, in a way that passes.
+    PASSING = "passing"
+    # The infrastructure, in a way that someone has to fix.
+    LASTING = "lasting"
+    # verl-e2e itself.
+    OURS = "ours"
+    # Nothing shows what.
+    UNKNOWN = "unknown"
+    # The run was good, and never entered the changed code.
+    NOT_ENTERED = "not_entered"
+    # It was ended on purpose.
+    CANCELLED = "cancelled"
+
+
+class RunKind(StrEnum):
+    """Why a run was ordered."""
+
+    PLAN = "plan"
+    REQUEST = "request"
+    RETRY = "retry"
+
+
+_ENDS = {Result.PASS: RunEnd.PASS, Result.FAIL: RunEnd.FAIL, Result.BLOCKED: RunEnd.BLOCKED}
+_WITHOUT_VERDICT = {
+    RunState.CANCELLED: RunEnd.CANCELLED,
+    RunState.LOST: RunEnd.LOST,
+    RunState.REFUSED: RunEnd.REFUSED,
+}
+_CAUSES = {
+    RetryClass.PASSING: CauseClass.PASSING,
+    RetryClass.LASTING: CauseClass.LASTING,
+    RetryClass.OURS: CauseClass.OURS,
+    RetryClass.UNKNOWN: CauseClass.UNKNOWN,
+    RetryClass.CHANGE: CauseClass.CHANGE,
+}
+
+
+def run_end(run: Run) -> RunEnd:
+    """How an ended run ended."""
+    return _ENDS[run.result] if run.result is not None else _WITHOUT_VERDICT.get(run.state, RunEnd.BLOCKED)
+
+
+def cause_class(run: Run) -> CauseClass:
+    """What kept an ended run from a pass."""
+    if run.result is Result.PASS:
+        return CauseClass.NONE
+    if run.result is Result.FAIL:
+        return CauseClass.CHANGE
+    if run.never_entered:
+        return CauseClass.NOT_ENTERED
+    if run.state is RunState.CANCELLED:
+        return CauseClass.CANCELLED
+    return _CAUSES[class_of(run.causes, undecided=run.undecided)]
+
+
+def run_kind(run: Run) -> RunKind:
+    """Why a run was ordered: by the plan, because someone asked for it, or because the infrastructure broke another."""
+    if run.retry_of:
+        return RunKind.RETRY
+    return RunKind.REQUEST if run.asked_by else RunKind.PLAN
+
+
+def run_level(run: Run) -> str:
+    """The number of the level of a run."""
+    first = run.job_id[:1]
+    return first if first in {str(int(level)) for level in Level} else OTHER
+
+
+def planned_gpu_minutes(run: Run) -> float:
+    """The GPU minutes that the table of costs expects of a run; 0 for a verdict that was taken from another run."""
+    level = run_level(run)
+    if run.job is None or run.carried_from or level == OTHER:
+        return 0.0
+    return float(expected_cost(run.job_id).run_gpu_minutes(run.job.gpu_count))
+
+
+def waited_s(run: Run) -> float | None:
+    """How long a run waited for a machine; None where the back end does not say when it started."""
+    if run.took is None or run.took.started is None:
+        return None
+    return max(0.0, (run.took.started - run.created).total_seconds())
+
+
+def phase_seconds(events: Iterable[Event]) -> tuple[tuple[str, float], ...]:
+    """How long each phase of a run took by its own events; a phase ends where the next one begins.
+
+    The events are the run's own: a time that is not a number or runs backwards counts as none.
+    """
+    found: dict[str, float] = {}
+    name, began_s, last_s = "", 0.0, 0.0
+    for event in events:
+        # False for what is not a number, too.
+        if not last_s <= event.t_s <= _LONGEST_S:
+            continue
+        data = read_data(event, PhaseEvent) if event.kind == "phase" else None
+        if data is not None and data.state == BEGIN:
+            _add(found, name, event.t_s - began_s)
+            name, began_s = data.name if data.name in RUN_PHASES else OTHER, event.t_s
+        last_s = event.t_s
+    if name:
+        _add(found, name, last_s - began_s)
+    return tuple(found.items())
+
+
+def _add(found: dict[str, float], name: str, seconds: float) -> None:
+    if name:
+        found[name] = round(found.get(name, 0.0) + seconds, 3)

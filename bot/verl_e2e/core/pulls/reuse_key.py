@@ -1,0 +1,53 @@
+"""What a verdict depends on, as one digest: two jobs with one key run the same code in the same way.
+
+Left out is what says why a job was planned and not what it does: the commit, whose files have a digest of their own,
+the changed functions, the purposes, and why a Bridge test was chosen. A verdict is judged again where these differ.
+"""
+
+import hashlib
+import json
+
+from verl_e2e.core.model.changed_code import NO_CODE
+from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
+from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.pulls.job_order import portable
+
+# Raise it whenever the same key could stand for something else.
+_KEY_VERSION = 1
+_ANY_COMMIT = "0" * 40
+
+
+def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_before: bool = False) -> str:
+    """SHA-256 of everything that a verdict on the job depends on; empty where that is not known.
+
+    `program` names the version that runs and judges. `tested_before` says that another job must pass the same Bridge
+    tests on the same head before this one counts: what these read is then left out of this key.
+    """
+    files = reached.digest_for(tests=bool(job.bridge_tests) and not tested_before)
+    if not files:
+        return ""
+    document = _without_change(job).model_dump(mode="json")
+    text = json.dumps([_KEY_VERSION, program, files, document], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def same_but_commit(job: Job, other: Job) -> bool:
+    """Whether two jobs differ in the commit of Bridge alone: they are for the same change as well."""
+    return _at_any_commit(portable(job)) == _at_any_commit(portable(other))
+
+
+def is_image_pinned(job: Job) -> bool:
+    """Whether the image of a job is named by its digest: what it holds is then known."""
+    return "@sha256:" in job.site.image
+
+
+def _at_any_commit(job: Job) -> Job:
+    return job.model_copy(update={"bridge": job.bridge.model_copy(update={"commit": _ANY_COMMIT})})
+
+
+def _without_change(job: Job) -> Job:
+    tests = tuple(
+        ChosenTest(test=chosen.test, why=WhyChosen.POLICY, reason="", gpu_count=chosen.gpu_count)
+        for chosen in job.chosen_tests
+    )
+    return _at_any_commit(portable(job)).model_copy(update={"changed": NO_CODE, "purposes": (), "chosen_tests": tests})

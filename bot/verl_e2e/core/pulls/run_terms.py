@@ -1,0 +1,98 @@
+"""The terms on which a run waits in our queue, from the commands of maintainers and the budgets of the policy."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from verl_e2e.core.plan.policy import Budget
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run
+from verl_e2e.core.pulls.pull import MergeGroup
+from verl_e2e.core.pulls.queue_place import Own
+from verl_e2e.core.pulls.queue_terms import Limits, Priority, QueueTerms
+from verl_e2e.core.pulls.requests import Entry
+from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+
+PRIORITY, BUDGET = "priority", "budget"
+# These count for every head of a pull request, not only for the one on which they were given.
+LASTING = frozenset({PRIORITY, BUDGET})
+
+
+def terms_of(wanted: WantedJob, target_state: TargetState, source: str) -> QueueTerms:
+    """The terms of a run of a job; `source` is the entry that asked for it, empty for the plan."""
+    return QueueTerms(
+        person=_person(wanted, target_state, source),
+        priority=_priority(target_state.entries),
+        planned_minutes=wanted.gpu_minutes,
+        since=_since(wanted, target_state),
+        limits=_limits(target_state),
+    )
+
+
+def with_new_terms(target_state: TargetState) -> Iterator[Run]:
+    """The waiting runs of the head of which the terms changed, as they are then."""
+    wanted = {item.id: item for item in target_state.wanted}
+    for run in target_state.here:
+        if run.waits_for_slot and run.job_id in wanted:
+            # What it is given for the time before its creation stays: that only grows older.
+            before = {"since": run.terms.since}
+            terms = terms_of(wanted[run.job_id], target_state, run.asked_by).model_copy(update=before)
+            if terms != run.terms:
+                yield run.model_copy(update={"terms": terms, "updated": target_state.now})
+
+
+def own_runs(target_state: TargetState) -> Own:
+    """What a target waits for: its runs that are not over, and its required jobs that follow them."""
+    live = [run for run in target_state.here if not run.state.final]
+    planned = (item for item in target_state.wanted if item.required and item.job is not None)
+    known = (*target_state.shared, *target_state.runs)
+    return Own(
+        waiting=frozenset(run.key for run in live if run.waits_for_slot),
+        required=frozenset(run.key for run in live if run.required),
+        later=tuple(item.id for item in planned if not runs_of(item, target_state.head_sha, known)),
+    )
+
+
+def _person(wanted: WantedJob, target_state: TargetState, source: str) -> str:
+    """Whose GPU time a run is: an extra one is that of the person who asked for it."""
+    if isinstance(target_state.target, MergeGroup):
+        return ""
+    asked = (entry.actor for entry in target_state.entries if not wanted.required and entry.source == source)
+    return next(asked, target_state.target.author)
+
+
+def _since(wanted: WantedJob, target_state: TargetState) -> datetime | None:
+    """Since when this job waits, if a push took its run out of the queue: so a push loses no place.
+
+    Only the time in the queue counts: while a pull request was closed or a draft it waited for no slot.
+    """
+    before = [run for run in target_state.earlier if run.job_id == wanted.id]
+    last = max(before, key=lambda run: run.created, default=None)
+    if last is None or not last.awaits_slot:
+        return None
+    since, left = last.terms.since or last.created, last.updated if last.state.final else target_state.now
+    return target_state.now - (left - since)
+
+
+def _last(entries: Iterable[Entry], verb: str) -> RecordedCommand | None:
+    found = [entry for entry in entries if isinstance(entry, RecordedCommand) and entry.verb == verb]
+    return found[-1] if found else None
+
+
+def _priority(entries: Iterable[Entry]) -> Priority:
+    given = _last(entries, PRIORITY)
+    return Priority(given.arguments[0]) if given is not None else Priority.NORMAL
+
+
+def _limits(target_state: TargetState) -> Limits | None:
+    budget: Budget = target_state.policy.budget
+    exempt = isinstance(target_state.target, MergeGroup) and not budget.merge_queue
+    if exempt or not budget.is_limited:
+        return None
+    granted = _last(target_state.entries, BUDGET)
+    return Limits(
+        pull_request=budget.pull_request,
+        person=budget.person,
+        repository=budget.repository,
+        granted=int(granted.arguments[0]) if granted is not None else 0,
+        granted_at=granted.at if granted is not None else None,
+    )

@@ -1,0 +1,42 @@
+from tests.core.builders import make_job
+from verl_e2e.core.model.jobs import Job, SiteProfile, common_overrides
+from verl_e2e.core.model.needs import Capacity, SiteNeeds
+
+
+def test_a_job_of_an_earlier_version_says_what_a_new_one_would() -> None:
+    old = make_job()
+    assert old.needs is None
+    new = old.model_copy(update={"needs": old.site.needs_of(old.gpu_count)})
+    assert old.required_of_host == new.required_of_host
+    assert old.digest() == new.digest()
+    assert Job.model_validate_json(new.model_dump_json()) == new
+    assert "needs" not in old.model_dump(mode="json")
+
+
+def test_a_site_gives_a_part_of_each_gpu() -> None:
+    site = SiteProfile(name="shared", gpu_memory_gib=100, needs=SiteNeeds(gpu_share=0.25))
+    needs = site.needs_of(2)
+    assert (needs.gpus, needs.gpu_memory_gib) == (0.5, 25)
+    assert needs.memory_gib > needs.gpu_count * 32
+    assert needs.cores == 8
+    overrides = common_overrides(site, reward_model=True)
+    assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.15" in overrides
+    assert overrides[-1].endswith(f"kv_cache_memory_bytes={5 * 1024**3}")
+
+
+def test_the_values_of_a_site_win_and_are_in_the_digest_only_where_they_are_not_the_usual_ones() -> None:
+    usual, own = SiteProfile(name="a"), SiteProfile(name="a", needs=SiteNeeds(memory_gib=64, cores=12))
+    assert (own.needs_of(8).memory_gib, own.needs_of(8).cores) == (64, 12)
+    assert [SiteProfile(name="a", gpus_per_node=4).needs_of(count).gpu_count for count in (2, 8)] == [2, 4]
+    assert "needs" not in usual.model_dump()
+    assert SiteProfile.model_validate_json(own.model_dump_json()) == own
+    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False))
+
+
+def test_a_job_takes_slots_by_its_part_of_the_gpus() -> None:
+    whole, quarter = SiteProfile(name="a"), SiteProfile(name="b", needs=SiteNeeds(gpu_share=0.25))
+    assert [Capacity(8).slots_of(whole.needs_of(count)) for count in (1, 2, 8, 16)] == [1, 2, 8, 8]
+    one_gpu = Capacity(4, gpu_count=1)
+    assert (one_gpu.slots_of(quarter.needs_of(1)), one_gpu.slots_of(whole.needs_of(1))) == (1, 4)
+    assert Capacity(4, gpu_count=8).slots_of(whole.needs_of(3)) == 2
+    assert Capacity(4).slots_of(None) == 4

@@ -1,0 +1,85 @@
+"""The attempts of a job: none is left out, each has its result and its cause in words."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.decide import decide_actions
+from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.retry_classes import CLASSES
+from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, cause_words, used_minutes
+from verl_e2e.core.report.check_text import job_text
+from verl_e2e.core.report.pull_card import render
+from verl_e2e.core.report.pull_card_content import card_of
+
+AGO = NOW - timedelta(minutes=5)
+LOST = run(
+    SMOKE, RunState.LOST, causes=("engine:node_failed",), updated=AGO, gpu_minutes=3.2, reason="Slurm says NODE_FAIL"
+)
+AGAIN = run(SMOKE, attempt=2, retry_of=LOST.key, gpu_minutes=6.0, sentence="it passed")
+TEXTS = ("attempt 1: Blocked, node failed", "attempt 2: Pass, run again by itself")
+
+
+def smoke(*runs: Run) -> Standing:
+    return decide_actions(target_state(*runs)).standings[0]
+
+
+def shown(state: TargetState) -> str:
+    return render(card_of(state, decide_actions(state)))
+
+
+def test_every_attempt_has_a_row_with_result_cause_and_cost() -> None:
+    standing = smoke(LOST, AGAIN)
+    assert attempt_rows(standing) == (
+        "attempt 1: Blocked, node failed (3.2 GPU minutes): Slurm says NODE_FAIL",
+        "attempt 2: Pass, run again by itself (6.0 GPU minutes): it passed",
+    )
+    assert attempts_line(standing) == TEXTS[0]
+    assert used_minutes(standing) == 9.2
+
+
+def test_a_job_with_one_attempt_has_no_rows_unless_something_is_to_be_said_of_the_next() -> None:
+    assert attempt_rows(smoke(run(SMOKE))) == attempt_rows(smoke()) == ()
+    assert attempt_rows(smoke(LOST.model_copy(update={"updated": NOW, "reason": ""}))) == (
+        "attempt 1: Blocked, node failed (3.2 GPU minutes)",
+    )
+
+
+def test_card_and_check_show_all_attempts_and_their_minutes_together() -> None:
+    state = target_state(LOST, AGAIN)
+    card, check = shown(state), job_text(smoke(LOST, AGAIN)).summary
+    for text in TEXTS:
+        assert text in card
+        assert text in check
+    assert "GPU minutes: 9.2 used" in card
+    assert "9.2 GPU minutes used" in check
+
+
+def test_while_the_next_one_waits_card_and_check_say_when_it_begins() -> None:
+    fresh = LOST.model_copy(update={"updated": NOW})
+    card, check = shown(target_state(fresh)), job_text(smoke(fresh))
+    for text in (card, check.summary, check.title):
+        assert "attempt 2 begins at 2026-01-01 00:01 UTC" in text
+
+
+def test_why_no_further_attempt_follows_is_on_card_and_check() -> None:
+    full = run(SMOKE, result=Result.BLOCKED, causes=("log:disk-full",), sentence="the disk is full")
+    words = "not run again by itself: a lasting fault of the infrastructure"
+    assert words in shown(target_state(full))
+    assert words in job_text(smoke(full)).title
+
+
+def test_a_rerun_of_a_person_shows_the_failure_before_it() -> None:
+    failed = run(SMOKE, result=Result.FAIL, causes=("log:train-step",))
+    passed = run(SMOKE, attempt=2, asked_by="comment:101:1", sentence="it passed")
+    state = replace(target_state(failed, passed), entries=(asked("rerun", minute=1),))
+    assert "attempt 1: Fail, the training step failed" in shown(state)
+
+
+def test_every_cause_has_words_and_an_unknown_one_is_shown_as_it_is() -> None:
+    for cause in CLASSES:
+        assert cause_words(cause) != cause or cause in ("end:exited",)
+    assert cause_words("log:of-tomorrow") == "log:of-tomorrow"
