@@ -20,11 +20,13 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.copying import Caps
-from verl_e2e.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
+from verl_e2e.adapters.dispatch.local_backend import LocalBackend
+from verl_e2e.adapters.dispatch.order_folder import ORDER_VARIABLE
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.needs import Capacity, SiteNeeds
 from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
@@ -220,6 +222,29 @@ def test_one_run_at_a_time_in_the_order_of_their_asking(slow: Job, backend: Loca
     until(lambda: state(backend, first) is RunState.CANCELLED)
     until(lambda: state(backend, second) is RunState.RUNNING)
     assert state(backend, third) is RunState.SUBMITTED
+
+
+def test_a_host_with_slots_runs_jobs_side_by_side_and_lets_a_large_one_have_its_turn(
+    slow: Job, root: Path, clock: HandClock, tmp_path: Path
+) -> None:
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
+    sleeper.chmod(0o755)
+    site = slow.site.model_copy(update={"needs": SiteNeeds(gpu_share=0.25)})
+    quarter = slow.model_copy(update={"site": site})
+    jobs = (quarter, quarter, quarter, slow, quarter)
+    runs = [order(job, attempt=number, after_s=number) for number, job in enumerate(jobs, 1)]
+    backend = make_backend(root, clock, command=(str(sleeper),), capacity=Capacity(slots=4, gpu_count=1))
+    for run in runs:
+        backend.submit(run)
+    running, waiting = RunState.RUNNING, RunState.SUBMITTED
+    assert [state(backend, run) for run in runs] == [running] * 3 + [waiting] * 2
+    for run in runs[:3]:
+        backend.cancel(run)
+    until(lambda: state(backend, runs[3]) is running)
+    assert state(backend, runs[4]) is waiting, "the whole GPU is taken"
+    backend.cancel(runs[3])
+    until(lambda: state(backend, runs[4]) is running)
 
 
 def test_an_order_cancelled_while_it_waits_never_begins(slow: Job, backend: LocalBackend, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import os
 import shutil
-import stat
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
+from verl_e2e.adapters.dispatch.untrusted_files import open_regular
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.ports import BackendError
 
@@ -35,22 +36,22 @@ class _Budget:
     """What may still be copied; BackendError when a limit is exceeded."""
 
     def __init__(self, caps: Caps) -> None:
-        self._caps = caps
+        self.caps = caps
         self._bytes = caps.total_bytes
         self._files = caps.files
 
     def spend_file(self, name: str) -> None:
         self._files -= 1
         if self._files < 0:
-            raise _over(f"more than {self._caps.files:,} files")
-        if len(name) > self._caps.name_chars or name.count("/") >= self._caps.depth:
+            raise _over(f"more than {self.caps.files:,} files")
+        if len(name) > self.caps.name_chars or name.count("/") >= self.caps.depth:
             raise _over(f"a path longer or deeper than allowed: {name[:60]!r}")
 
     def copy(self, source: BinaryIO, target: BinaryIO) -> None:
         while block := source.read(_CHUNK):
             self._bytes -= len(block)
             if self._bytes < 0:
-                raise _over(f"more than {self._caps.total_bytes:,} bytes")
+                raise _over(f"more than {self.caps.total_bytes:,} bytes")
             target.write(block)
 
 
@@ -61,8 +62,10 @@ def _over(what: str) -> BackendError:
     )
 
 
-def copy_folder(source: Path, into: Path, caps: Caps = CAPS) -> bool:
+def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | None = None) -> bool:
     """Copy the regular files below `source` to the new folder `into`; false when there are none.
+
+    `within` is the descriptor of the folder that a relative `source` lies in.
 
     Links, pipes and devices are not copied: nothing outside the folder is read. `into` appears whole or not at all;
     an existing one is kept. BackendError when a limit is exceeded.
@@ -71,24 +74,26 @@ def copy_folder(source: Path, into: Path, caps: Caps = CAPS) -> bool:
         return True
     budget = _Budget(caps)
     with _Arriving(into) as arriving:
-        for path in sorted(_regular_files(source)):
-            name = path.relative_to(source).as_posix()
-            budget.spend_file(name)
-            _copy_file(path, arriving.folder / name, budget)
+        for name, descriptor in _regular_files(source, budget, within):
+            target = arriving.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(descriptor, "rb") as read, target.open("xb") as written:
+                budget.copy(read, written)
         return arriving.keep()
 
 
-def _regular_files(folder: Path) -> Iterable[Path]:
-    for root, _, names in os.walk(folder, followlinks=False):
-        yield from (Path(root, name) for name in names if stat.S_ISREG(Path(root, name).lstat().st_mode))
-
-
-def _copy_file(source: Path, target: Path, budget: _Budget) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # The file may have become a link or a pipe since it was listed.
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as read, target.open("xb") as written:
-        budget.copy(read, written)
+def _regular_files(source: Path, budget: _Budget, within: int | None) -> Iterator[tuple[str, int]]:
+    """The name and an open descriptor of each file; `fwalk` opens every folder by itself, so that none is a link."""
+    for root, folders, names, descriptor in os.fwalk(source, follow_symlinks=False, dir_fd=within):
+        folder = Path(root).relative_to(source)
+        if len(folder.parts) > budget.caps.depth:
+            raise _over(f"a path longer or deeper than allowed: {folder.as_posix()[:60]!r}")
+        folders.sort()
+        for name in sorted(names):
+            if S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                budget.spend_file((folder / name).as_posix())
+                # It may have become a link or a pipe since it was listed.
+                yield (folder / name).as_posix(), open_regular(descriptor, name)
 
 
 class _Arriving:

@@ -1,0 +1,234 @@
+"""The folder of an order, on a disk that this process and the runner share.
+
+`root/<run key>` holds `job.json` (the order), `order-nonce`, `run` (the run folder), `runner.log` (what the runner
+printed) and `cancel` (someone asked for its end). Anyone who looks reads these files, so a service that was killed and
+started again knows as much as before. Where no host keeps code under test apart, that code can write here too: no link
+is followed, which would lead to a file of the service's own host.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from verl_e2e.adapters.dispatch.copying import Caps, copy_folder
+from verl_e2e.adapters.dispatch.untrusted_files import open_folder, open_regular, read_tail, write_file
+from verl_e2e.core.model.causes import EngineEnd
+from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
+from verl_e2e.core.pulls.job_order import NONCE_FILE
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.text.secret_names import is_secret
+from verl_e2e.ports import BackendError, Progress
+
+ORDER_VARIABLE = "VERL_E2E_ORDER"
+KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
+RECORDER_KEY = "recorder.key"
+# The public half of the key by which a recorder signs run folders, below the back end's root.
+PUBLIC_KEYS = f"{RECORDER_KEY}.pub"
+RUN_FOLDER = "run"
+# A note: someone asked for the end of the run.
+CANCELLED = "cancel"
+RUNNER_LOG = "runner.log"
+_TAIL_BYTES = 64 * 1024
+# A job must not see the settings of the service.
+_OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "ACTIONS_")
+
+OpenLog = Callable[[Path], Iterator[bytes]]
+
+
+def follow_ups(run: Run) -> tuple[str, ...]:
+    """The options of `run` for follow-up runs: those of the level, and the merge base when it is known."""
+    return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
+
+
+def safe_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a job may see of the service's environment: no secrets, and none of the service's own settings."""
+    return {name: value for name, value in environ.items() if not name.startswith(_OURS) and not is_secret(name, value)}
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFolder:
+    """The folder of one order."""
+
+    path: Path
+    """`root/<run key>`."""
+
+    @classmethod
+    def of(cls, root: Path, key: str) -> "OrderFolder":
+        """The folder of a run's key below the root; BackendError for what is not a run key."""
+        if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
+            raise BackendError(f"{key[:70]!r} is not a run key", final=True)
+        return cls(root / key)
+
+    @property
+    def job_file(self) -> Path:
+        """The job, written last: with it the order is whole."""
+        return self.path / "job.json"
+
+    @property
+    def run_folder(self) -> Path:
+        """What the runner makes."""
+        return self.path / RUN_FOLDER
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order is whole."""
+        return self.job_file.exists()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether someone asked for the end of the run."""
+        return self.has(CANCELLED)
+
+    def has(self, name: str) -> bool:
+        """Whether a file or folder lies in it."""
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> str:
+        """The start of a small file, `NAME` or `FOLDER/NAME`; empty where there is none."""
+        with suppress(OSError), self._open(name) as descriptor:
+            return os.read(descriptor, _TAIL_BYTES).decode(errors="replace")
+        return ""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, whole or not at all."""
+        with self._folder() as folder:
+            write_file(folder, name, text, once=False)
+
+    def write_once(self, name: str, text: str) -> bool:
+        """Write a file, whole or not at all; false where there is one, or a folder of that name."""
+        with self._folder() as folder:
+            return write_file(folder, name, text, once=True)
+
+    def write_order(self, run: Run, arguments: tuple[str, ...]) -> None:
+        """Write the order once; BackendError, final, for a run without a job."""
+        if run.job is None:
+            raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.ordered:
+            return
+        order = {"job_id": run.job_id, "arguments": [*arguments], "at": run.created.timestamp()}
+        self.write("order.json", json.dumps(order))
+        if run.nonce:
+            self.write(NONCE_FILE, run.nonce)
+        self.write(self.job_file.name, _job_text(run))
+
+    def digest_of_order(self, run: Run) -> str:
+        """SHA-256 of `job.json` as this order writes it."""
+        return hashlib.sha256(_job_text(run).encode()).hexdigest()
+
+    def ask_for_end(self, now: datetime) -> None:
+        """Note when someone first asked for the end of the run."""
+        if not self.cancelled:
+            self.write(CANCELLED, str(now.timestamp()))
+
+    def asked_for_s(self, now: datetime) -> float:
+        """Seconds since someone asked for the end, 0 where that cannot be read."""
+        with suppress(ValueError):
+            return now.timestamp() - float(self.read(CANCELLED))
+        return 0.0
+
+    def log(self, open_log: OpenLog) -> Iterator[bytes]:
+        """The log of the run so far, else the output of the runner before the log exists."""
+        text = False
+        for name in (f"{RUN_FOLDER}/{LOG_FILE}", RUNNER_LOG):
+            if text:
+                return
+            with suppress(OSError), self._open(name) as descriptor:
+                for block in open_log(Path(f"/dev/fd/{descriptor}")):
+                    text = True
+                    yield block
+
+    def copy_run(self, into: Path, caps: Caps) -> bool:
+        """Copy the run folder; false when there is none. BackendError when a limit is exceeded or the disk fails."""
+        if self.path.is_symlink() or not self.run_folder.is_dir():
+            return False
+        with disk_errors(), self._folder() as folder:
+            return copy_folder(Path(RUN_FOLDER), into, caps, within=folder)
+
+    def has_end(self) -> bool:
+        """Whether the runner wrote how the run ended."""
+        return any(event.kind == "ended" for event in self._last_events())
+
+    def where(self) -> str:
+        """How far the run is, by its last events."""
+        for event in self._last_events():
+            if event.kind == "stage" and (entered := read_data(event, StageEvent)):
+                return f"stage {entered.stage[:60]}"
+            if event.kind == "step" and (trained := read_data(event, StepEvent)):
+                return f"step {trained.step}"
+            if event.kind == "phase" and (phase := read_data(event, PhaseEvent)):
+                return f"phase {phase.name[:60]}"
+        return "it has just begun"
+
+    def why_lost(self) -> str:
+        """Why a run ended without its own word on how."""
+        text = self._tail(RUNNER_LOG).decode(errors="replace").strip().splitlines()
+        last = f"; its last words: {text[-1][:200]}" if text else ""
+        if self.run_folder.is_dir():
+            what = f"the runner was killed and could not say how the run ended{last}"
+            return f"{what}; free memory on the host, then rerun"
+        return f"the runner left no folder{last}; fix that on the host, then rerun"
+
+    def lost_end(self) -> EngineEnd:
+        """What a run came to that ended without its own word: one that left no folder never began."""
+        return EngineEnd.RUNNER_ENDED if self.run_folder.is_dir() else EngineEnd.NOT_STARTED
+
+    def gone(self, run: Run) -> Progress:
+        """What is known of a run whose order is no longer there."""
+        what = f"its folder below {self.path.parent} is gone: nothing is known of the run; run the job again"
+        state = RunState.CANCELLED if run.state is RunState.CANCELLING else RunState.LOST
+        return Progress(state, what, end=EngineEnd.FORGOTTEN)
+
+    def cancelled_end(self) -> Progress:
+        """How a run ended that someone cancelled."""
+        if self.run_folder.is_dir():
+            return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
+        return Progress(RunState.CANCELLED, "it was cancelled before it began")
+
+    def _last_events(self) -> list[Event]:
+        """The events at the end of the run folder, newest first; a line that is cut is left out."""
+        events = []
+        for line in reversed(self._tail(EVENTS_FILE, RUN_FOLDER).splitlines()):
+            with suppress(ValidationError):
+                events.append(Event.model_validate_json(line))
+        return events
+
+    def _tail(self, name: str, *folders: str) -> bytes:
+        with suppress(OSError), self._folder(*folders) as folder:
+            return read_tail(folder, name, _TAIL_BYTES)
+        return b""
+
+    def _folder(self, *names: str) -> AbstractContextManager[int]:
+        return open_folder(self.path.parent, self.path.name, *names)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[int]:
+        *folders, file = name.split("/")
+        with self._folder(*folders) as folder:
+            descriptor = open_regular(folder, file)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _job_text(run: Run) -> str:
+    return f"{run.job.model_dump_json(indent=2)}\n" if run.job else ""
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn an error of the disk into a BackendError that a person can fix."""
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise BackendError(f"{place}{error.strerror}; free space there, or make it writable") from error

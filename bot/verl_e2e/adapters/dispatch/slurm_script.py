@@ -1,0 +1,137 @@
+"""The batch script of a run and the options that it is submitted with, made from values alone."""
+
+import re
+import shlex
+
+from verl_e2e.adapters.dispatch.order_folder import (
+    CANCELLED,
+    KEY_VARIABLE,
+    ORDER_VARIABLE,
+    RECORDER_KEY,
+    RUNNER_LOG,
+    OrderFolder,
+)
+from verl_e2e.adapters.dispatch.slurm_container import container_words, enroot_words
+from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
+from verl_e2e.core.model.jobs import Isolation, Job
+from verl_e2e.core.pulls.job_order import minutes_of
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.ray_nodes import end_script, node_script
+from verl_e2e.ports import BackendError
+
+# A note in an order: cancelled for waiting too long.
+OVERDUE = "overdue"
+
+# Runs in one step, in the container where there is one, once on each node. It alone ends the runner: a signal of Slurm
+# would reach the programs under test as well, and the runner ends those itself.
+_STEP = """\
+if [ -n "$1" ]; then . "$1" || exit 78; fi
+folder=$2
+shift 2
+{nodes}"$@" &
+runner=$!
+while kill -0 "$runner" 2>/dev/null; do
+    if [ -e "$folder/stop" ]; then kill -TERM "$runner" 2>/dev/null; break; fi
+    sleep 1
+done
+wait "$runner"
+code=$?
+{end}exit "$code"
+"""
+
+# Slurm keeps the text of the script, so no one who can write the folder changes what is checked here.
+_SCRIPT = """\
+#!/bin/bash
+cd {folder} || exit 71
+if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
+    : > requeued
+    echo "Slurm started this job again, and a run is never continued" >&2
+    exit 75
+fi
+if [ -e {cancelled} ] || [ -e {overdue} ]; then
+    echo "the run was ended before it began" >&2
+    exit 76
+fi
+if ! mkdir claim; then
+    echo "another job of Slurm has this order" >&2
+    exit 76
+fi
+echo "$SLURM_JOB_ID" > claim/job
+if ! echo {digest} | sha256sum --check --status; then
+    echo "job.json is not the job that was ordered" >&2
+    exit 77
+fi
+trap ': > stop' TERM
+export {order}={key} {key_variable}={recorder_key}
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
+{srun} &
+child=$!
+while :; do
+    wait "$child"
+    code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+exit "$code"
+"""
+
+
+def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, settings: SlurmSettings) -> str:
+    """The script that Slurm runs on the first node of the job."""
+    root = folder.path.parent
+    called = [*settings.command, "run", "--job", str(folder.job_file), "--out", str(folder.run_folder)]
+    called += ["--work", str(root / "work"), *arguments]
+    job = ordered_job(run)
+    srun = ["srun", f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--kill-on-bad-exit=1"]
+    srun += [*container_words(job, settings), *enroot_words(job, settings)]
+    srun += ["bash", "-c", _step(job), "step", settings.setup, str(folder.path), *called]
+    return _SCRIPT.format(
+        folder=shlex.quote(str(folder.path)),
+        digest=shlex.quote(f"{folder.digest_of_order(run)}  {folder.job_file.name}"),
+        cancelled=CANCELLED,
+        overdue=OVERDUE,
+        order=ORDER_VARIABLE,
+        key=run.key,
+        key_variable=KEY_VARIABLE,
+        recorder_key=shlex.quote(str(root / RECORDER_KEY)),
+        srun=shlex.join(srun),
+    )
+
+
+def _step(job: Job) -> str:
+    """What each node of the job runs."""
+    if job.node_count == 1:
+        return _STEP.format(nodes="", end="")
+    return _STEP.format(nodes=node_script(job), end=end_script())
+
+
+def ordered_job(run: Run) -> Job:
+    """The job of a run; BackendError, final, where there is none, or one that cannot run on several nodes."""
+    if run.job is None:
+        raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
+    job = run.job
+    if job.node_count > 1 and job.isolation is Isolation.REQUIRED:
+        what = f"{job.id} needs {job.node_count} nodes, and code under test can be isolated on one node only"
+        fix = "set `isolation: preferred` in the policy, which does not hold for a fork's code"
+        raise BackendError(f"{what}; {fix}", final=True)
+    return job
+
+
+def gpus_words(option: str, of_node: int, nodes: int = 1) -> list[str]:
+    """The option that asks for GPUs: `--gpus` counts those of all nodes, the others those of one."""
+    count = of_node * nodes if option.startswith("--gpus=") else of_node
+    return [re.sub(r"(?<=[=:])N$", str(count), option)]
+
+
+def sbatch_words(run: Run, folder: OrderFolder, settings: SlurmSettings) -> list[str]:
+    """The command that submits the script on its standard input; the run's key is the job's name."""
+    job = ordered_job(run)
+    # The warning must come after the start and before the end.
+    minutes = minutes_of(job) + settings.warn_s // 60
+    return [
+        *("sbatch", "--parsable", f"--job-name={run.key}", f"--comment={run.key}"),
+        *("--no-requeue", "--open-mode=append", f"--output={folder.path / RUNNER_LOG}", f"--chdir={folder.path}"),
+        *(f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--ntasks-per-node=1"),
+        *gpus_words(settings.gpus, job.gpus_of_node, job.node_count),
+        *(f"--time={minutes}", f"--signal=B:TERM@{settings.warn_s}"),
+        *settings.options,
+    ]
