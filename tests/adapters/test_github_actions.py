@@ -15,9 +15,17 @@ from tests.core.builders import make_job
 from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.workflow_runs import FakeWorkflows
-from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, artifact_name, order_inputs
+from verl_e2e.adapters.github.actions import (
+    CHECKOUT_STEP,
+    RUN_STEP,
+    DispatchSettings,
+    GitHubActionsBackend,
+    artifact_name,
+    order_inputs,
+)
+from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
-from verl_e2e.core.pulls.forge import WorkflowJob
+from verl_e2e.core.pulls.forge import WorkflowJob, WorkflowStep
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
@@ -208,6 +216,49 @@ def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
     rows = (WorkflowJob(10, name, *of_job, "a-host"), WorkflowJob(11, "report", status, conclusion, "another"))
     monkeypatch.setattr(forge, "jobs", lambda *_: rows)
     assert backend.poll(run).state is state
+
+
+RAN, NOT_REACHED = ("completed", "failure"), ("completed", "skipped")
+
+
+@pytest.mark.parametrize(
+    ("steps", "end"),
+    [
+        # An image that could not be fetched, a machine that was lost before the job began.
+        ({"Initialize containers": RAN, CHECKOUT_STEP: NOT_REACHED, RUN_STEP: NOT_REACHED}, EngineEnd.NODE_NOT_READY),
+        ({"Check verl-e2e out": ("in_progress", ""), CHECKOUT_STEP: ("queued", ""), RUN_STEP: ("queued", "")},
+         EngineEnd.NODE_NOT_READY),
+        # A change may name a submodule that cannot be checked out, and its code may end the machine.
+        ({CHECKOUT_STEP: RAN, RUN_STEP: NOT_REACHED}, None),
+        ({CHECKOUT_STEP: ("completed", "success"), RUN_STEP: RAN}, None),
+        ({CHECKOUT_STEP: ("completed", "success"), RUN_STEP: ("in_progress", "")}, None),
+        # Nothing is known of a workflow with other steps.
+        ({"Start": RAN}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_a_run_that_ended_before_its_job_began_says_so(
+    clock: HandClock,
+    forge: FakeWorkflows,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: dict[str, tuple[str, str]],
+    end: EngineEnd | None,
+) -> None:
+    backend = GitHubActionsBackend(forge, SETTINGS, clock)
+    run = submitted(backend, job_id="0-lora-ddp")
+    forge.becomes(1, "completed", "failure")
+    rows = tuple(WorkflowStep(name, *state) for name, state in steps.items())
+    job = WorkflowJob(10, "run / 0-lora-ddp", "completed", "failure", "a-host", steps=rows)
+    monkeypatch.setattr(forge, "jobs", lambda *_: (job,))
+    assert (backend.poll(run).state, backend.poll(run).end) == (RunState.FINISHED, end)
+    monkeypatch.setattr(forge, "jobs", lambda *_: (replace(job, conclusion="success"),))
+    assert backend.poll(run).end is None
+
+
+def test_the_workflow_has_the_steps_that_say_how_far_a_run_came() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/verl-e2e.yml").read_text())
+    names = [step.get("name") for step in workflow["jobs"]["run"]["steps"]]
+    assert names.index(CHECKOUT_STEP) < names.index(RUN_STEP)
 
 
 def test_what_followed_a_job_that_never_was_says_nothing_of_it(

@@ -13,22 +13,20 @@ from pathlib import Path
 from verl_e2e.adapters.github.refusals import Doing, refusals
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
-from verl_e2e.core.pulls.job_order import OrderError, check_inputs, pack
+from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import BackendError, Clock, ForgeError, Progress
 
 WORKFLOW = "verl-e2e.yml"
 # The job that checks, uploads and attests the run folder; it runs none of the code under test.
 ATTEST = "attest"
+# The step that runs the code under test, and the one before it that takes what the change names (submodules).
+RUN_STEP, CHECKOUT_STEP = "Run the job", "Check the exact commit out"
 _LOG_BYTES = 64 * 1024 * 1024
-# Time for checkouts, the image, preflight and the upload, in addition to the time limit of the job.
-_AROUND_S = 3600
-# The run itself, the run on the merge base and one repetition.
-_RUNS = 3
 _TITLES: Mapping[str, str] = {
     "startup_failure": "the workflow could not start",
     "stale": "GitHub marked the run as stale",
@@ -233,9 +231,15 @@ class GitHubActionsBackend:
             return found
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
-    def _took(self, run: Run, found: WorkflowRun) -> BackendTimes:
-        """GitHub's times and conclusion of the requested job; a success needs all our jobs and the whole run."""
+    def _finished(self, run: Run, found: WorkflowRun) -> Progress:
+        """The end of a run, and whether it came before anything of the change was executed."""
         rows = self._workflows.jobs(run.repository, found.id)
+        early = any(job.never_reached(RUN_STEP, CHECKOUT_STEP) for job in _of_order(rows, run))
+        end = EngineEnd.NODE_NOT_READY if early else None
+        return Progress(RunState.FINISHED, "", found.url, self._took(run, found, rows), end)
+
+    def _took(self, run: Run, found: WorkflowRun, rows: tuple[WorkflowJob, ...]) -> BackendTimes:
+        """GitHub's times and conclusion of the requested job; a success needs all our jobs and the whole run."""
         own = _of_order(rows, run) or rows
         handed = [job for job in _named(rows, ATTEST) if job.conclusion != "skipped"]
         ends = [job.conclusion for job in (*own, *handed)]
@@ -254,19 +258,19 @@ class GitHubActionsBackend:
         if run.state is RunState.CANCELLING:
             return Progress(RunState.CANCELLED, "GitHub no longer has this run")
         what = f"GitHub no longer has the run of {self._settings.workflow} for it"
-        return Progress(RunState.LOST, f"{what}; run the job again")
+        return Progress(RunState.LOST, f"{what}; run the job again", end=EngineEnd.FORGOTTEN)
 
     def _ended(self, run: Run, found: WorkflowRun) -> Progress:
         if found.conclusion != "cancelled":
             title = _TITLES.get(found.conclusion)
             if title is None:
-                return Progress(RunState.FINISHED, "", found.url, self._took(run, found))
+                return self._finished(run, found)
             fix = "look at its page, fix the workflow with `verl-e2e doctor`, and run the job again"
-            return Progress(RunState.LOST, f"{title}; {fix}", found.url)
+            return Progress(RunState.LOST, f"{title}; {fix}", found.url, end=EngineEnd.NOT_STARTED)
         if run.state is RunState.CANCELLING and found.id not in self._given_up:
             return Progress(RunState.CANCELLED, "it was cancelled", found.url)
         if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
-            return Progress(RunState.LOST, self._no_runner(run), found.url)
+            return Progress(RunState.LOST, self._no_runner(run), found.url, end=EngineEnd.NO_MACHINE)
         return Progress(RunState.CANCELLED, "someone cancelled it on GitHub", found.url)
 
     def _going(self, run: Run, found: WorkflowRun) -> Progress:
@@ -294,7 +298,7 @@ class GitHubActionsBackend:
             self._workflows.cancel(run.repository, found.id, force=True)
 
     def _overdue(self, run: Run, found: WorkflowRun) -> bool:
-        since = found.created or run.created
+        since = found.created or run.ordered
         return self._clock.now() - since >= timedelta(seconds=run.queue_deadline_s)
 
     def _taken(self, run: Run, found: WorkflowRun) -> bool:
@@ -356,7 +360,7 @@ def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
         "head_sha": run.head_sha,
         "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, _pool(run, settings))) + "]",
         "image": image,
-        "timeout_minutes": str(_minutes(job)),
+        "timeout_minutes": str(minutes_of(job)),
         "tool_repository": settings.tool_repository,
         "tool_sha": settings.tool_sha,
     }
@@ -365,10 +369,6 @@ def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
     except OrderError as error:
         raise BackendError(str(error), final=True) from None
     return inputs
-
-
-def _minutes(job: Job) -> int:
-    return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
 
 
 def _words(labels: tuple[str, ...]) -> str:

@@ -25,6 +25,7 @@ class Repo(Answer):
     """A repository."""
 
     full_name: str
+    default_branch: str = ""
 
 
 class User(Answer):
@@ -179,6 +180,14 @@ class WorkflowRunsAnswer(Answer):
     workflow_runs: tuple[WorkflowRunAnswer, ...] = ()
 
 
+class WorkflowStepAnswer(Answer):
+    """A step of a job of a workflow run."""
+
+    name: str
+    status: str
+    conclusion: str | None = None
+
+
 class WorkflowJobAnswer(Answer):
     """A job of a workflow run."""
 
@@ -191,6 +200,7 @@ class WorkflowJobAnswer(Answer):
     html_url: str | None = None
     started_at: AwareDatetime | None = None
     completed_at: AwareDatetime | None = None
+    steps: tuple[WorkflowStepAnswer, ...] | None = None
 
 
 class ArtifactAnswer(Answer):

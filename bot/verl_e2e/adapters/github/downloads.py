@@ -65,6 +65,7 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
     for _ in range(_MOST_REDIRECTS + 1):
         github.calls.count("GET")
         response = session.get(url, headers=headers, timeout=github.timeout_s, allow_redirects=False, stream=True)
+        github.calls.answered(repository.partition("/")[0], "GET", response.status_code, response.headers)
         if not response.is_redirect:
             break
         url = urljoin(url, response.headers["location"])

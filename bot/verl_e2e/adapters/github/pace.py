@@ -1,18 +1,21 @@
-"""How often we write to GitHub, and how many requests were sent."""
+"""How often we write to GitHub, how many requests were sent, how they were answered, and what GitHub still grants."""
 
 import bisect
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Mapping
+from enum import Enum, StrEnum
 from fractions import Fraction
 
+from verl_e2e.core.pulls.figures import API_RESOURCES, OTHER, ApiBudget
 from verl_e2e.ports import ForgeError
 
 # Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
 LIMITER = ((78, 60.0), (480, 3600.0))
+# Of a number in a header.
+_DIGITS = 12
 
 
 class Lane(Enum):
@@ -27,27 +30,83 @@ class Lane(Enum):
         return max(1, math.ceil(number * self.value))
 
 
+class Answer(StrEnum):
+    """How a request was answered."""
+
+    OK = "ok"
+    MOVED = "moved"
+    NOT_MODIFIED = "not_modified"
+    REFUSED = "refused"
+    LIMITED = "limited"
+    FAILED = "failed"
+    NONE = "none"
+
+
 class Calls:
-    """How many requests were sent, by verb; shared by threads."""
+    """The requests that were sent, by verb, and their answers; shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_verb: Counter[str] = Counter()
+        self._by_answer: Counter[tuple[str, str]] = Counter()
+        self._budgets: dict[tuple[str, str], ApiBudget] = {}
 
     def count(self, verb: str) -> None:
-        """One more."""
+        """One more is sent."""
         with self._lock:
             self._by_verb[verb] += 1
+
+    def answered(self, owner: str, verb: str, status: int, headers: Mapping[str, str]) -> None:
+        """One was answered; `owner` is the account whose installation sent it, empty for the App itself."""
+        budget = _budget(headers)
+        with self._lock:
+            self._by_answer[verb, _answer(status, headers)] += 1
+            if budget is not None:
+                self._budgets[owner, budget.resource] = budget
 
     def by_verb(self) -> dict[str, int]:
         """The numbers so far."""
         with self._lock:
             return dict(self._by_verb)
 
+    def unanswered(self, verb: str) -> None:
+        """One was sent, and no answer came."""
+        with self._lock:
+            self._by_answer[verb, Answer.NONE] += 1
+
+    def by_answer(self) -> dict[tuple[str, str], int]:
+        """The numbers so far of those that ended, by verb and answer."""
+        with self._lock:
+            return dict(self._by_answer)
+
+    def budgets(self, now_s: float) -> tuple[ApiBudget, ...]:
+        """What GitHub last said that it grants, for windows that have not ended by now."""
+        with self._lock:
+            return tuple(budget for budget in self._budgets.values() if budget.resets_s > now_s)
+
     @property
     def total(self) -> int:
         """All of them."""
         return sum(self.by_verb().values())
+
+
+def _answer(status: int, headers: Mapping[str, str]) -> Answer:
+    if status == 304:
+        return Answer.NOT_MODIFIED
+    if status in (403, 429) and ("retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"):
+        return Answer.LIMITED
+    ends = ((300, Answer.OK), (400, Answer.MOVED), (500, Answer.REFUSED))
+    return next((answer for end, answer in ends if status < end), Answer.FAILED)
+
+
+def _budget(headers: Mapping[str, str]) -> ApiBudget | None:
+    """What the headers of an answer say of the rate limit; None where they do not, or not in numbers."""
+    texts = [headers.get(f"x-ratelimit-{name}", "") for name in ("limit", "remaining", "used", "reset")]
+    if not all(text.isascii() and text.isdigit() and len(text) <= _DIGITS for text in texts):
+        return None
+    limit, remaining, used, resets_s = map(int, texts)
+    resource = headers.get("x-ratelimit-resource", "")
+    return ApiBudget(resource if resource in API_RESOURCES else OTHER, limit, remaining, used, float(resets_s))
 
 
 class RateLimiter:

@@ -137,6 +137,7 @@ def as_pull(answer: PullAnswer, ref: PullRef) -> Pull:
         labels=tuple(label.name for label in answer.labels),
         changed_files=answer.changed_files,
         title=answer.title,
+        default_branch=answer.base.repo.default_branch if answer.base.repo else "",
     )
 
 

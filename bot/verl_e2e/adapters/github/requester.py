@@ -1,6 +1,7 @@
 """One request to GitHub: counted, rate limited, never redirected, and repeated only when that is safe."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 from requests.exceptions import RequestException
 
 from verl_e2e.adapters.github.answers import read
+from verl_e2e.adapters.github.known_answers import KnownAnswers
 from verl_e2e.adapters.github.pace import Calls, Lane, RateLimiter
 from verl_e2e.adapters.github.retry import (
     RefusedError,
@@ -42,9 +44,11 @@ class CountedConnection:
     redirected write it takes the redirect page for a success.
     """
 
-    def __init__(self, inner: HTTPRequestsConnectionClass | HTTPSRequestsConnectionClass, calls: Calls) -> None:
+    def __init__(
+        self, inner: HTTPRequestsConnectionClass | HTTPSRequestsConnectionClass, calls: Calls, owner: str
+    ) -> None:
         self._inner = inner
-        self._calls = calls
+        self._calls, self._owner = calls, owner
 
     def request(self, verb: str, url: str, body: Any, headers: dict[str, str], stream: object = None) -> None:
         """Prepare the request that `getresponse` sends."""
@@ -54,8 +58,13 @@ class CountedConnection:
     def getresponse(self) -> RequestsResponse:
         """Send it once."""
         self._calls.count(self._inner.verb)
-        response = self._inner.getresponse()
-        if 300 <= response.status < 400:
+        try:
+            response = self._inner.getresponse()
+        except RequestException:
+            self._calls.unanswered(self._inner.verb)
+            raise
+        self._calls.answered(self._owner, self._inner.verb, response.status, response.headers)
+        if 300 <= response.status < 400 and response.status != 304:
             place = response.headers.get("location", "another place")
             raise GithubException(response.status, None, dict(response.headers), f"moved to {place}")
         if response.status == 202 and self._inner.verb == "GET":
@@ -81,6 +90,8 @@ class ApiRequester(Requester):
         retry_policy: RetryPolicy,
         timeout_s: int,
         lane: Lane = Lane.NORMAL,
+        known: KnownAnswers | None = None,
+        owner: str = "",
     ) -> None:
         super().__init__(
             auth=auth,
@@ -97,9 +108,11 @@ class ApiRequester(Requester):
         )
         parts = urlsplit(api_url)
         kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
-        self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
+        self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls, owner)
         self._pace = limiter
         self._lane = lane
+        self._calls = calls
+        self._known = known if known is not None else KnownAnswers()
         self.retry_policy = retry_policy
 
     def close(self) -> None:
@@ -117,8 +130,24 @@ class ApiRequester(Requester):
         cnx: Any = None,  # noqa: ARG002
         follow_302_redirect: bool = False,
     ) -> tuple[int, dict[str, Any], str]:
-        """Send one request once, over our connection."""
-        return super().requestJson(verb, url, parameters, headers, input, self._connection, follow_302_redirect)  # type: ignore[arg-type]
+        """Send one request once, over our connection; what GitHub confirms by 304 is the answer that it gave before."""
+        address = self.add_parameters_to_url(url, dict(parameters or {}))
+        known = self._known.find(address) if verb == "GET" else None
+        asked = dict(headers or {}) | ({"If-None-Match": known.etag} if known is not None else {})
+        status, answered, body = super().requestJson(
+            verb,
+            url,
+            parameters,
+            asked,
+            input,
+            self._connection,  # type: ignore[arg-type]
+            follow_302_redirect,
+        )
+        if status == 304 and known is not None:
+            return 200, {**answered, "link": known.link}, known.body
+        if verb == "GET" and status == 200 and answered.get("etag"):
+            self._known.keep(address, etag=answered["etag"], link=answered.get("link", ""), body=body)
+        return status, answered, body
 
     def requestJsonAndCheck(  # noqa: N802 - PyGithub's name
         self,
@@ -174,16 +203,15 @@ class ApiRequester(Requester):
         """
         return self.requestJsonAndCheck(verb, path, parameters, None, body)[1]
 
-    def pages(self, path: str, item: str = "", **parameters: Any) -> list[Any]:
-        """All entries of a list, over all its pages; `item` names the key that holds them."""
-        entries: list[Any] = []
+    def entries(self, path: str, item: str = "", **parameters: Any) -> Iterator[Any]:
+        """All entries of a list, page by page; `item` names the key that holds them."""
         following = {"per_page": PAGE, **parameters}
         while True:
             headers, data = self.requestJsonAndCheck("GET", path, following)
-            entries += (data or {}).get(item, []) if item else data or []
+            yield from (data or {}).get(item, []) if item else data or []
             url = next_page(headers)
             if not url:
-                return entries
+                return
             path, following = self.path_of(url), {}
 
     def read(self, model: type[M], path: str, *, parameters: dict[str, Any] | None = None) -> M:
@@ -200,8 +228,11 @@ class ApiRequester(Requester):
             raise
 
     def read_all(self, model: type[M], path: str, item: str = "", **parameters: Any) -> list[M]:
-        """All entries of a list, over all its pages, as their model; `item` names the key that holds them."""
-        return [read(model, entry, path) for entry in self.pages(path, item, **parameters)]
+        """All entries of a list, over all its pages, as their model; `item` names the key that holds them.
+
+        A page of pull requests has several MB, so one is turned into models before the next is asked for.
+        """
+        return [read(model, entry, path) for entry in self.entries(path, item, **parameters)]
 
     def act(self, verb: str, path: str, body: Any | None = None) -> bool:
         """Change what may be gone by now; false when it is."""

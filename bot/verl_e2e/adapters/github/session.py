@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
+from verl_e2e.adapters.github.known_answers import KnownAnswers
 from verl_e2e.adapters.github.pace import LIMITER, Calls, Lane, RateLimiter
 from verl_e2e.adapters.github.requester import ApiRequester
 from verl_e2e.adapters.github.retry import RetryPolicy
@@ -41,6 +42,7 @@ class GitHub:
         self.app_id = app_id
         self.api_url = checked_api_url(api_url)
         self.calls = Calls()
+        self.known_answers = KnownAnswers()
         self.retry_policy = retry_policy or RetryPolicy()
         self.timeout_s = timeout_s
         self.tokens = tokens
@@ -65,6 +67,11 @@ class GitHub:
         auth = self.requester(repository).auth
         return auth.token if auth else ""
 
+    def trouble(self) -> str:
+        """Why no token of ours can be made, without asking GitHub; empty when one can."""
+        auth = self._auth_for(_APP)
+        return "" if auth is not None and auth.token else "no credentials are loaded"
+
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
@@ -81,9 +88,8 @@ class GitHub:
     def _new(self, place: str) -> ApiRequester:
         with self._lock:
             # GitHub counts what an installation writes, and an owner has one installation.
-            limiter = self._paces.setdefault(
-                place.partition("/")[0], RateLimiter(self._pace_limits, self.retry_policy.sleep)
-            )
+            owner = place.partition("/")[0]
+            limiter = self._paces.setdefault(owner, RateLimiter(self._pace_limits, self.retry_policy.sleep))
             requester = ApiRequester(
                 self._auth_for(place),
                 self.api_url,
@@ -92,6 +98,8 @@ class GitHub:
                 retry_policy=self.retry_policy,
                 timeout_s=self.timeout_s,
                 lane=self._lane,
+                known=self.known_answers,
+                owner=owner,
             )
             self._requesters.add(requester)
             return requester

@@ -21,7 +21,7 @@ from verl_e2e.adapters.github.archives import unpack
 from verl_e2e.adapters.github.downloads import download, stream
 from verl_e2e.adapters.github.retry import RefusedError, once
 from verl_e2e.adapters.github.session import GitHub
-from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
+from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun, WorkflowStep
 from verl_e2e.ports import ForgeError
 
 # A run that was just started may not be listed yet.
@@ -212,4 +212,5 @@ def _as_job(answer: WorkflowJobAnswer) -> WorkflowJob:
         url=answer.html_url or "",
         started=answer.started_at,
         ended=answer.completed_at,
+        steps=tuple(WorkflowStep(step.name, step.status, step.conclusion or "") for step in answer.steps or ()),
     )
