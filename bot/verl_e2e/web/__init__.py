@@ -1,6 +1,7 @@
 """The HTTP interface of the service.
 
-    app           the three pages and their answers
+    app           the page of webhooks
+    probes        the pages for operators: health, readiness, metrics
     bodies        receives the bodies of webhooks, with limits of size, number and time
     connections   the protocol of the server: it closes silent connections
 
@@ -12,3 +13,4 @@ from verl_e2e.web.app import Door as Door
 from verl_e2e.web.app import create_app as create_app
 from verl_e2e.web.bodies import BODY_BYTES as BODY_BYTES
 from verl_e2e.web.connections import PatientProtocol as PatientProtocol
+from verl_e2e.web.probes import Probes as Probes

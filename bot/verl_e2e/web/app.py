@@ -1,4 +1,4 @@
-"""The service's HTTP surface: POST /webhook, GET /healthz, GET /metrics, and nothing else.
+"""The service's HTTP surface: POST /webhook, the pages of `verl_e2e.web.probes`, and nothing else.
 
 A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
 shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
@@ -8,26 +8,25 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web.bodies import BODY_BYTES, Bodies, BodyError
+from verl_e2e.web.probes import ProbePages, Probes
 
 _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[a-z_]{1,64}")
 _LENGTH_DIGITS = 12
 _BATCH = 64
-# Anyone may request /metrics and /healthz, so the database is queried only once in this time.
-_FIGURES_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -42,34 +41,30 @@ class Door:
     keep: Callable[[Sequence[Received]], Sequence[bool]]
     # Wakes the worker after a delivery.
     arrived: Callable[[], None]
-    # Gives the figures of /metrics by name; raises when the service is not healthy.
-    health: Callable[[], Mapping[str, float]]
     # The time now, with its zone.
     now: Callable[[], datetime]
+    # Takes notice of an answer: the event, empty where no signature proves it, and the kind of the answer.
+    answered: Callable[[str, str], None]
+    # What operators may ask.
+    probes: Probes
 
 
 def create_app(door: Door) -> Starlette:
     """The ASGI application."""
-    webhook = _Webhook(door)
     routes = [
-        Route("/webhook", webhook.receive, methods=["POST"]),
-        Route("/healthz", webhook.healthz, methods=["GET"]),
-        Route("/metrics", webhook.metrics, methods=["GET"]),
+        Route("/webhook", _Webhook(door).receive, methods=["POST"]),
+        *ProbePages(door.probes).routes(),
     ]
     return Starlette(routes=routes, exception_handlers={Exception: _fault})
 
 
 class _Webhook:
-    """The three pages. The state is the number of answers of each kind and the bodies that are being received."""
+    """The page of webhooks. The state is the bodies that are being received."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._bodies = Bodies(door.secret.encode())
         self._keeper = _Keeper(door.keep)
-        self._asking = asyncio.Lock()
-        self._known: Mapping[str, float] = {}
-        self._figures_at: float | None = None
-        self._answers: dict[str, int] = dict.fromkeys(("kept", "repeated", "unsigned", "refused", "failed"), 0)
 
     async def receive(self, request: Request) -> Response:
         """Store one delivery. Answers 202 new, 200 known, 401 wrong signature, other 4xx malformed, 503 try again."""
@@ -95,43 +90,19 @@ class _Webhook:
         except Exception:
             # GitHub shows the delivery as failed, and the service asks for it again.
             log.exception("delivery not stored", extra={"delivery": delivery.id, "event": delivery.event})
-            return self._refuse(503, "failed", "the delivery could not be stored")
-        self._answers["kept" if new else "repeated"] += 1
+            return self._refuse(503, "failed", "the delivery could not be stored", delivery.event)
+        self._door.answered(delivery.event, "kept" if new else "repeated")
         if not new:
             return PlainTextResponse("known\n")
         log.debug("delivery stored", extra={"delivery": delivery.id, "event": delivery.event})
         self._door.arrived()
         return PlainTextResponse("kept\n", status_code=202)
 
-    def _refuse(self, status: int, kind: str, why: str) -> Response:
-        self._answers[kind] += 1
+    def _refuse(self, status: int, kind: str, why: str, event: str = "") -> Response:
+        self._door.answered(event, kind)
         # The rest of a body that was not read to its end is never read.
         headers = {"Connection": "close"}
         return PlainTextResponse(f"{why}\n", status_code=status, headers=headers)
-
-    async def healthz(self, _: Request) -> Response:
-        """200 while the database answers and the worker lives."""
-        try:
-            await self._figures()
-        except Exception:
-            log.exception("not healthy")
-            return JSONResponse({"ok": False}, status_code=503)
-        return JSONResponse({"ok": True})
-
-    async def metrics(self, _: Request) -> Response:
-        """Figures of the service in the text format of Prometheus."""
-        figures = await self._figures()
-        lines = [f'verl_e2e_webhook_answers_total{{kind="{kind}"}} {count}' for kind, count in self._answers.items()]
-        lines += [f"verl_e2e_{name} {value:g}" for name, value in figures.items()]
-        return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
-
-    async def _figures(self) -> Mapping[str, float]:
-        async with self._asking:
-            now = asyncio.get_running_loop().time()
-            if self._figures_at is None or now - self._figures_at >= _FIGURES_S:
-                self._known = await asyncio.to_thread(self._door.health)
-                self._figures_at = now
-            return self._known
 
 
 class _Keeper:

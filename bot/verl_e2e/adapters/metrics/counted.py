@@ -1,0 +1,124 @@
+"""What one process counts as it happens: answers, deliveries, reconciliations, runs, calls to the back end."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.registry import Collector
+
+from verl_e2e.core.pulls.figures import (
+    OTHER,
+    RUN_PHASES,
+    cause_class,
+    planned_gpu_minutes,
+    run_end,
+    run_kind,
+    run_level,
+    waited_s,
+)
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.webhook_events import MODELS
+
+NAMESPACE = "verl_e2e"
+# In seconds: for what the service does itself, and for what runs on a GPU host.
+_QUICK_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_RUN_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0)
+# The wait for a machine, as a phase of a run.
+QUEUED = "queued"
+# For a request without a valid signature, whatever event it names.
+UNSIGNED = "none"
+
+
+class Metrics:
+    """What one process counts; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        # When a counter began says nothing that the start of the process does not.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._answers = self._counter("webhook_answers", "Answers to requests at /webhook.", "event", "kind")
+        self._deliveries = self._counter(
+            "deliveries", "Attempts to process a delivery, by event and outcome.", "event", "outcome"
+        )
+        self._reconcile_s = self._histogram("reconcile_seconds", "Time of one reconciliation.", _QUICK_S)
+        self._ordered = self._counter("runs_ordered", "Runs that were written down to be started.", "level", "kind")
+        self._ended = self._counter("runs_ended", "Runs that ended.", "level", "result", "cause")
+        self._planned = self._counter("gpu_seconds_planned", "Expected GPU seconds of ordered runs.", "level")
+        self._used = self._counter("gpu_seconds_used", "GPU seconds of ended runs.", "level")
+        self._run_s = self._histogram("run_seconds", "Time of one phase of a run.", _RUN_S, "phase")
+        self._backend_s = self._histogram(
+            "backend_call_seconds", "Time of one call to the back end.", _QUICK_S, "operation", "outcome"
+        )
+        for kind in (ProcessCollector, PlatformCollector, GCCollector):
+            kind(registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace=NAMESPACE, buckets=buckets, registry=self.registry)
+
+    def watch(self, collector: Collector) -> None:
+        """Also show what a collector reads at each request."""
+        self.registry.register(collector)
+
+    def text(self) -> bytes:
+        """All metrics now."""
+        return generate_latest(self.registry)
+
+    def answered(self, event: str, kind: str) -> None:
+        """A request at /webhook was answered; `event` is empty where no signature proves it."""
+        self._answers.labels(_known(event, MODELS) if event else UNSIGNED, kind).inc()
+
+    def processed(self, event: str, outcome: str) -> None:
+        """An attempt to process a delivery ended."""
+        self._deliveries.labels(_known(event, MODELS), outcome).inc()
+
+    def reconciled(self, seconds: float) -> None:
+        """A reconciliation ended, well or not."""
+        self._reconcile_s.observe(seconds)
+
+    def run_ordered(self, run: Run) -> None:
+        """A run is in the ledger for the first time."""
+        level = run_level(run)
+        self._ordered.labels(level, run_kind(run)).inc()
+        self._planned.labels(level).inc(60 * planned_gpu_minutes(run))
+
+    def run_ended(self, run: Run) -> None:
+        """A run has reached a final state."""
+        level = run_level(run)
+        self._ended.labels(level, run_end(run), cause_class(run)).inc()
+        if run.carried_from:
+            return
+        self._used.labels(level).inc(60 * run.gpu_minutes)
+        if (seconds := waited_s(run)) is not None:
+            self._run_s.labels(QUEUED).observe(seconds)
+
+    def run_phases(self, phases: Iterable[tuple[str, float]]) -> None:
+        """The seconds of the phases of a run, by its own record."""
+        for name, seconds in phases:
+            self._run_s.labels(_known(name, RUN_PHASES)).observe(seconds)
+
+    @contextmanager
+    def backend_call(self, operation: str) -> Iterator[None]:
+        """Measure a call to the back end; `operation` is the name of a method."""
+        began, outcome = perf_counter(), "failed"
+        try:
+            yield
+            outcome = "ok"
+        finally:
+            self._backend_s.labels(operation, outcome).observe(perf_counter() - began)
+
+
+def _known(word: str, words: Collection[str]) -> str:
+    return word if word in words else OTHER

@@ -1,0 +1,95 @@
+"""The files to copy and the commands of the page on operating: they name what is there, and do what the page says."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import yaml
+
+from tests.adapters.databases import fresh_database, server
+from tests.core.pulls.entries import SMOKE, run
+from tests.fakes.places import ROOT
+from verl_e2e.adapters.store import SqlLedger, open_store
+from verl_e2e.config.environment import variables
+from verl_e2e.config.settings import Settings
+from verl_e2e.core.pulls.ledger import Run
+
+__all__ = ["server"]
+
+DEPLOY = ROOT / "deploy"
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+RUNS = tuple(run(SMOKE, attempt=attempt) for attempt in range(1, 21))
+
+
+def block(name: str) -> str:
+    return OPERATING.split(f"<!-- begin {name} -->\n```sh\n")[1].split("```")[0]
+
+
+def test_every_setting_that_is_named_is_one() -> None:
+    texts = [*(path.read_text() for path in DEPLOY.iterdir()), (ROOT / "Containerfile").read_text(), OPERATING]
+    texts.append((ROOT / "docs" / "metrics.md").read_text())
+    named = set(re.findall(r"\b(?:VERL_E2E|GITHUB_APP|GITHUB_WEBHOOK|DATABASE_URL)[A-Z_0-9]*", "\n".join(texts)))
+    known = {*variables(Settings), "VERL_E2E_DEBUG"}
+    assert {name.removesuffix("_FILE") for name in named} <= known
+
+
+def test_each_alert_has_its_metric_on_the_page_and_each_name_on_the_page_is_an_alert() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
+    alerts = {rule["alert"] for rule in group["rules"]}
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in group["rules"])
+    assert set(re.findall(r"VerlE2E\w+", (ROOT / "docs" / "metrics.md").read_text())) == alerts - {"VerlE2EDown"}
+
+
+def test_the_proxy_passes_on_webhooks_alone() -> None:
+    text = (DEPLOY / "nginx.conf").read_text()
+    assert re.findall(r"location (.+) \{", text) == ["/", "= /webhook"]
+    assert text.count("proxy_pass ") == 1
+    # A delivery is answered before GitHub gives up, also by the second process.
+    seconds = {name: int(value) for name, value in re.findall(r"proxy_(\w+_timeout) (\d+)s;", text)}
+    assert 2 * (seconds["connect_timeout"] + seconds["read_timeout"]) <= 10 > seconds["next_upstream_timeout"]
+
+
+def kept(database: str) -> tuple[Run, ...]:
+    store = open_store(database)
+    try:
+        return SqlLedger(store).runs("octo/bridge")
+    finally:
+        store.close()
+
+
+@pytest.mark.sqlite
+def test_the_backup_of_sqlite_is_whole_though_the_service_writes(tmp_path: Path) -> None:
+    script = (
+        block("backup-sqlite").replace("/var/lib/verl-e2e/", f"{tmp_path}/").replace("/var/backups/", f"{tmp_path}/b-")
+    )
+    store = open_store(f"sqlite:///{tmp_path / 'verl-e2e.sqlite3'}")
+    ledger = SqlLedger(store)
+    for item in RUNS[:10]:
+        ledger.put_run(item)
+    with store.write() as connection:
+        connection.execute(sa.text("DELETE FROM runs"))
+        done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+    store.close()
+    assert done.stdout == "ok\n"
+    assert kept(f"sqlite:///{tmp_path / 'b-verl-e2e.sqlite3'}") == RUNS[:10]
+
+
+@pytest.mark.postgres
+def test_the_backup_of_postgresql_is_restored_as_the_page_says(tmp_path: Path, server: str) -> None:
+    script = block("backup-postgresql").replace("/var/backups/", f"{tmp_path}/")
+    (restore,) = re.findall(r"^pg_restore .*$", OPERATING, re.MULTILINE)
+    source, target = fresh_database(server), fresh_database(server)
+    store = open_store(source)
+    ledger = SqlLedger(store)
+    for item in RUNS:
+        ledger.put_run(item)
+    restore = restore.replace("postgresql://USER@HOST/verl_e2e_restored", target).replace(
+        "/var/backups/", f"{tmp_path}/"
+    )
+    for command in (script, restore):
+        subprocess.run(["sh", "-euc", command], env={**os.environ, "DATABASE_URL": source}, check=True)
+    store.close()
+    assert kept(target) == RUNS
