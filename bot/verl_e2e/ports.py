@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
+    from verl_e2e.core.model.causes import EngineEnd
     from verl_e2e.core.model.change import Change
     from verl_e2e.core.model.facts import LogFacts
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
     from verl_e2e.core.plan.pytest_marks import Marks
+    from verl_e2e.core.plan.reached_files import ReachedFiles
+    from verl_e2e.core.pulls.admission import Snapshot
     from verl_e2e.core.pulls.check_runs import CheckRun
-    from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
+    from verl_e2e.core.pulls.deliveries import ClaimedTarget, Received
     from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
     from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.messages import Letter, Message
@@ -88,7 +91,7 @@ class Checkout(Revisions, Protocol):
 class SummaryStore(Protocol):
     """Summaries of source files and marks of test files, so that no content is read twice.
 
-    Summaries are kept by the id of the content, marks by a digest of all that they depend on.
+    Summaries are kept by the id of the content, marks and reached files by a digest of all that they depend on.
     """
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
@@ -105,6 +108,14 @@ class SummaryStore(Protocol):
 
     def save_marks(self, marks: Mapping[str, Marks]) -> None:
         """Keep the marks of more test files."""
+        ...
+
+    def load_reached(self, key: str) -> ReachedFiles | None:
+        """What was kept of a tree with this key, None where nothing was."""
+        ...
+
+    def save_reached(self, key: str, reached: ReachedFiles) -> None:
+        """Keep what jobs can read of a tree."""
         ...
 
 
@@ -301,8 +312,19 @@ class Ledger(Protocol):
         """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
         ...
 
-    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
-        """The runs of a pull request, of a head, or of the repository, oldest first."""
+    def runs(
+        self,
+        repository: str,
+        *,
+        number: int | None = None,
+        head_sha: str = "",
+        reuse_key: str = "",
+        newest: int | None = None,
+    ) -> tuple[Run, ...]:
+        """The runs of a pull request, of a head, with a key of reuse, or of the repository, oldest first.
+
+        With `newest` only so many of the repository's.
+        """
         ...
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
@@ -331,6 +353,47 @@ class Ledger(Protocol):
 
     def put_posted(self, posted: Posted) -> None:
         """Remember what was posted."""
+        ...
+
+
+class RunWatcher(Protocol):
+    """Takes notice of runs, each once: of several processes the one that wrote it down."""
+
+    def run_ordered(self, run: Run) -> None:
+        """A run is in the ledger for the first time."""
+        ...
+
+    def run_ended(self, run: Run) -> None:
+        """A run has reached a final state."""
+        ...
+
+
+class QueueLedger(Protocol):
+    """The runs of every repository as our own queue sees them."""
+
+    def has_waiting(self) -> bool:
+        """Whether any run waits for a slot."""
+        ...
+
+    def open_runs(self) -> tuple[Run, ...]:
+        """The runs of every repository that are not over yet, oldest first."""
+        ...
+
+    def snapshot(self, since: datetime) -> Snapshot:
+        """What the queue decides from: runs that are not over, or created since, and the switches."""
+        ...
+
+    def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
+        """Every accepted `pause` and `resume` of a repository."""
+        ...
+
+    def give_slots(
+        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
+    ) -> tuple[Run, ...]:
+        """Let the runs start that a decision names, in one transaction; gives those that waited until now.
+
+        `decide` is asked first about the runs that are not over alone: what starts none of these starts none.
+        """
         ...
 
 
@@ -382,10 +445,6 @@ class Deliveries(Protocol):
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
         """It could not be processed: try again then, or never (None)."""
-        ...
-
-    def backlog(self, now: datetime) -> Backlog:
-        """How much waits."""
         ...
 
 
@@ -469,6 +528,8 @@ class Progress:
     url: str = ""
     # What the back end itself knows of the run, once it has ended; None where it knows nothing.
     took: BackendTimes | None = None
+    # Why a run was lost, or left no folder; None where the back end does not know.
+    end: EngineEnd | None = None
 
 
 class Backend(Protocol):

@@ -118,7 +118,15 @@ class DerivedLedger:
         self._keep(run.repository, run.head_sha, changed, now=True)
         return run
 
-    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+    def runs(
+        self,
+        repository: str,
+        *,
+        number: int | None = None,
+        head_sha: str = "",
+        reuse_key: str = "",
+        newest: int | None = None,
+    ) -> tuple[Run, ...]:
         """The runs of a pull request's heads or of one head, oldest first; no one can list those of a repository."""
         if head_sha:
             books: Iterable[Book] = (self._book(repository, head_sha),)
@@ -127,7 +135,9 @@ class DerivedLedger:
         else:
             books = ()
         found = [run for book in books for run in book.runs if number in (None, run.number)]
-        return tuple(sorted(found, key=lambda run: run.created))
+        found = [run for run in found if reuse_key in ("", run.reuse_key)]
+        known = tuple(sorted(found, key=lambda run: run.created))
+        return known if newest is None else known[-newest:]
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """None: no one can list the runs of a repository."""

@@ -11,6 +11,7 @@ from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.references import Reference
+from verl_e2e.core.pulls.retry import may_follow
 from verl_e2e.core.pulls.webhook_events import CommentEvent, Event
 from verl_e2e.ports import Comment, Ledger, Pulls, UnknownPullError
 
@@ -111,16 +112,18 @@ def _look(reference: Reference, here: Here) -> None:
 
 
 def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
-    """The open pull requests with a run that is not over, and those whose base got another policy since their look.
+    """The open pull requests with a run that is not over or may be followed by another attempt, and those whose base
+    got another policy since their look.
 
     One that cannot be seen any more is passed over.
     """
     pulls = here.pulls.open_pulls(repository)
     changed = {pull.ref for pull in here.base_changes.outdated(pulls)}
+    now = here.reconciler.dispatch.clock.now()
     for pull in pulls:
         try:
             runs = here.memory.runs(repository, number=pull.ref.number)
         except UnknownPullError:
             continue
-        if pull.ref in changed or any(not run.state.final for run in runs):
+        if pull.ref in changed or any(not run.state.final for run in runs) or may_follow(runs, now):
             yield pull.ref

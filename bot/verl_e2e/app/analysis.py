@@ -4,15 +4,15 @@ The service asks these in processes with limits, tests and small tools in their 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from verl_e2e.app.explain import explain
+from verl_e2e.app.judge_again import judge_again
 from verl_e2e.app.judge_finished import Judged, judge_ended
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import plan_target
-from verl_e2e.app.reached_files import reach_digest
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
@@ -20,7 +20,7 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.check_runs import Annotation
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import MergeGroup, Target
+from verl_e2e.core.pulls.pull import Target
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.report.annotations import Source, annotate, paths_to_read
 from verl_e2e.ports import RunFolders, SourceTrees, SummaryStore
@@ -37,8 +37,8 @@ class Analysis(Protocol):
         """What the plan would make of a symbol of the head, were it changed."""
         ...
 
-    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
-        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
+    def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
+        """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
         ...
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
@@ -72,14 +72,6 @@ class DirectAnalysis:
         planner = Planner(self.changes(target), self.uses, self.summaries)
         return explain(planner, target.head_sha, policy, [(path, symbol)])
 
-    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
-        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
-        here, there = self.changes(group), self.changes(replace(group, head_sha=origin_sha))
-        if _submodules_differ(there, group.head_sha, origin_sha):
-            return False
-        digest = self._reach(here, group.head_sha, policy, job)
-        return bool(digest) and digest == self._reach(there, origin_sha, policy, job)
-
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""
         paths = paths_to_read(plan, verdict)
@@ -94,14 +86,9 @@ class DirectAnalysis:
         """The judgement of the folder of an ended run; it is also written into the folder."""
         return judge_ended(run, folder, self.folders)
 
-    def _reach(self, trees: SourceTrees, revision: str, policy: Policy, job: Job) -> str:
-        return reach_digest(trees, revision, policy, job, Planner(trees, self.uses, self.summaries))
-
-
-def _submodules_differ(trees: SourceTrees, text: str, other: str) -> bool:
-    """Whether one side moved a submodule since both were one; then it may lie elsewhere now."""
-    paths = (*trees.change(other, text).paths, *trees.change(text, other).paths)
-    return any(path.submodule is not None for path in paths)
+    def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
+        """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
+        return judge_again(run, job, folder, self.folders)
 
 
 def _source(trees: SourceTrees, base: str, head: str, path: str) -> Source | None:

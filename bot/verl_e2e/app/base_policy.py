@@ -4,7 +4,7 @@ GitHub leaves a pull request's `base.sha` where the base was at the last push of
 do what is read there.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.policy_text import BaseText, NoPolicyError, PolicyText, base_text, read_policy, text_at
@@ -40,6 +40,13 @@ class BasePolicies:
             base = self.tip_text(repository, target.base_branch)
         # The same text is the same policy, so a push to the base that leaves it alone changes nothing.
         return self.kept.get((repository, base.name, base.digest), lambda: read_policy(base))
+
+    def policy_of_queue(self, pull: Pull) -> Policy:
+        """The policy that says who may rule the queue: that of the default branch, because all branches share it.
+
+        By that of the base anyone could who may push a branch. NoPolicyError as above.
+        """
+        return self.policy_of(replace(pull, base_branch=pull.default_branch))
 
     def tip_text(self, repository: str, branch: str) -> BaseText:
         """The policy file at the tip of a branch as it is now."""

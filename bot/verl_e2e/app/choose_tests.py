@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.validated import PathPatterns
 from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.pytest_marks import MARKS_VERSION, Marks, read_marks
@@ -14,6 +15,7 @@ from verl_e2e.core.reach.program import Program, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.summary import Summary
 from verl_e2e.core.reach.users import ChangedModule, Use, nearest_use, use_through
+from verl_e2e.core.text.words import any_word
 from verl_e2e.ports import SourceTrees, SummaryStore
 
 _TOP = ("",)
@@ -28,6 +30,8 @@ class TestChooser:
     def __init__(self, repository: SourceTrees, summaries: SummaryStore) -> None:
         self._repository = repository
         self._summaries = summaries
+        # Whether tests may be chosen from a path: most paths of one tree are in the next one, too.
+        self._matched: dict[PathPatterns, dict[str, bool]] = {}
 
     def choose(self, change: Change, policy: Policy, effects: Effects | None, program: Program | None) -> Choice:
         """The tests of a change; `program` is the one at its head, None where it was not read."""
@@ -36,13 +40,12 @@ class TestChooser:
         paths = policy.bridge_test_choice.paths
         changed = changed_tests(change, policy.test_choice)
         modules = changed_modules(change, policy, effects)
-        files = {
-            path: blob
-            for path, blob in self._repository.tree(change.head).items()
-            if path.endswith(".py") and paths.match(path)
-        }
+        known = self._matched.setdefault(paths, {})
+        tree = {path: blob for path, blob in self._repository.tree(change.head).items() if path.endswith(".py")}
+        known.update({path: paths.match(path) for path in tree.keys() - known.keys()})
+        files = {path: blob for path, blob in tree.items() if known[path]}
         tests = _Files(files, self._contents(files, modules, changed))
-        uses = self._uses(tests, modules, program)
+        uses = self._uses(tests, modules, program, policy.test_choice.gpu_marks)
         present = frozenset(path for path in files if is_test_file(path))
         near = {*changed, *uses} & present
         marks = self._marks_of(tests, near, policy.test_choice.gpu_marks)
@@ -69,11 +72,17 @@ class TestChooser:
         wanted = files.values() if modules else [files[path] for path in changed if path in files]
         return self._repository.read_objects(list(wanted))
 
-    def _uses(self, tests: "_Files", modules: Collection[ChangedModule], program: Program | None) -> Mapping[str, Use]:
+    def _uses(
+        self,
+        tests: "_Files",
+        modules: Collection[ChangedModule],
+        program: Program | None,
+        gpu_marks: tuple[str, ...],
+    ) -> Mapping[str, Use]:
         if not modules:
             return {}
         changed = {module.name: module for module in modules}
-        near = self._summaries_of(tests, tests.holding(_words(modules, program)))
+        near = self._summaries_of(tests, tests.holding(_words(modules, program)), gpu_marks)
         uses = {
             path: use
             for path, summary in near.items()
@@ -81,22 +90,33 @@ class TestChooser:
         }
         between = {_name(path): use for path, use in uses.items() if not is_test_file(path)}
         if between:
-            further = self._summaries_of(tests, tests.holding(_pattern(name.rpartition(".")[2] for name in between)))
+            further = self._summaries_of(tests, tests.holding(any_word(name.rpartition(".")[2] for name in between)))
             for path, summary in further.items():
                 use = use_through(_name(path), summary, between)
                 if use is not None:
                     uses.setdefault(path, use)
         return uses
 
-    def _summaries_of(self, tests: "_Files", paths: Iterable[str]) -> Mapping[str, Summary]:
+    def _summaries_of(
+        self, tests: "_Files", paths: Iterable[str], gpu_marks: tuple[str, ...] = ()
+    ) -> Mapping[str, Summary]:
+        """The summaries of files, each content read once.
+
+        With `gpu_marks` the marks of those that hold tests are kept as well: most are asked for next, and the tree of
+        a file is there now.
+        """
         wanted = {path: tests.blobs[path] for path in paths}
         known = dict(self._summaries.load(set(wanted.values())))
-        made = {
-            blob: summarize(content)
-            for path, blob in wanted.items()
-            if blob not in known and (content := tests.content(path)) is not None
-        }
+        made: dict[str, Summary] = {}
+        marks: dict[str, Marks] = {}
+        for path, blob in wanted.items():
+            if blob in known or (content := tests.content(path)) is None:
+                continue
+            made[blob] = summarize(content)
+            if gpu_marks and is_test_file(path):
+                marks[_marks_key(blob, gpu_marks)] = read_marks(content, gpu_marks)
         self._summaries.save(made)
+        self._summaries.save_marks(marks)
         known |= made
         return {path: known[blob] for path, blob in wanted.items() if blob in known}
 
@@ -132,9 +152,4 @@ def _words(modules: Iterable[ChangedModule], program: Program | None) -> re.Patt
         view = program.view(module.name) if program is not None else None
         names = view.symbols if view is not None else ()
         found += [name for name in names if "." not in name and len(name) >= _SHORTEST_NAME and name[0] != "_"]
-    return _pattern(found)
-
-
-def _pattern(texts: Iterable[str]) -> re.Pattern[bytes]:
-    shown = "|".join(re.escape(text) for text in dict.fromkeys(texts) if text)
-    return re.compile(rf"\b(?:{shown})\b".encode())
+    return any_word(found)

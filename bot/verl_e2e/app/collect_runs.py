@@ -7,6 +7,7 @@ from pathlib import Path
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
 from verl_e2e.app.kept_values import Kept
+from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, Target
@@ -57,30 +58,41 @@ class RunCollector:
         except BackendError as error:
             if not error.final:
                 raise
-            return self.ledger.put_run(self._changed(run, state=RunState.LOST, reason=run.reason or str(error)))
+            refused = {"state": RunState.LOST, "reason": run.reason or str(error)}
+            return self.ledger.put_run(self._changed(run, **refused, causes=(of_engine(EngineEnd.REFUSED),)))
         url = progress.url or run.url
         if progress.state is RunState.FINISHED:
-            return self.ledger.put_run(self._judged(run.model_copy(update={"url": url, "took": progress.took})))
+            ended = run.model_copy(update={"url": url, "took": progress.took})
+            return self.ledger.put_run(self._judged(ended, progress.end or EngineEnd.LEFT_NOTHING))
         state = _onward(run.state, progress.state)
         reason = run.reason or (progress.note if state.final or state is RunState.CANCELLING else "")
         if (state, url, reason) == (run.state, run.url, run.reason):
             return run
-        return self.ledger.put_run(self._changed(run, state=state, url=url, reason=reason))
+        causes = (of_engine(progress.end),) if state is RunState.LOST and progress.end is not None else ()
+        minutes = self._seen_minutes(run) if state.final else run.gpu_minutes
+        changes = {"url": url, "reason": reason, "causes": causes, "gpu_minutes": minutes}
+        return self.ledger.put_run(self._changed(run, state=state, **changes))
+
+    def _seen_minutes(self, run: Run) -> float:
+        """GPU minutes of a run that ended without its own word: from when it was seen to run until now."""
+        if run.state is not RunState.RUNNING:
+            return run.gpu_minutes
+        return self._gpu_minutes(run, (self.clock.now() - run.updated).total_seconds())
 
     def _changed(self, run: Run, **changes: object) -> Run:
         return run.model_copy(update={"updated": self.clock.now(), **changes})
 
-    def _judged(self, run: Run) -> Run:
-        """The ended run with the verdict that we come to ourselves."""
+    def _judged(self, run: Run, without_folder: EngineEnd) -> Run:
+        """The ended run with the verdict that we come to ourselves; where it left no folder the engine says why."""
         folder = self.artifacts / run.key
         try:
             if not self.backend.artifacts(run, folder):
-                return self._blocked(run, NO_FOLDER)
+                return self._blocked(run, NO_FOLDER, without_folder)
             doubt = self.backend.unattested(run)
         except BackendError as error:
             if not error.final:
                 raise
-            return self._blocked(run, str(error))
+            return self._blocked(run, str(error), EngineEnd.NOT_FETCHED)
         return self._with_judgement(run, with_doubt(self._judgement(run, folder), doubt))
 
     def _judgement(self, run: Run, folder: Path) -> Judged:
@@ -105,16 +117,22 @@ class RunCollector:
             never_entered=judged.never_entered,
             sentence=judged.sentence,
             verdict=judged.verdict,
+            causes=judged.causes,
+            undecided=judged.undecided,
+            recurrence=judged.recurrence,
+            stage=judged.stage,
+            fingerprint=judged.fingerprint,
+            executed_files=judged.executed_files,
             gpu_minutes=self._gpu_minutes(run, judged.reported_s),
         )
 
-    def _blocked(self, run: Run, sentence: str) -> Run:
-        return self._with_judgement(run, blocked(sentence))
+    def _blocked(self, run: Run, sentence: str, end: EngineEnd) -> Run:
+        return self._with_judgement(run, blocked(sentence, end))
 
     def _gpu_minutes(self, run: Run, reported_s: float) -> float:
         """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
         passed_s = (self.clock.now() - run.created).total_seconds()
-        return round(min(reported_s, max(passed_s, 0.0)) / 60 * (run.job.gpu_count if run.job else 1), 1)
+        return round(max(min(reported_s, passed_s), 0.0) / 60 * (run.job.gpu_count if run.job else 1), 1)
 
     def of_target(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
         """The runs of a pull request, on whatever head, or of a merge group, as they stand now."""

@@ -11,8 +11,10 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand
 from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
+from verl_e2e.core.pulls.pause import PAUSE, RESUME
 from verl_e2e.core.pulls.pull import Pull, PullRef
 from verl_e2e.core.pulls.requests import Entry
+from verl_e2e.core.pulls.run_terms import LASTING
 from verl_e2e.core.pulls.trust import Denied, may
 from verl_e2e.ports import Clock, Ledger, Pulls
 
@@ -48,8 +50,12 @@ class CurrentGrants:
 
     def _why_not(self, entry: Entry, pull: Pull, policy: Policy) -> str:
         """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
-        # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role.
-        if entry.head_sha != pull.head_sha or (isinstance(entry, RecordedCommand) and entry.verb == "cancel"):
+        lasting = isinstance(entry, RecordedCommand) and entry.verb in LASTING
+        if not lasting and entry.head_sha != pull.head_sha:
+            return ""
+        # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role; no more than
+        # a pause, which ends with `resume`.
+        if isinstance(entry, RecordedCommand) and entry.verb in {"cancel", PAUSE, RESUME}:
             return ""
         if isinstance(entry, RecordedCommand) and entry.verb not in VERBS:
             return "the command is gone"

@@ -16,6 +16,7 @@ from verl_e2e.core.pulls.pull import OpenPull, PullRef
 from verl_e2e.core.pulls.references import read_reference, reference_text
 from verl_e2e.core.pulls.webhook_events import PushEvent
 from verl_e2e.core.pulls.webhooks import BadDeliveryError, parse_event
+from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import Clock, ForgeError, Pulls, UnknownPullError, UnreadableDeliveryError, WebhookHistory, Worklist
 
 # As long as GitHub can deliver again.
@@ -46,6 +47,7 @@ class DeliveryHandler:
             raise UnreadableDeliveryError(str(error)) from None
         if event is None or not _is_served(_repository_of(event), self.served):
             return ()
+        add_to_log_context(repository=_repository_of(event) or None)
         if isinstance(event, PushEvent) and event.number is None:
             self.base_changes.base_pushed(event, self.worklist)
         return tuple(map(reference_text, self.events.hear(event, delivery.id)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from verl_e2e.app.collect_runs import Troubles
 from verl_e2e.app.create_once import Creation, Creations
+from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, PullState, Target
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls
@@ -44,7 +45,9 @@ class Dispatch:
             handle = self._submitted(kept)
         except BackendError as error:
             if error.final:
-                return self.ledger.put_run(self._changed(kept, state=RunState.REFUSED, reason=str(error)))
+                causes = (of_engine(EngineEnd.REFUSED),)
+                changes = {"state": RunState.REFUSED, "reason": str(error), "causes": causes}
+                return self.ledger.put_run(self._changed(kept, **changes))
             troubles.found.append(error)
             return kept
         return self.ledger.put_run(self._changed(kept, state=RunState.SUBMITTED, handle=handle))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.plan.lint import lint_image
+from verl_e2e.core.plan.lint import lint_image, lint_quarantine
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import (
     Finding,
@@ -63,6 +63,8 @@ class DoctorServices:
     # Whether the verl repository at an address has a commit.
     has_verl: Callable[[str, str], bool]
     database: Callable[[], None]
+    # What the engine that runs jobs says of itself, empty where none is asked; UserError where it would not run them.
+    engine: Callable[[], str] = lambda: ""
     # What VERL_E2E_VERL names, empty where it was not set, and whether that has a commit.
     own_verl: str = ""
     own_has: Callable[[str], bool] = lambda _: False
@@ -90,6 +92,7 @@ def _examine(
 ) -> tuple[Finding, ...]:
     first = [
         *_guarded("database", lambda: _database(services)),
+        *_engine(services),
         *_guarded("app", lambda: _app(repository, setup, services)),
     ]
     if any(item.about == "app" and item.state is State.ERROR for item in first):
@@ -105,6 +108,7 @@ def _examine(
         ("deliveries", lambda: _deliveries(services, now, redeliver=redeliver)),
         ("policy", lambda: message),
         ("image", lambda: _image(policy)),
+        ("quarantine", lambda: _quarantine(policy, now)),
         ("verl", lambda: _verl(policy, services)),
         ("required check", lambda: _branch(repository, branch, setup, policy, services)),
         ("workflow", lambda: _workflow(repository, branch, setup, services)),
@@ -131,6 +135,16 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
     if error.wait_s:
         return error_finding(about, message, f"run doctor again in {error.wait_s / 60:.0f} min")
     return error_finding(about, message, NO_ANSWER)
+
+
+def _engine(services: DoctorServices) -> Iterator[Finding]:
+    try:
+        found = services.engine()
+    except UserError as error:
+        yield error_finding("engine", str(error), "fix that, then try `verl-e2e serve --check`")
+        return
+    if found:
+        yield ok_finding("engine", found)
 
 
 def _database(services: DoctorServices) -> Iterator[Finding]:
@@ -184,6 +198,11 @@ def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Pol
 def _image(policy: Policy | None) -> Iterator[Finding]:
     for finding in lint_image(policy) if policy else ():
         yield note("image", finding.what, finding.fix)
+
+
+def _quarantine(policy: Policy | None, now: datetime) -> Iterator[Finding]:
+    for finding in lint_quarantine(policy, now.date()) if policy else ():
+        yield note("quarantine", finding.what, finding.fix)
 
 
 def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[Finding]:

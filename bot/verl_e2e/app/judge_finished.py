@@ -1,5 +1,6 @@
 """Judge what an ended run left, by its log and evidence: a run's own word counts for nothing."""
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,18 +8,25 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
+from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Recurrence, Result
 from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.text import packed
 from verl_e2e.ports import RunFolders
 
 # A verdict is bounded by its parts; one beyond this is not kept, its result and sentence are.
 MAX_VERDICT = 512 * 1024
 NO_FOLDER = "the run ended and left no run folder"
 OTHER_JOB = "the run folder holds another job than the one that was sent, so it is not evidence"
+# The names of some hundred files, packed.
+MAX_EXECUTED = 64 * 1024
 SEVERAL = "the run left not one run folder but several"
 
 
@@ -36,16 +44,30 @@ class Judged:
     """Whether nothing keeps the run from a pass but that it never entered the changed code."""
     reported_s: float = 0.0
     """Seconds that the run's own events tell of, not below zero."""
+    causes: tuple[str, ...] = ()
+    """What kept the run from a pass, as identifiers of `verl_e2e.core.model.causes`."""
+    undecided: bool = False
+    """Whether the change may have caused what blocked the run."""
+    recurrence: Recurrence | None = None
+    """What related runs show of the failure."""
+    stage: Stage | None = None
+    """Where the failure lies."""
+    fingerprint: str = ""
+    """What identifies the failure, of 16 hexadecimal digits; empty where nothing does."""
+    executed_files: str = ""
+    """The sources of Bridge of which the run executed something, packed; empty where no whole record tells."""
+    phase_s: tuple[tuple[str, float], ...] = ()
+    """Seconds of the phases, by the same events; see `verl_e2e.core.pulls.figures`."""
 
 
-def blocked(sentence: str) -> Judged:
-    """What cannot be judged."""
-    return Judged(Result.BLOCKED, sentence)
+def blocked(sentence: str, end: EngineEnd) -> Judged:
+    """What cannot be judged, and why there is nothing to judge."""
+    return Judged(Result.BLOCKED, sentence, causes=(of_engine(end),))
 
 
 def cannot_be_judged(why: object) -> Judged:
     """What cannot be judged because of what the run left."""
-    return blocked(f"what the run left cannot be judged: {why}")
+    return blocked(f"what the run left cannot be judged: {why}", EngineEnd.NOT_JUDGED)
 
 
 def with_doubt(judged: Judged, doubt: str) -> Judged:
@@ -77,19 +99,50 @@ def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
 def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
     found = folders.find(folder)
     if len(found) != 1:
-        return blocked(SEVERAL if found else NO_FOLDER)
+        return blocked(SEVERAL if found else NO_FOLDER, EngineEnd.LEFT_NOTHING)
     record = folders.record(found[0])
-    if not _is_of(record.job, run):
-        return blocked(OTHER_JOB)
+    if not is_of(record.job, run):
+        return blocked(OTHER_JOB, EngineEnd.OTHER_FOLDER)
     verdict, facts = judge_run(folders, found[0])
     if run.job is not None:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
         verdict = hold_against_record(verdict, fits, run.job)
     write_judgement(folders, folder, (verdict,))
-    return Judged(verdict.result, verdict.sentence, _kept(verdict), verdict.never_entered, _reported_s(record))
+    return outcome(verdict, record)
 
 
-def _is_of(job: Job | None, run: Run) -> bool:
+def outcome(verdict: Verdict, record: Record) -> Judged:
+    """What a verdict on a record comes to for a run."""
+    return Judged(
+        verdict.result,
+        verdict.sentence,
+        _kept(verdict),
+        verdict.never_entered,
+        _reported_s(record),
+        verdict.causes,
+        verdict.undecided,
+        verdict.recurrence,
+        verdict.stage,
+        _digest(verdict.fingerprint),
+        _executed_files(record),
+        phase_s=phase_seconds(record.events),
+    )
+
+
+def _digest(marks: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join(marks).encode()).hexdigest()[:16] if marks else ""
+
+
+def _executed_files(record: Record) -> str:
+    executed = record.executed
+    if executed is None or executed.problem or executed.cut or any(process.problem for process in executed.processes):
+        return ""
+    paths = sorted(path for file in executed.files if not (path := file.path).startswith(f"{MEGATRON_LM_FOLDER}/"))
+    text = packed.pack("\n".join(paths))
+    return text if len(text) <= MAX_EXECUTED else ""
+
+
+def is_of(job: Job | None, run: Run) -> bool:
     """Whether a run folder is that of the run: its job is the one that was sent, wherever its repositories lie."""
     return job is not None and run.job is not None and same_job(job, run.job)
 

@@ -9,6 +9,7 @@ from verl_e2e.app.current_grants import CurrentGrants
 from verl_e2e.app.look_up_person import Permissions
 from verl_e2e.app.policy_text import NoPolicyError
 from verl_e2e.app.publish_comments import Messages
+from verl_e2e.app.run_queue import RunQueue
 from verl_e2e.core.model.access import Access, Capability
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level
@@ -18,6 +19,7 @@ from verl_e2e.core.pulls.commands import LEVEL, VERBS, Command, Mistake
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.overrides import OWN_HEAD, counted
+from verl_e2e.core.pulls.pause import PAUSE, RESUME
 from verl_e2e.core.pulls.pull import Pull
 from verl_e2e.core.pulls.requests import MAX_REQUESTS, level_requests
 from verl_e2e.core.pulls.trust import Denied
@@ -32,6 +34,7 @@ from verl_e2e.ports import Clock, ForgeError, Ledger, Revisions
 NAMES_HEAD = frozenset({"approve", "override"})
 
 
+NO_QUEUE = "the Action has no queue of its own; install the App, or use the concurrency of the workflow"
 BROKEN_POLICY = "the policy of the base branch cannot be used, so it is not known who may ask; fix it first"
 
 
@@ -56,6 +59,7 @@ class CommandKeeper:
     permissions: Permissions
     clock: Clock
     ledger: Ledger
+    queue: RunQueue
     verl: Callable[[str], Revisions]
 
     def keep_line(self, mistake: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
@@ -90,7 +94,7 @@ class CommandKeeper:
     def _keep(self, command: Command, given: Given) -> str:
         """Keep a command if its actor may give it; gives why not, empty when it is kept."""
         verb, pull = VERBS[command.verb], given.pull
-        policy = self._policy(pull)
+        policy = self._policy(pull, verb.needs)
         if policy is None and verb.needs is not Capability.ASK:
             return BROKEN_POLICY
         leave = self.permissions.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
@@ -101,12 +105,14 @@ class CommandKeeper:
             return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
         if command.verb == LEVEL and self._is_one_too_many(given):
             return f"{MAX_REQUESTS} different requests are accepted for one head, and these levels would be one more"
+        if verb.needs is Capability.QUEUE and self.queue.shared is None:
+            return NO_QUEUE
         if policy is not None and (refused := refused_option(command.options, policy, self.verl)):
             return refused
         entry = self._entry(command, given)
         refused = self._why_no_override(entry, pull, policy) if isinstance(entry, Override) and policy else ""
-        if not refused:
-            self.ledger.add(entry)
+        if not refused and self.ledger.add(entry) and command.verb in {PAUSE, RESUME}:
+            self.queue.switched(pull.ref.repository)
         return refused
 
     def _why_no_override(self, new: Override, pull: Pull, policy: Policy) -> str:
@@ -128,9 +134,10 @@ class CommandKeeper:
         known = any(entry.source == given.source for entry in entries)
         return not known and len(level_requests(entries, given.pull.head_sha)) >= MAX_REQUESTS
 
-    def _policy(self, pull: Pull) -> Policy | None:
+    def _policy(self, pull: Pull, needs: Capability) -> Policy | None:
+        """The policy that says who has a capability, None where it cannot be used."""
         try:
-            return self.policies.policy_of(pull)
+            return self.policies.policy_of_queue(pull) if needs is Capability.QUEUE else self.policies.policy_of(pull)
         except NoPolicyError:
             return None
 

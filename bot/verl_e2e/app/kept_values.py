@@ -22,6 +22,9 @@ class Kept(Generic[Value]):
             found = make()
         return self.put(key, found)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
     def find(self, key: tuple[str, ...]) -> Value | None:
         """The value of a key, None when it is not there."""
         return self._values.get(key)

@@ -8,12 +8,15 @@ from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
+from verl_e2e.app.reached_files import reached_files
 from verl_e2e.core.model.change import Change, ChangedPath
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.contract import Finding, check_contract
+from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.lint import lint_policy
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
+from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
@@ -22,6 +25,7 @@ from verl_e2e.core.reach.program import Program, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
+from verl_e2e.core.reach.taken import taken_elsewhere
 from verl_e2e.core.reach.walk import Reach
 from verl_e2e.ports import SourceTrees, SummaryStore
 
@@ -42,6 +46,7 @@ class Planned:
     plan: Plan
     effects: Effects | None
     contract: tuple[Finding, ...] = ()
+    reached: ReachedFiles = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,18 @@ class Planner:
             return found
         program = self._program_at_head(found.change, policy)
         chosen = self._chooser.choose(found.change, policy, found.effects, program)
-        return replace(found, plan=with_tests(found.plan, chosen))
+        planned = with_tests(found.plan, chosen)
+        tests = (*policy.bridge_tests, *(test.test for test in planned.tests.tests))
+        return replace(found, plan=planned, reached=self.reached(change.head, policy, tests))
+
+    def reached(self, revision: str, policy: Policy, tests: Iterable[str]) -> ReachedFiles:
+        """What jobs with these Bridge tests can read at a revision."""
+        tree = None if policy.reach is None else self.tree(revision, policy)
+        if tree is not None and tree.unread:
+            return NOT_KNOWN
+        paths = () if tree is None else (tree.program.paths.get(module, "") for module in tree.reach.imported)
+        imported = [path for path in paths if path]
+        return reached_files(self.repository, revision, policy, imported, tests, self._summaries_of, self._summaries)
 
     def _program_at_head(self, change: Change, policy: Policy) -> Program | None:
         """The program at the head where planning has followed it."""
@@ -230,7 +246,9 @@ class Planner:
         doubts = {**doubted, **unknown}
         old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
         wants = wants_of(found.functions, (old_code, new_code), reach.roots)
-        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=found.functions, wants=wants)
+        taken = _taken({item.path for item in found.functions}, trees[1], policy, reach)
+        functions = found.functions
+        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=functions, wants=wants, taken=taken)
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)
@@ -272,6 +290,16 @@ def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
     if not unread:
         return ()
     return (f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.",)
+
+
+def _taken(paths: Iterable[str], head: _Tree, policy: Policy, reach: ReachPolicy) -> Mapping[str, frozenset[str]]:
+    """What code of the head that a host can run takes from files of families that none can."""
+    modules = {path: module_name(path, reach.roots) for path in paths if families_without_hosts(path, policy)}
+    return {
+        path: taken_elsewhere(module, head.program, head.reach, lambda user: not families_without_hosts(user, policy))
+        for path, module in modules.items()
+        if module is not None
+    }
 
 
 def _set_aside(path: str, policy: Policy) -> bool:

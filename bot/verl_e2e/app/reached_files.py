@@ -1,53 +1,99 @@
-"""Everything that a run of a job can reach at a revision, as one digest."""
+"""Read which files of a head its jobs can reach."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Mapping
 
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.reach.program import module_name
+from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles, digest_of, named_files, read_by_run
+from verl_e2e.core.plan.read_by_tests import UnreadTestError, read_by_tests
 from verl_e2e.core.reach.standins import is_among
-from verl_e2e.ports import SourceTrees
+from verl_e2e.core.reach.summary import Summary
+from verl_e2e.ports import SourceTrees, SummaryStore
+
+Summaries = Callable[[set[str]], Mapping[str, Summary]]
 
 
-def reach_digest(trees: SourceTrees, revision: str, policy: Policy, job: Job, planner: Planner) -> str:
-    """SHA-256 over every file, with its content's id, that a run of the job can reach at a revision.
+# Raise it whenever the same tree would give another answer: kept ones are then made again.
+_VERSION = 1
 
-    Of source files those that verl's entries import, of others all that the policy does not set aside or that lie
-    among the sources, and the tests that the job runs. Empty where reach is not known: an imported file could not be
-    read, or a link lies among the sources.
+
+def reached_files(
+    trees: SourceTrees,
+    revision: str,
+    policy: Policy,
+    imported: Iterable[str],
+    tests: Iterable[str],
+    summaries: Summaries,
+    kept: SummaryStore,
+) -> ReachedFiles:
+    """What jobs can read at a revision where verl's entries import the files `imported`; `tests` by node id.
+
+    Not known where a link lies among the sources: it may lead anywhere. `summaries` are of sources, by blob. A tree
+    that was asked for before is answered from what was kept.
     """
-    links = trees.links(revision)
-    files = {**trees.tree(revision), **links}
-    imported = _imported(revision, policy, planner)
+    plain, links = trees.tree(revision), trees.links(revision)
+    sources, test_files = frozenset(imported), frozenset(test.partition("::")[0] for test in tests)
+    depends_on = (_VERSION, _read_of_policy(policy), sorted(plain.items()), sorted(links.items()), sorted(sources))
+    text = json.dumps([*depends_on, sorted(test_files)])
+    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    found = kept.load_reached(key)
+    if found is None:
+        found = _reached(trees, (plain, links), policy, sources, test_files, summaries)
+        kept.save_reached(key, found)
+    return found
+
+
+def _read_of_policy(policy: Policy) -> list[object]:
+    aside = [
+        [exemption.unless_reached, [[pattern.pattern, wanted] for pattern, wanted in exemption.paths.steps]]
+        for exemption in policy.exempt
+    ]
+    return [aside, [policy.reach.package, policy.reach.roots] if policy.reach is not None else []]
+
+
+def _reached(
+    trees: SourceTrees,
+    listed: tuple[Mapping[str, str], Mapping[str, str]],
+    policy: Policy,
+    sources: frozenset[str],
+    tests: frozenset[str],
+    summaries: Summaries,
+) -> ReachedFiles:
+    plain, links = listed
+    files = {**plain, **links}
     roots = policy.reach.roots if policy.reach is not None else ()
-    if imported is None or any(is_among(link, roots) for link in links):
-        return ""
-    reached = sorted(_reached(files, policy, job, imported))
-    return hashlib.sha256(
-        "\0".join(f"{path}\0{files[path]}" for path in reached).encode("utf-8", "replace")
-    ).hexdigest()
+    if any(is_among(link, roots) for link in links):
+        return NOT_KNOWN
+    named = _named_by(sources, files, trees)
+    by_run = frozenset(read_by_run(files, policy, sources, named))
+    found = ReachedFiles(digest_of(files, by_run), sources=sources, roots=roots)
+    tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
+    among_tests = any(is_among(link, tops) for link in links)
+    by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
+    if by_tests is None:
+        return found
+    named |= _named_by(by_tests - sources, files, trees)
+    by_both = frozenset((*read_by_run(files, policy, sources, named), *by_run, *by_tests))
+    below = frozenset(path for path in by_tests if path.startswith(roots)) if roots else frozenset()
+    return ReachedFiles(found.digest, digest_of(files, by_both), sources | below, roots)
 
 
-def _imported(revision: str, policy: Policy, planner: Planner) -> frozenset[str] | None:
-    if policy.reach is None:
-        return frozenset()
-    tree = planner.tree(revision, policy)
-    return None if tree.unread else frozenset(tree.reach.imported)
+def _named_by(sources: Iterable[str], files: Mapping[str, str], trees: SourceTrees) -> frozenset[str]:
+    ids = sorted({files[path] for path in sources if path.endswith(".py")})
+    return named_files(content for content in trees.read_objects(ids).values() if content is not None)
 
 
-def _reached(files: Iterable[str], policy: Policy, job: Job, imported: frozenset[str]) -> Iterator[str]:
-    roots = policy.reach.roots if policy.reach is not None else ()
-    tests = {test.partition("::")[0] for test in job.bridge_tests}
-    for path in files:
-        name = module_name(path, roots) if roots else None
-        if name is not None:
-            counts = name in imported
-        else:
-            aside = not is_among(path, roots) and any(
-                not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt
-            )
-            counts = not aside or path in tests or path.endswith("/conftest.py")
-        if counts:
-            yield path
+def _by_tests(
+    tests: frozenset[str], files: Mapping[str, str], roots: tuple[str, ...], summaries: Summaries
+) -> frozenset[str] | None:
+    """What tests can read, None where that is not known."""
+
+    def load(paths: frozenset[str]) -> Mapping[str, Summary]:
+        found = summaries({files[path] for path in paths})
+        return {path: found[files[path]] for path in sorted(paths)}
+
+    try:
+        return read_by_tests(tests, files, roots, load)
+    except UnreadTestError:
+        return None

@@ -50,6 +50,7 @@ class TargetStates:
             return TargetState(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
         entries, refused = self.grants.standing(target, entries, policy) if isinstance(target, Pull) else (entries, ())
         made = self.required_jobs.prepare(target, policy, entries)
+        runs = self.reuse.with_reused(target, policy, made, entries, runs)
         nothing = made.plan is not None and not made.plan.levels and policy.gate.none is Absence.APPROVE
         at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
         trust = (
@@ -57,7 +58,6 @@ class TargetStates:
             if nothing
             else self._trust(target, entries, policy, at_hand)
         )
-        runs = self.reuse.carry_forward(target, policy, made.wanted, runs)
         return TargetState(
             target=target,
             now=now,

@@ -12,6 +12,7 @@ from verl_e2e.app.dispatch import Dispatch
 from verl_e2e.app.first_check import FirstCheck
 from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.read_target import TargetReader
+from verl_e2e.app.run_queue import RunQueue
 from verl_e2e.app.show import Display
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.gate import Gate
@@ -20,7 +21,10 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.overrides import expires_at
 from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.core.pulls.references import Reference
+from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.run_terms import with_new_terms
 from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import ForgeError
 
 SOON_S = 1.0
@@ -34,6 +38,7 @@ class Reconciler:
 
     reader: TargetReader
     dispatch: Dispatch
+    queue: RunQueue
     display: Display
     first_check: FirstCheck
     heads: KnownHeads
@@ -54,6 +59,9 @@ class Reconciler:
         except Exception as error:
             self.first_check.tell_failure(target, error)
             raise
+        finally:
+            # Whatever ended here is free for others.
+            self.queue.give_slots()
 
     def announce(self, reference: Reference) -> None:
         """Show on a target that it was seen, before there is time to look at it. ForgeError; again changes nothing."""
@@ -63,6 +71,7 @@ class Reconciler:
 
     def _reconcile(self, target: Target) -> float | None:
         troubles = Troubles()
+        add_to_log_context(head=target.head_sha)
         if isinstance(target, Pull):
             self.heads.remember(target)
         entries, runs = self.reader.remembered(target, troubles)
@@ -70,7 +79,7 @@ class Reconciler:
             return None
         self.first_check.show(target)
         target_state = self.reader.target_state(target, entries, runs, troubles)
-        target_state = replace(target_state, opened=self.reader.to_close(target))
+        target_state = replace(target_state, opened=self.reader.to_close(target), queue=self.queue.view(target_state))
 
         def gate_of(pull: Pull) -> Gate:
             return self._gate_of(pull, troubles)
@@ -83,6 +92,7 @@ class Reconciler:
             steps = self.heads.with_others(target_state, decide_actions(replace(target_state, runs=announced)), gate_of)
             self.display.announce(target_state, steps)
             target_state = replace(target_state, runs=self._start(due, target_state, troubles))
+            target_state = replace(target_state, queue=self.queue.view(target_state))
         # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
         steps = self.heads.with_others(target_state, decide_actions(target_state), gate_of)
         waits = [self.display.show(target_state, steps)]
@@ -114,14 +124,19 @@ class Reconciler:
         return tuple(runs.values())
 
     def _start(self, due: Actions, target_state: TargetState, troubles: Troubles) -> tuple[Run, ...]:
-        """Start runs, those that were put down before and not taken yet among them; gives all runs as they are then."""
+        """Start the runs that have their turn, also those that were put down before; gives all runs as they are then.
+
+        The head is read again before anything new is put down, and before anything is submitted.
+        """
         runs = {run.key: run for run in target_state.runs}
-        ordered = [
-            run for run in runs.values() if run.state is RunState.QUEUED and run.head_sha == target_state.head_sha
-        ]
-        if self.dispatch.is_still_head(target_state.target):
-            for run in (*ordered, *due.dispatch):
-                runs[run.key] = self.dispatch.submit(run, troubles)
+        if due.dispatch and not self.dispatch.is_still_head(target_state.target):
+            return target_state.runs
+        new = {run.key: run for run in (*with_new_terms(target_state), *due.dispatch)}
+        queued = {run.key: run for run in target_state.here if run.state is RunState.QUEUED}
+        runs |= {run.key: run for run in self.queue.let_start((queued | new).values(), new)}
+        ready = [run for run in runs.values() if run.key in queued | new and not run.waits_for_slot]
+        if ready and (due.dispatch or self.dispatch.is_still_head(target_state.target)):
+            runs |= {run.key: self.dispatch.submit(run, troubles) for run in ready}
         return tuple(runs.values())
 
 
@@ -129,9 +144,15 @@ def _again(target_state: TargetState, steps: Actions, wait: float, poll_s: float
     """When to look again: at once for what an end makes possible, in a while for what runs."""
     if steps.cancel:
         return SOON_S
-    live = bool(steps.dispatch) or any(not run.state.final for run in (*target_state.runs, *target_state.shared))
+    # Who gets a slot is looked at by itself, but not who shares its head.
+    own = (run for run in target_state.runs if not run.waits_for_slot)
+    live = bool(steps.dispatch) or any(not run.state.final for run in (*own, *target_state.shared))
     ending = any(run.state is RunState.CANCELLING for run in target_state.runs)
     waits = [poll_s] * live + [ENDING_S] * ending + [wait] * (wait > 0)
+    begins = (standing.attempt.at for standing in steps.standings if isinstance(standing.attempt, NextAttempt))
+    # One that is due and did not begin waits for something else, which is looked at anyway.
+    waits += [max((begin - target_state.now).total_seconds(), SOON_S) for begin in begins if begin > target_state.now]
+    waits += [target_state.queue.again_s] * (target_state.queue.again_s > 0)
     ends = (expires_at(override, target_state.policy.overrides) for override in target_state.overrides)
     waits += [max((end - target_state.now).total_seconds(), SOON_S) for end in ends]
     return min(waits, default=None)

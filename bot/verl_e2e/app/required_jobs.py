@@ -18,12 +18,17 @@ from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
+from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.ports import Ledger, Revisions, SourceTrees
+
+# Runs are kept for ever: no more of them than these newest are read to tell what a job costs.
+_TELLING_RUNS = 500
 
 
 class UnplannableError(UserError):
@@ -39,6 +44,7 @@ class Prepared:
     broken: tuple[str, ...] = ()
     wanted: tuple[WantedJob, ...] = ()
     merge_base: str = ""
+    reached: ReachedFiles = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class JobSources:
     """The host profile of the jobs."""
     place: Callable[[str, str], Sources] = portable_sources
     """The repositories by their commits of Bridge and verl, as a job names them."""
+    program: str = ""
+    """The version of what runs and judges the jobs: a verdict of another one is not reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +99,15 @@ class RequiredJobs:
         stranger = isinstance(target, Pull) and target.from_fork
         strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
         repository = repository_of(target)
-        past = self.past_costs.get((repository, target.head_sha), lambda: past_costs(self.ledger.runs(repository)))
+        past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
         builder = _Builder(strict, trees, self.job_sources, past)
         wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
         unique = {text.id: text for text in reversed(wanted)}
         jobs = tuple(text for text in wanted if unique.get(text.id) is text)
-        return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
+        return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "", found.reached)
+
+    def _past_costs(self, repository: str) -> tuple[PastCost, ...]:
+        return past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
 
     def _planned(self, target: Target, policy: Policy) -> Planned:
         """The plan; what took too much once is not tried again on the same head by this process."""
@@ -116,8 +127,17 @@ def unplannable(error: LimitError) -> str:
 
 
 def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
+    tests: dict[str, tuple[str, ...]] = {}
     for outline in in_order(found.plan.jobs):
-        yield builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
+        made = builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
+        # An incomplete plan may be one of another change.
+        job = made.job if not found.plan.incomplete else None
+        if job is None:
+            yield made
+            continue
+        tests[made.id] = job.bridge_tests
+        tested = any(tests.get(required) == job.bridge_tests for required in made.requires)
+        yield replace(made, reuse_key=reuse_key(job, found.reached, builder.program, tested_before=tested))
 
 
 def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
@@ -178,6 +198,8 @@ class _Builder:
     def __init__(self, policy: Policy, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]) -> None:
         self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
         self._patches: dict[tuple[str, str], PatchChoice] = {}
+        # The version of what runs and judges.
+        self.program = sources.program
 
     def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
         """The job of an outline, or what is missing."""

@@ -1,87 +1,102 @@
-"""Carry a pass forward to a merge group where nothing that the job can reach differs: no GPU learns anything new."""
+"""Take over a verdict on the same code where a job of a target has no run yet: no GPU learns anything new."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.kept_values import Kept
+from verl_e2e.app.required_jobs import Prepared
 from verl_e2e.core.model.errors import LimitError
-from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.job_order import portable
-from verl_e2e.core.pulls.ledger import Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Target
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
+from verl_e2e.core.pulls.requests import Entry
+from verl_e2e.core.pulls.reuse import is_same_change, may_take_over, origin_of, taken_over
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.text import packed
 from verl_e2e.ports import Clock, Ledger
+
+_MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictReuse:
-    """Takes passes of pull requests over to a merge group."""
+    """Takes verdicts over, from any head of the repository with the same code in reach."""
 
     analysis: Analysis
+    artifacts: Path
     clock: Clock
     ledger: Ledger
+    refused: Kept[str] = field(default_factory=lambda: Kept(1024))
 
-    def carry_forward(
-        self, target: Target, policy: Policy, wanted: tuple[WantedJob, ...], runs: tuple[Run, ...]
+    def with_reused(
+        self, target: Target, policy: Policy, prepared: Prepared, entries: tuple[Entry, ...], runs: tuple[Run, ...]
     ) -> tuple[Run, ...]:
-        """The runs with those that a merge group takes over from the pull requests inside it."""
-        if not isinstance(target, MergeGroup) or target.destroyed:
+        """The runs with those that stand by the verdict of another one."""
+        if policy.gate.reuse_h == 0 or _is_over(target):
             return runs
-        passed = [
-            other_run for number in target.pulls for other_run in self.ledger.runs(target.repository, number=number)
-        ]
-        passed = [pull for pull in passed if pull.required and _passed(pull)]
-        missing = [
-            wanted_job
-            for wanted_job in wanted
-            if wanted_job.required and not runs_of(wanted_job, target.head_sha, runs)
-        ]
         found = list(runs)
-        for wanted_job in missing:
-            origin = next((run for run in reversed(passed) if _is_like(run, wanted_job)), None)
-            if origin is None:
-                continue
-            if wanted_job.job and self._reaches_the_same(target, origin.head_sha, policy, wanted_job.job):
-                found.append(self.ledger.put_run(self._carried(origin, wanted_job, target)))
+        for wanted in prepared.wanted:
+            if may_take_over(wanted, target.head_sha, tuple(found), entries):
+                made = self._taken_over(target, policy, wanted, prepared.reached, runs)
+                found.extend([made] if made is not None else [])
         return tuple(found)
 
-    def _reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
-        try:
-            return self.analysis.reaches_the_same(group, origin_sha, policy, job)
-        except LimitError:
-            # Not known, so the job runs on the group itself.
-            return False
-
-    def _carried(self, origin: Run, wanted: WantedJob, target: MergeGroup) -> Run:
+    def _taken_over(
+        self, target: Target, policy: Policy, wanted: WantedJob, reached: ReachedFiles, runs: tuple[Run, ...]
+    ) -> Run | None:
         now = self.clock.now()
-        return origin.model_copy(
-            update={
-                "key": run_key(target.repository, target.head_sha, wanted.digest, 1),
-                "number": None,
-                "head_sha": target.head_sha,
-                "job_digest": wanted.digest,
-                "attempt": 1,
-                "carried_from": origin.head_sha,
-                "handle": "",
-                "asked_by": "",
-                "gpu_minutes": 0.0,
-                "created": now,
-                "updated": now,
-                "job": wanted.job,
-            }
-        )
+        origin = origin_of(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
+        if origin is None or (origin.key, wanted.digest) in self.refused:
+            return None
+        judged = None if _ran_outside(origin, reached) else self._judged_for(wanted, origin)
+        if judged is None:
+            self.refused.put((origin.key, wanted.digest), origin.key)
+            return None
+        here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
+        return self.ledger.put_run(taken_over(judged, wanted, target, here, now))
+
+    def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
+        """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""
+        repository = repository_of(target)
+        numbers = target.pulls if isinstance(target, MergeGroup) else ()
+        inside = (run for number in numbers for run in self.ledger.runs(repository, number=number))
+        listed = self.ledger.runs(repository, reuse_key=wanted.reuse_key)
+        return {run.key: run for run in (*runs, *inside, *listed)}.values()
+
+    def _judged_for(self, wanted: WantedJob, origin: Run) -> Run | None:
+        """The run as it is judged for the change of a job, None where it does not speak for it."""
+        if is_same_change(origin, wanted):
+            return origin
+        judged = self._judged_again(wanted, origin)
+        if judged is None or judged.result is not Result.PASS:
+            return None
+        new = {"sentence": judged.sentence, "verdict": judged.verdict, "never_entered": False}
+        return origin.model_copy(update=new)
+
+    def _judged_again(self, wanted: WantedJob, origin: Run) -> Judged | None:
+        if wanted.job is None:
+            return None
+        try:
+            return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
+        except LimitError:
+            return None
 
 
-def _passed(run: Run) -> bool:
-    """Whether a run was good; one that never entered the change may be made up for in a merge group as well."""
-    good = run.result is Result.PASS or run.never_entered
-    return run.state is RunState.FINISHED and good and not run.carried_from
+def _is_over(target: Target) -> bool:
+    return target.destroyed if isinstance(target, MergeGroup) else target.state is PullState.CLOSED
 
 
-def _is_like(run: Run, wanted: WantedJob) -> bool:
-    """Whether a run's job differs from the wanted one in the commit of Bridge alone."""
-    if run.job is None or wanted.job is None or run.job_id != wanted.id:
+def _ran_outside(run: Run, reached: ReachedFiles) -> bool:
+    """Whether a run executed a source that the digest does not cover, so that the same digest says too little."""
+    if not run.executed_files:
         return False
-    old, new = portable(run.job), portable(wanted.job)
-    return old.model_copy(update={"bridge": new.bridge}) == new
+    try:
+        executed = packed.unpack(run.executed_files, _MOST_BYTES).decode("utf-8", "replace").split("\n")
+    except packed.UnpackError:
+        return True
+    return bool(reached.outside(executed))

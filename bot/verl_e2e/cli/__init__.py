@@ -4,6 +4,7 @@ from verl_e2e.cli.action import action
 from verl_e2e.cli.command import cli, main
 from verl_e2e.cli.compare import bands, parity
 from verl_e2e.cli.doctor import doctor
+from verl_e2e.cli.flaky import flaky
 from verl_e2e.cli.judge import card, judge, triage
 from verl_e2e.cli.maps import maps
 from verl_e2e.cli.plan import backtest, explain, plan, policy
@@ -29,6 +30,7 @@ for verb in (
     demo,
     serve,
     doctor,
+    flaky,
     action,
 ):
     cli.add_command(verb)

@@ -41,7 +41,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     from verl_e2e.wiring.doctor import check_up
 
     be_private()
-    settings = load_settings(os.environ)
+    settings, environ = load_settings(os.environ), dict(os.environ)
     forget(SECRETS)
     chosen = repositories or settings.repositories
     if not chosen:
@@ -49,7 +49,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     now = datetime.now(UTC)
     found: dict[str, tuple[Finding, ...]] = {}
     for name in chosen:
-        found[name] = check_up(settings, name, branch, now, redeliver=redeliver)
+        found[name] = check_up(settings, name, branch, now, redeliver=redeliver, environ=environ)
         if any(finding.about == NETWORK for finding in found[name]):
             # Each other repository would wait for the same answer.
             break

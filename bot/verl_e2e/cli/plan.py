@@ -231,7 +231,8 @@ def schema() -> int:
 @_CACHE
 @JSON_OPTION
 def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bool, **options: Any) -> int:
-    """List rules that can never match, source files without a rule, and what the verl commit does not have.
+    """List rules that can never match, source files without a rule, what the verl commit does not have, and expired
+    entries of the quarantine.
 
     FILE is a policy file. It is checked against the checkout that holds it, or against --repo. Without FILE, the policy
     of --repo at --head is checked.
@@ -240,17 +241,19 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
 
     Example: verl-e2e policy check --repo Megatron-Bridge --policy verl-e2e.yml --verl verl
     """
+    from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.wiring import planning as wiring
 
+    today = SystemClock().now().date()
     if file is not None and options["policy"] is not None:
         raise click.UsageError("give the policy file either as FILE or with --policy")
     if file is None and repo is None:
         raise click.UsageError("give a policy file, or --repo")
     options["policy"] = file or options["policy"]
     if repo is not None:
-        findings = wiring.lint_policy(_plan_request(repo, **options), head)
+        findings = wiring.lint_policy(_plan_request(repo, **options), head, today)
     else:
-        findings, note = wiring.lint_policy_file(_plan_request(Path(), **options), head)
+        findings, note = wiring.lint_policy_file(_plan_request(Path(), **options), head, today)
         click.echo(note, err=True)
     click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
     return 0

@@ -10,7 +10,7 @@ from verl_e2e.config.problems import ConfigError, Problem, suggest
 from verl_e2e.config.validation import validate
 from verl_e2e.config.yaml_text import Path as KeyPath
 from verl_e2e.config.yaml_text import YamlDocument, dotted, load_yaml
-from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.model.jobs import Network, SiteProfile
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _PLACEHOLDER = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
@@ -32,6 +32,15 @@ def load_profile(
         fix = suggest(unused[0], used) if used else "remove it: this profile takes no values"
         raise ConfigError([Problem(source, 0, "", f"this profile does not use the value ${{{unused[0]}}}", fix)])
     return validate(_filled(document, {**(defaults or {}), **values}), SiteProfile)
+
+
+def checked_for_slots(site: SiteProfile, slots: int) -> SiteProfile:
+    """The profile, if so many runs can be side by side on its host; raises ConfigError."""
+    if slots > 1 and site.isolation.network is not Network.NONE:
+        what = f"the site profile {site.name} gives runs the host's network, where fixed ports collide"
+        fix = "set `isolation.network: none` in the profile, or 1 here"
+        raise ConfigError([Problem("environment", 0, "VERL_E2E_LOCAL_SLOTS", what, fix)])
+    return site
 
 
 def packaged_profiles() -> tuple[str, ...]:

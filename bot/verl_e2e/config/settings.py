@@ -6,13 +6,21 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator
 
+from verl_e2e.config import ray_values as ray
 from verl_e2e.config import settings_values as read
+from verl_e2e.config import slot_values
+from verl_e2e.config import slurm_values as slurm
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, secrets, variable
+from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.pulls.attestation import Attestation
+from verl_e2e.core.pulls.pools import Pool
 
 _LEVELS = ("debug", "info", "warning", "error")
-BACKENDS = ("github-actions", "local")
+BACKENDS = ("github-actions", "local", "slurm", "ray")
+CONTAINERS = ("none", "pyxis", "enroot")
+# Back ends whose hosts find the repositories in folders of this machine.
+_WITH_CLONES = ("local", "slurm", "ray")
 DEFAULT_VERL = "https://github.com/verl-project/verl"
 
 
@@ -29,7 +37,8 @@ class JobSettings(EnvironmentSettings):
     )
     image: str = variable(
         "VERL_E2E_IMAGE",
-        "The image of jobs, for `github-actions`, unless the policy pins one by digest. Empty: the site's image.",
+        "The image of jobs, for `github-actions` and `slurm`, unless the policy pins one by digest. Empty: the site's "
+        "image.",
         "",
     )
     runners: Annotated[Mapping[int, tuple[str, ...]], BeforeValidator(read.runners)] = variable(
@@ -105,6 +114,97 @@ class Settings(JobSettings):
     backend: Annotated[str, read.one_of(*BACKENDS)] = variable(
         "VERL_E2E_BACKEND", f"Where jobs run: `{'`, `'.join(BACKENDS)}`.", BACKENDS[0]
     )
+    local_slots: Annotated[int, read.number(1, MOST_RUNS_ON_A_HOST)] = variable(
+        "VERL_E2E_LOCAL_SLOTS",
+        "For `local`: how many runs on one GPU, or on its part of one, this machine takes at the same time. "
+        "More than one needs a site profile with `isolation.network: none`.",
+        "1",
+    )
+    local_gpus: Annotated[int, read.number(0, MOST_RUNS_ON_A_HOST)] = variable(
+        "VERL_E2E_LOCAL_GPUS",
+        "For `local`: how many GPUs those slots share; a job takes as many slots as its part of the GPUs. 0: as many "
+        "GPUs as slots.",
+        "0",
+    )
+    slots: Annotated[tuple[Pool, ...], BeforeValidator(slot_values.slots)] = variable(
+        "VERL_E2E_SLOTS",
+        "How many jobs may run at once, by their number of GPUs as in `VERL_E2E_RUNNERS`: `1=4 2,4=2 8=1`, `all=6`, or "
+        "by GPUs `all=16gpus`; `fork:` in front of a word for the jobs of forks. The others wait in the queue of the "
+        "service. Empty: all are given to the back end at once.",
+        "",
+    )
+    slurm_folder: Annotated[Path | None, BeforeValidator(slurm.shared_folder)] = variable(
+        "VERL_E2E_SLURM_FOLDER",
+        "For `slurm`, which needs it: the folder of orders and run folders, on a disk that this machine and the nodes "
+        "have at the same path.",
+        "",
+    )
+    slurm_host: Annotated[str, BeforeValidator(slurm.host)] = variable(
+        "VERL_E2E_SLURM_HOST",
+        "The host where `sbatch` is run, by ssh with a key and without a password. Empty: this machine.",
+        "",
+    )
+    slurm_gpus: Annotated[str, BeforeValidator(slurm.gpus)] = variable(
+        "VERL_E2E_SLURM_GPUS",
+        "The option of `sbatch` that asks for N GPUs, as `--gres=gpu:h100:N`.",
+        "--gpus-per-node=N",
+    )
+    slurm_options: Annotated[tuple[str, ...], BeforeValidator(slurm.options)] = variable(
+        "VERL_E2E_SLURM_OPTIONS",
+        "More options of `sbatch`, separated by spaces: `--partition=gpu --account=rl --mem=200G`.",
+        "",
+    )
+    slurm_command: Annotated[tuple[str, ...], BeforeValidator(slurm.command)] = variable(
+        "VERL_E2E_SLURM_COMMAND", "How `verl-e2e` is called on a node, in the container where there is one.", "verl-e2e"
+    )
+    slurm_setup: Annotated[str, BeforeValidator(slurm.script)] = variable(
+        "VERL_E2E_SLURM_SETUP",
+        "A bash script that is read before that in the same step, as one that activates an environment. Empty: none.",
+        "",
+    )
+    slurm_container: Annotated[str, read.one_of(*CONTAINERS)] = variable(
+        "VERL_E2E_SLURM_CONTAINER", f"What starts the container of a job: `{'`, `'.join(CONTAINERS)}`.", CONTAINERS[0]
+    )
+    slurm_mounts: Annotated[tuple[str, ...], BeforeValidator(slurm.mounts)] = variable(
+        "VERL_E2E_SLURM_MOUNTS",
+        "Mounts of that container, `/SOURCE:/TARGET`, separated by spaces: the two clones and the models. "
+        "`VERL_E2E_SLURM_FOLDER` is mounted always.",
+        "",
+    )
+    ray_address: Annotated[str, BeforeValidator(ray.address)] = variable(
+        "VERL_E2E_RAY_ADDRESS", "For `ray`, which needs it: the address of the dashboard, `http://HOST:8265`.", ""
+    )
+    ray_folder: Annotated[Path | None, BeforeValidator(slurm.shared_folder)] = variable(
+        "VERL_E2E_RAY_FOLDER",
+        "For `ray`, which needs it: the folder of orders and run folders, on a disk that this machine and the nodes "
+        "have at the same path.",
+        "",
+    )
+    ray_headers: Annotated[Mapping[str, str], BeforeValidator(ray.headers)] = variable(
+        "VERL_E2E_RAY_HEADERS",
+        "Headers of every request to Ray, one `NAME: VALUE` on each line, as `Authorization: Bearer TOKEN`. "
+        "Or `VERL_E2E_RAY_HEADERS_FILE`, as above.",
+        "",
+        secret=True,
+    )
+    ray_verify: Annotated[bool | str, BeforeValidator(ray.verify)] = variable(
+        "VERL_E2E_RAY_VERIFY",
+        "Whether the certificate of an https address is verified: `yes`, `no`, or a PEM file with the authorities.",
+        "yes",
+    )
+    ray_resources: Annotated[Mapping[str, float], BeforeValidator(ray.resources)] = variable(
+        "VERL_E2E_RAY_RESOURCES",
+        "The cluster's own resources that a job takes, `NAME=AMOUNT`, separated by spaces.",
+        "",
+    )
+    ray_command: Annotated[tuple[str, ...], BeforeValidator(slurm.command)] = variable(
+        "VERL_E2E_RAY_COMMAND", "How `verl-e2e` is called on a node.", "verl-e2e"
+    )
+    ray_setup: Annotated[str, BeforeValidator(slurm.script)] = variable(
+        "VERL_E2E_RAY_SETUP",
+        "A bash script that is read before that, as one that activates an environment. Empty: none.",
+        "",
+    )
     workflow_ref: str = variable(
         "VERL_E2E_WORKFLOW_REF",
         "The branch that the workflow is started on. Use a branch that holds nothing else, so that jobs cannot write "
@@ -130,12 +230,13 @@ class Settings(JobSettings):
     )
     verl: Annotated[str, BeforeValidator(read.place)] = variable(
         "VERL_E2E_VERL",
-        "verl's repository: its address, or a folder with a clone of it. `local` needs a folder.",
+        "verl's repository: its address, or a folder with a clone of it. `local`, `slurm` and `ray` need a folder.",
         DEFAULT_VERL,
     )
     bridge: Annotated[str, BeforeValidator(read.folder)] = variable(
         "VERL_E2E_BRIDGE",
-        "For `local`: a folder with a clone of the repository under test that holds the heads of its pull requests.",
+        "For `local`, `slurm` and `ray`: a folder with a clone of the repository under test that holds the heads of "
+        "its pull requests.",
         "",
     )
     workers: Annotated[int, read.number(1, 64)] = variable(
@@ -160,6 +261,30 @@ class Settings(JobSettings):
         "Server for 7.",
         "14",
     )
+    metrics_address: Annotated[tuple[str, int] | None, BeforeValidator(read.address)] = variable(
+        "VERL_E2E_METRICS_ADDRESS",
+        "An address of its own for `/metrics`, `HOST:PORT`; the health pages are there too. Empty: the address of "
+        "webhooks, for programs on this host alone unless a token is set.",
+        "",
+    )
+    metrics_token: Annotated[str, BeforeValidator(lambda text: read.secret(text) if text else "")] = variable(
+        "VERL_E2E_METRICS_TOKEN",
+        "What a request for `/metrics` must hold in `Authorization: Bearer`, at least 16 characters. Empty: no token. "
+        "Or `VERL_E2E_METRICS_TOKEN_FILE`, as above.",
+        "",
+        secret=True,
+    )
+    traces: Annotated[str, BeforeValidator(lambda text: read.url(text) if text else "")] = variable(
+        "VERL_E2E_TRACES",
+        "Where traces are sent by OTLP over HTTP, as `http://127.0.0.1:4318/v1/traces` (needs the extra `otel`). "
+        "Empty: nowhere.",
+        "",
+    )
+    log_format: Annotated[str, read.one_of("auto", "json", "text")] = variable(
+        "VERL_E2E_LOG_FORMAT",
+        "Log lines as `json` or as `text`; `auto`: text where standard error is a terminal, JSON elsewhere.",
+        "auto",
+    )
     log_level: Annotated[str, read.one_of(*_LEVELS)] = variable(
         "VERL_E2E_LOG_LEVEL", f"`{'`, `'.join(_LEVELS)}`.", "info"
     )
@@ -174,9 +299,29 @@ class Settings(JobSettings):
     @field_validator("verl", "bridge")
     @classmethod
     def _clone_of_local(cls, place: str, info: ValidationInfo) -> str:
-        if info.data.get("backend") == "local" and (not place or "://" in place):
-            raise UnfitError("it names no folder", "local needs a folder with a clone")
+        backend = info.data.get("backend")
+        if backend in _WITH_CLONES and (not place or "://" in place):
+            raise UnfitError("it names no folder", f"{backend} needs a folder with a clone")
         return place
+
+    @field_validator("slurm_folder")
+    @classmethod
+    def _folder_of_slurm(cls, folder: Path | None, info: ValidationInfo) -> Path | None:
+        if info.data.get("backend") == "slurm" and folder is None:
+            raise UnfitError("it is not set", "it is required for slurm; name a folder that the nodes see too")
+        return folder
+
+    @field_validator("ray_address", "ray_folder")
+    @classmethod
+    def _needed_by_ray(cls, value: str | Path | None, info: ValidationInfo) -> str | Path | None:
+        if info.data.get("backend") == "ray" and not value:
+            raise UnfitError("it is not set", "it is required for ray; docs/runners/ray.md shows it")
+        return value
+
+    @property
+    def has_clones(self) -> bool:
+        """Whether jobs find the repositories in folders of this machine."""
+        return self.backend in _WITH_CLONES
 
     @property
     def database_url(self) -> str:

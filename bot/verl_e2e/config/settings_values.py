@@ -180,6 +180,19 @@ def host(text: str) -> str:
     return text
 
 
+def address(text: str) -> tuple[str, int] | None:
+    """A host and a port to listen on, `HOST:PORT` or `[IPV6]:PORT`; None for an empty text."""
+    if not text:
+        return None
+    name, colon, port = text.rpartition(":")
+    bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+    if not colon or not bare or (":" in bare) != (bare != name) or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise UnfitError(f"{_quoted(text)} is not an address to listen on", "write HOST:PORT, as 127.0.0.1:9464")
+    if int(port) > 65535:
+        raise UnfitError(f"{port} is not a port", "write one from 0 to 65535")
+    return host(bare), int(port)
+
+
 def absolute(path: Path | None) -> Path | None:
     """The absolute path; `~` is the home folder."""
     return path.expanduser().absolute() if path else None

@@ -16,6 +16,7 @@ from verl_e2e.ports import Clock
 from verl_e2e.wiring.analysis import LimitedAnalysis
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
+from verl_e2e.wiring.program import program_digest
 from verl_e2e.wiring.verl import verl_source
 
 
@@ -46,7 +47,7 @@ def _handlers(
         backend=GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), _dispatching(settings), clock),
         analysis=analysis,
         changes=mirrors.changes,
-        sources=JobSources(verl_source(settings.verl), site),
+        sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
         artifacts=settings.work / "artifacts",
     )
     return build_handlers(forge, jobs, memory, clock, analysis.commands), memory

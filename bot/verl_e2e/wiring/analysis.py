@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.check_runs import Annotation
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
+from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.collector import collect_seldom
 
@@ -108,11 +108,6 @@ class LimitedAnalysis:
         found: tuple[Explanation, ...] = self._asked("explain", [target], (target, policy, path, symbol))
         return found
 
-    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
-        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
-        both = [group, replace(group, head_sha=origin_sha)]
-        return bool(self._asked("reaches_the_same", both, (group, origin_sha, policy, job)))
-
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines."""
         found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
@@ -121,6 +116,12 @@ class LimitedAnalysis:
     def judge(self, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended run; it is also written into the folder."""
         found: Judged = self._processes.run("judge", (self._place, (run, folder.absolute())), _JUDGING, _nothing)
+        return found
+
+    def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
+        """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
+        argument = (self._place, (run, job, folder.absolute()))
+        found: Judged | None = self._processes.run("judge_again", argument, _JUDGING, _nothing)
         return found
 
     def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
@@ -162,7 +163,7 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
             return None
         case "commands":
             return command_lines(*values)
-        case "plan" | "explain" | "reaches_the_same" | "annotate" | "judge":
+        case "plan" | "explain" | "annotate" | "judge" | "judge_again":
             return getattr(_direct(place, ask), name)(*values)
         case _:
             raise ValueError(f"no work is called {name}")

@@ -1,14 +1,16 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from verl_e2e.adapters.metrics import CountsCollector, SharedCollector
 from verl_e2e.adapters.store import (
     Retention,
     Spool,
     SpooledDeliveries,
     SqlDeliveries,
+    SqlFigures,
     SqlLeases,
     SqlLedger,
     SqlOutbox,
@@ -22,6 +24,13 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.ports import Clock
+from verl_e2e.wiring.bounded import Bounded
+from verl_e2e.wiring.telemetry import Telemetry, observed_work
+
+# The work threads begin a round several times a second; one that has not for so long hangs.
+_SILENT_S = 120.0
+# The database has so long to answer a check or a request for metrics.
+_DATABASE_S = 3.0
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock], Work]
 
@@ -35,6 +44,10 @@ class Service:
     deliveries: SpooledDeliveries
     worker: Worker
     clock: Clock
+    telemetry: Telemetry
+    spool: Spool
+    # The versions of the tables: that of the database, and the one that this program knows.
+    versions: Callable[[], tuple[int, int]]
 
     def enter(self) -> None:
         """Be one of the bots on the database; UserError when that cannot be."""
@@ -55,41 +68,92 @@ class Service:
         """Keep deliveries, all or none; false for one that was kept before."""
         return self.deliveries.keep(received)
 
-    def health(self) -> Mapping[str, float]:
-        """Figures for /metrics by name; an error when the service is not well."""
+    def stalled(self) -> str:
+        """Why this process should be started again; empty while it need not.
+
+        A thread that waits for a database that does not answer is not stalled: a new start would not help.
+        """
         if not self.worker.alive:
-            raise RuntimeError("the worker has ended")
-        backlog, counts = self.deliveries.backlog(self.clock.now()), self.worker.counts
-        return {
-            "deliveries_waiting": backlog.deliveries_waiting,
-            "deliveries_refused": backlog.deliveries_refused,
-            "targets_waiting": backlog.targets_waiting,
-            "oldest_waiting_seconds": round(backlog.oldest_s, 3),
-            "runs_open": backlog.runs_open,
-            "deliveries_processed_total": counts.processed,
-            "reconciles_total": counts.reconciled,
-            "reconciles_failed_total": counts.failed,
-        }
+            return "a thread of the worker has ended"
+        if self.worker.silent_s < _SILENT_S or self._versions() is None:
+            return ""
+        return "a thread of the worker hangs"
+
+    def readiness(self) -> Mapping[str, str]:
+        """Each thing that the work needs, with what is wrong with it; empty for nothing. No secrets."""
+        checks = dict(zip(("database", "tables"), _database_trouble(self._versions()), strict=True))
+        checks["worker"] = self.stalled() or ("another process took the database over" if self.worker.displaced else "")
+        checks["spool"] = _said(self.spool.trouble)
+        return checks | {name: _said(check) for name, check in self.telemetry.checks.items()}
+
+    def _versions(self) -> tuple[int, int] | None:
+        """The versions of the tables: that of the database, and ours; None when it does not answer in time."""
+        try:
+            return self.versions()
+        except Exception:
+            return None
 
     def stop(self) -> None:
         """End in good order."""
         self.worker.stop()
         self.store.close()
+        self.telemetry.close()
+
+    def counters(self) -> Iterable[tuple[str, str, float]]:
+        """What the worker did since the start of the process, as rows of metrics."""
+        counts = self.worker.counts
+        return (
+            ("deliveries_processed", "Deliveries that were processed, with their results stored.", counts.processed),
+            ("reconciles", "Reconciliations that succeeded.", counts.reconciled),
+            ("reconciles_failed", "Reconciliations that failed and are tried again.", counts.failed),
+        )
+
+    def gauges(self) -> Iterable[tuple[str, str, float]]:
+        """How this process is, as rows of metrics."""
+        return (
+            ("worker_silent_seconds", "Time since a thread of the worker began its last round.", self.worker.silent_s),
+            ("spool_deliveries", "Deliveries on the disk while the database is away.", self.spool.count),
+            ("spool_bytes", "Their size.", self.spool.size),
+        )
 
 
-def open_service(settings: Settings, clock: Clock, make_work: MakeWork, make_pool: MakePool = thread_pool) -> Service:
+def _database_trouble(versions: tuple[int, int] | None) -> tuple[str, str]:
+    """What is wrong with the database, and with its tables."""
+    if versions is None:
+        return "it does not answer", "the database does not answer"
+    have, known = versions
+    return "", "" if have == known else f"they are of version {have}, and this program knows {known}"
+
+
+def _said(check: Callable[[], str]) -> str:
+    """What a check says; one that fails says no more than that, because its error may hold anything."""
+    try:
+        return check()
+    except Exception as error:
+        return f"it cannot be checked ({type(error).__name__})"
+
+
+def open_service(
+    settings: Settings,
+    clock: Clock,
+    make_work: MakeWork,
+    make_pool: MakePool = thread_pool,
+    telemetry: Telemetry | None = None,
+) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
+    telemetry = telemetry or Telemetry()
     try:
         settings.data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"VERL_E2E_DATA {settings.data}: {error.strerror}"
         raise UserError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
-    ledger, worklist, outbox = SqlLedger(store), SqlWorklist(store), SqlOutbox(store)
-    deliveries = SpooledDeliveries(SqlDeliveries(store), _spool(settings))
+    ledger, worklist, outbox = SqlLedger(store, telemetry), SqlWorklist(store), SqlOutbox(store)
+    spool, figures = _spool(settings), SqlFigures(store)
+    deliveries = SpooledDeliveries(SqlDeliveries(store), spool)
     retention = Retention(store, settings.data / "runs")
     worker = Worker(
-        make_work(settings, ledger, worklist, outbox, clock),
+        observed_work(make_work(settings, ledger, worklist, outbox, clock), telemetry, clock),
         deliveries,
         worklist,
         outbox,
@@ -100,7 +164,11 @@ def open_service(settings: Settings, clock: Clock, make_work: MakeWork, make_poo
         tick_s=settings.tick_s,
         make_pool=make_pool,
     )
-    return Service(settings, store, deliveries, worker, clock)
+    versions = Bounded(figures.version, _DATABASE_S)
+    service = Service(settings, store, deliveries, worker, clock, telemetry, spool, versions)
+    telemetry.metrics.watch(CountsCollector(service.counters, service.gauges))
+    telemetry.metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
+    return service
 
 
 def _spool(settings: Settings) -> Spool:

@@ -2,8 +2,15 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from verl_e2e.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
+from verl_e2e.adapters.dispatch.local_backend import LocalBackend
+from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
+from verl_e2e.adapters.dispatch.ray_backend import RayBackend
+from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
+from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
@@ -12,20 +19,22 @@ from verl_e2e.adapters.github.pace import Lane
 from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.adapters.metrics import ApiCollector
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.adapters.store import SqlLedger, SqlOutbox, SqlWorklist
 from verl_e2e.adapters.worker import Work
 from verl_e2e.app.deliveries import DeliveryHandler, LostEvents, Redelivery, lane_of
-from verl_e2e.app.merge_groups import MergeGroups
 from verl_e2e.app.required_jobs import JobSources
-from verl_e2e.config.profiles import load_profile
+from verl_e2e.app.run_queue import SharedQueue
+from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.jobs import Repository, SiteProfile
+from verl_e2e.core.model.needs import Capacity
 from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.images import with_image
 from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.pull_address import web_of
-from verl_e2e.core.pulls.references import read_reference, reference_text
+from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
 from verl_e2e.ports import (
     Backend,
     Clock,
@@ -33,7 +42,10 @@ from verl_e2e.ports import (
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
-from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
+from verl_e2e.wiring.engines import ray_client, slurm_cluster
+from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
+from verl_e2e.wiring.program import program_digest
+from verl_e2e.wiring.telemetry import Telemetry, observed_analysis, observed_backend, observed_writes
 from verl_e2e.wiring.verl import verl_source
 
 # A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
@@ -46,6 +58,15 @@ log = logging.getLogger(__name__)
 
 Connect = Callable[[Settings], GitHub]
 MakeAnalysis = Callable[[Settings, Mirrors], ServiceAnalysis]
+MakeBackend = Callable[[Settings, GitHub, ServiceAnalysis, Clock, Mapping[str, str]], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class _Makers:
+    """How the parts are made that a test or a measurement may have made otherwise."""
+
+    analysis: MakeAnalysis
+    backend: MakeBackend
 
 
 def connect_app(settings: Settings) -> GitHub:
@@ -55,14 +76,21 @@ def connect_app(settings: Settings) -> GitHub:
 
 def limited_analysis(settings: Settings, mirrors: Mirrors) -> LimitedAnalysis:
     """What strangers wrote is read in child processes."""
-    recorders = settings.data / "local" / PUBLIC_KEYS if settings.backend == "local" else None
+    orders = _orders(settings)
+    recorders = orders / PUBLIC_KEYS if orders is not None else None
     return LimitedAnalysis(settings.data, web_of(settings.api_url), settings.data, mirrors, recorders=recorders)
 
 
 def github_work(
-    environ: Mapping[str, str], *, connect: Connect = connect_app, make_analysis: MakeAnalysis = limited_analysis
+    environ: Mapping[str, str],
+    *,
+    connect: Connect = connect_app,
+    make_analysis: MakeAnalysis = limited_analysis,
+    make_backend: MakeBackend | None = None,
+    telemetry: Telemetry | None = None,
 ) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
+    observed = telemetry or Telemetry()
 
     def make(
         settings: Settings,
@@ -72,7 +100,17 @@ def github_work(
         clock: Clock,
     ) -> Work:
         github, served = connect(settings), settings.repositories
-        handlers = _handlers(settings, github, ledger, outbox, clock, environ, make_analysis)
+        observed.checks["github"] = github.trouble
+        observed.metrics.watch(
+            ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp()))
+        )
+
+        def wake(references: Collection[Reference]) -> None:
+            worklist.want(set(map(reference_text, references)), clock.now(), at_once=True)
+
+        queue = SharedQueue(ledger, settings.slots, wake)
+        makers = _Makers(make_analysis, make_backend or backend_of)
+        handlers = _handlers(settings, github, ledger, outbox, clock, environ, makers, observed, queue)
         redelivery = Redelivery(GithubAdministration(github), clock)
         deliveries = DeliveryHandler(handlers.events, handlers.base_changes, worklist, served)
         lost = LostEvents(handlers.pulls, handlers.heads, handlers.base_changes, worklist, served)
@@ -88,7 +126,7 @@ def github_work(
         return Work(
             process=deliveries.process,
             reconcile=reconcile,
-            open_targets=lambda: _open_targets(ledger, handlers.groups),
+            open_targets=lambda: _open_targets(ledger, handlers),
             missed_targets=missed,
             lane_of=lane_of,
             write=handlers.comments.write,
@@ -105,7 +143,9 @@ def _handlers(
     outbox: SqlOutbox,
     clock: Clock,
     environ: Mapping[str, str],
-    make_analysis: MakeAnalysis,
+    makers: _Makers,
+    telemetry: Telemetry,
+    queue: SharedQueue,
 ) -> Handlers:
     tokens = github.tokens
     mirrors = Mirrors(
@@ -114,18 +154,30 @@ def _handlers(
         token=lambda repository: tokens.token(repository) if tokens else None,
         environ=environ,
     )
-    analysis = make_analysis(settings, mirrors)
+    analysis = makers.analysis(settings, mirrors)
     jobs = JobPorts(
-        backend=_backend(settings, github, analysis, clock, environ),
-        analysis=analysis,
+        backend=observed_backend(makers.backend(settings, github, analysis, clock, environ), telemetry),
+        analysis=observed_analysis(analysis, telemetry),
         changes=mirrors.changes,
-        sources=JobSources(verl_source(settings.verl), _site(settings, environ), _places(settings)),
+        sources=JobSources(
+            verl_source(settings.verl), _site(settings, environ), _places(settings), program=_program(settings)
+        ),
         artifacts=settings.data / "runs",
         poll_s=float(settings.tick_s),
     )
     courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
     forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
-    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, ledger.bookkeeping)
+    forge = _observed_forge(forge, telemetry)
+    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, ledger.bookkeeping, queue)
+
+
+def _observed_forge(forge: GithubPorts, telemetry: Telemetry) -> GithubPorts:
+    """The same GitHub, whose writes are spans; messages of the outbox are spans already."""
+    return replace(
+        forge,
+        checks=observed_writes(forge.checks, telemetry, ("write_check",)),
+        conversation=observed_writes(forge.conversation, telemetry, ("comment", "delete", "edit", "react")),
+    )
 
 
 def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float | None:
@@ -133,16 +185,28 @@ def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float
     return again_s if again_s != poll_s else poll_s * max(1.0, ledger.open_count() / _LOOKS_IN_A_TICK)
 
 
-def _open_targets(ledger: SqlLedger, groups: MergeGroups) -> Collection[str]:
-    found = map(groups.reference_of, ledger.open_runs())
+def _open_targets(ledger: SqlLedger, handlers: Handlers) -> Collection[str]:
+    # What a process that was killed left undone in the queue.
+    handlers.queue.give_slots()
+    handlers.queue.wake_stragglers()
+    found = map(handlers.groups.reference_of, ledger.open_runs())
     return {reference_text(reference) for reference in found if reference is not None}
 
 
-def _backend(
+def backend_of(
     settings: Settings, github: GitHub, analysis: ServiceAnalysis, clock: Clock, environ: Mapping[str, str]
 ) -> Backend:
-    if settings.backend == "local":
-        return LocalBackend(settings.data / "local", environ=environ, clock=clock, open_log=open_log)
+    """The back end that the settings name."""
+    orders = _orders(settings)
+    if settings.backend == "slurm" and orders is not None:
+        cluster, commands = slurm_cluster(settings, orders), SlurmCommands(settings.slurm_host, environ)
+        return SlurmBackend(cluster, commands, clock=clock, open_log=open_log)
+    if settings.backend == "ray" and orders is not None:
+        client = ray_client(settings, environ)
+        return RayBackend(_ray_cluster(settings, orders), client, clock=clock, open_log=open_log)
+    if orders is not None:
+        capacity = Capacity(settings.local_slots, settings.local_gpus)
+        return LocalBackend(orders, environ=environ, clock=clock, open_log=open_log, capacity=capacity)
     repository, sha = settings.tool
     actions = DispatchSettings(
         branch=settings.workflow_ref,
@@ -157,15 +221,41 @@ def _backend(
     return GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), actions, clock)
 
 
+def _orders(settings: Settings) -> Path | None:
+    """Where orders lie for the recorders that sign their folders; None where another machine hands them over."""
+    if settings.backend == "slurm":
+        return settings.slurm_folder
+    if settings.backend == "ray":
+        return settings.ray_folder
+    return settings.data / "local" if settings.backend == "local" else None
+
+
+def _ray_cluster(settings: Settings, orders: Path) -> RaySettings:
+    return RaySettings(
+        folder=orders,
+        resources=settings.ray_resources,
+        command=settings.ray_command,
+        setup=settings.ray_setup,
+    )
+
+
 def _site(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
     """The site of the jobs; the image that a setting names is that of the workflow's containers."""
     site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
-    return site if settings.backend == "local" else with_image(site, settings.image)
+    if settings.backend != "local":
+        return with_image(site, settings.image)
+    return checked_for_slots(site, settings.local_slots)
+
+
+def _program(settings: Settings) -> str:
+    """What judges here and runs there: the packages of this process, and what the back end calls."""
+    called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
+    return program_digest(*settings.tool, str(called))
 
 
 def _places(settings: Settings) -> Callable[[str, str], Sources]:
-    """Where a job finds its repositories: on this machine for `local`, else by the names of folders."""
-    if settings.backend != "local":
+    """Where a job finds its repositories: in clones on a disk that its host shares with us, else by their names."""
+    if not settings.has_clones:
         return portable_sources
     return lambda bridge_commit, verl_commit: Sources(
         bridge=Repository(path=settings.bridge, commit=bridge_commit),

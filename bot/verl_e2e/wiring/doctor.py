@@ -1,6 +1,8 @@
 """The check-up of an installation: our App's view of GitHub, our database, our settings."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
@@ -16,6 +18,7 @@ from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
 from verl_e2e.core.pulls.webhook_events import MODELS
 from verl_e2e.git.repository import GitError
+from verl_e2e.wiring.engines import check_engine
 from verl_e2e.wiring.verl import verl_at
 
 # GitHub sends these to every App, without a subscription.
@@ -26,7 +29,13 @@ _PATIENCE_S = 10.0
 
 
 def check_up(
-    settings: Settings, repository: str, branch: str, now: datetime, *, redeliver: bool
+    settings: Settings,
+    repository: str,
+    branch: str,
+    now: datetime,
+    *,
+    redeliver: bool,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
     """Everything that was looked at for a repository; an empty branch stands for its default one.
 
@@ -36,7 +45,7 @@ def check_up(
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=retry_policy)
     try:
         github.requester(repository)
-        services = _services(github, settings, repository)
+        services = _services(github, settings, repository, environ)
         return examine(repository, branch, _setup(settings), services, now, redeliver=redeliver)
     finally:
         github.close()
@@ -60,7 +69,7 @@ def _setup(settings: Settings) -> Setup:
     )
 
 
-def _services(github: GitHub, settings: Settings, repository: str) -> DoctorServices:
+def _services(github: GitHub, settings: Settings, repository: str, environ: Mapping[str, str]) -> DoctorServices:
     def has_verl(address: str, commit: str) -> bool:
         return has_commit(github, repository, address, commit)
 
@@ -69,6 +78,7 @@ def _services(github: GitHub, settings: Settings, repository: str) -> DoctorServ
         GithubPulls(github).file_at,
         has_verl,
         lambda: _open_database(settings),
+        lambda: check_engine(settings, environ),
         settings.verl if settings.verl != DEFAULT_VERL else "",
         lambda commit: _own_has(settings.verl, commit),
     )

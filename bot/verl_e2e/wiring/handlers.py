@@ -36,6 +36,7 @@ from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs
 from verl_e2e.app.restore_posts import PostRestorer
 from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.run_queue import RunQueue, SharedQueue
 from verl_e2e.app.show import Display
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.pull import Target
@@ -48,6 +49,7 @@ class Handlers:
 
     events: EventHandler
     reconciler: Reconciler
+    queue: RunQueue
     crash_loops: CrashLoops
     base_changes: BaseChanges
     heads: KnownHeads
@@ -112,11 +114,13 @@ def build_handlers(
     read_commands: Callable[[str], tuple[CommandLine, ...]],
     outbox: Outbox | None = None,
     bookkeeping: AbstractContextManager[object] | None = None,
+    shared_queue: SharedQueue | None = None,
 ) -> Handlers:
     """The handlers.
 
     `read_commands` finds the command lines of a comment; without `outbox` messages are written at once.
     `bookkeeping` is held while a remembered list is read and changed, by all processes that share the ledger.
+    `shared_queue` is the queue of all that one database knows; without it runs start at once.
     """
     pulls, lock = github.pulls, bookkeeping if bookkeeping is not None else Lock()
     creations = Creations(ledger=ledger, clock=clock, lag_s=github.lag_s)
@@ -152,7 +156,7 @@ def build_handlers(
         required_jobs=RequiredJobs(
             analysis=jobs.analysis, changes=jobs.changes, job_sources=jobs.sources, ledger=ledger
         ),
-        reuse=VerdictReuse(analysis=jobs.analysis, ledger=ledger, clock=clock),
+        reuse=VerdictReuse(analysis=jobs.analysis, artifacts=jobs.artifacts, ledger=ledger, clock=clock),
         clock=clock,
     )
     collector = RunCollector(
@@ -168,9 +172,11 @@ def build_handlers(
         restorer=restorer,
         analysis=jobs.analysis,
     )
+    queue = RunQueue(clock=clock, ledger=ledger, groups=groups, shared=shared_queue)
     reconciler = Reconciler(
         reader=targets,
         dispatch=Dispatch(creations=creations, backend=jobs.backend, pulls=pulls, ledger=ledger, clock=clock),
+        queue=queue,
         display=display,
         first_check=first_check,
         heads=heads,
@@ -184,6 +190,7 @@ def build_handlers(
         permissions=permissions,
         clock=clock,
         ledger=ledger,
+        queue=queue,
         verl=jobs.sources.verl,
     )
     return Handlers(
@@ -213,6 +220,7 @@ def build_handlers(
             ledger=ledger,
         ),
         reconciler=reconciler,
+        queue=queue,
         crash_loops=CrashLoops(
             first_check=first_check, reconciler=reconciler, targets=targets, ledger=ledger, clock=clock
         ),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
@@ -16,7 +17,7 @@ from verl_e2e.config.callers import packaged_uses, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import Explanation
-from verl_e2e.core.plan.lint import lint_alone, lint_features
+from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.conditions.outside import uses_with_conditions
 from verl_e2e.core.reach.entries import Uses
@@ -62,27 +63,32 @@ def explain(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[
         return explain_paths(planner, repository.resolve(revision), policy, pairs)
 
 
-def lint_policy(order: PlanRequest, revision: str) -> tuple[str, ...]:
-    """What of the policy says nothing about a revision, and with verl which files of it the policy does not name."""
+def lint_policy(order: PlanRequest, revision: str, today: date) -> tuple[str, ...]:
+    """What of the policy says nothing about a revision or today, and with verl which files of it it does not name."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
     with repository_named_by(order, policy):
         findings = planner_of(repository, order, policy, revision).lint(repository.resolve(revision), policy)
+    findings = (*findings, *_of_quarantine(policy, today))
     if order.verl is None:
         return findings
     return (*findings, *lint_features(policy, *_verl_files(order.verl, order.verl_ref)))
 
 
-def lint_policy_file(order: PlanRequest, revision: str) -> tuple[tuple[str, ...], str]:
+def _of_quarantine(policy: Policy, today: date) -> Iterator[str]:
+    return (f"{finding.what}; {finding.fix}" for finding in lint_quarantine(policy, today))
+
+
+def lint_policy_file(order: PlanRequest, revision: str, today: date) -> tuple[tuple[str, ...], str]:
     """What is wrong with `order.policy`, held against the checkout that it lies in; and what it was held against."""
     assert order.policy is not None
     policy = policy_file(order.policy)
     checkout = _checkout_of(order.policy)
     if checkout is not None and _holds(checkout, revision, policy):
-        return lint_policy(replace(order, repo=checkout), revision), f"Held against {checkout} at {revision}."
+        return lint_policy(replace(order, repo=checkout), revision, today), f"Held against {checkout} at {revision}."
     of_verl = lint_features(policy, *_verl_files(order.verl, order.verl_ref)) if order.verl is not None else ()
     note = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
-    return (*lint_alone(policy), *of_verl), note
+    return (*lint_alone(policy), *_of_quarantine(policy, today), *of_verl), note
 
 
 def _checkout_of(file: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Summaries of source files, and the marks of test files, by the id of the content: in memory and in a small database.
+"""What planning reads of files and trees, so that it is read once: in memory and in a small database.
 
 What cannot be read costs time, not the plan: it is then made again, and takes the place of what was there.
 """
@@ -13,11 +13,12 @@ from typing import Any, Generic, TypeVar
 
 from verl_e2e.adapters.files.kept_texts import MOST_BYTES, KeptTexts
 from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.reach.summary import SUMMARY_VERSION, Import, Summary, Symbol
 
 # Far more than one tree of sources has; beyond it memory starts with none.
 _MOST_IN_MEMORY = 20_000
-_SUMMARIES, _MARKS = "summary", "marks"
+_SUMMARIES, _MARKS, _REACHED = "summary", "marks", "reached"
 Value = TypeVar("Value")
 
 
@@ -26,9 +27,10 @@ class SummaryCache:
 
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         file = None if folder is None else folder / f"reach-{SUMMARY_VERSION}.sqlite"
-        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS), most_bytes)
+        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS, _REACHED), most_bytes)
         self._summaries = _Table(texts, _SUMMARIES, _summary_text, _summary)
         self._marks = _Table(texts, _MARKS, _marks_text, _marks)
+        self._reached = _Table(texts, _REACHED, _reached_text, _reached)
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
@@ -45,6 +47,14 @@ class SummaryCache:
     def save_marks(self, marks: Mapping[str, Marks]) -> None:
         """Keep the marks of more test files."""
         self._marks.save(marks)
+
+    def load_reached(self, key: str) -> ReachedFiles | None:
+        """What was kept of a tree with this key, None where nothing was."""
+        return self._reached.load([key]).get(key)
+
+    def save_reached(self, key: str, reached: ReachedFiles) -> None:
+        """Keep what jobs can read of a tree."""
+        self._reached.save({key: reached})
 
 
 class _Table(Generic[Value]):
@@ -107,3 +117,14 @@ def _marks(text: str) -> Marks:
     if not all(type(count) is int and count >= 0 for count in (tests, gpu_count)):
         raise ValueError(text)
     return Marks(tests, gpu_count)
+
+
+def _reached_text(reached: ReachedFiles) -> str:
+    return json.dumps([reached.digest, reached.with_tests, sorted(reached.sources), reached.roots])
+
+
+def _reached(text: str) -> ReachedFiles:
+    digest, with_tests, sources, roots = json.loads(text)
+    if not all(isinstance(found, str) for found in (digest, with_tests, *sources, *roots)):
+        raise ValueError(text)
+    return ReachedFiles(digest, with_tests, frozenset(sources), tuple(roots))

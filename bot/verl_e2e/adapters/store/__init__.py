@@ -2,6 +2,7 @@
 
 from verl_e2e.adapters.store.database import Store, StoreError, open_store
 from verl_e2e.adapters.store.deliveries import SqlDeliveries
+from verl_e2e.adapters.store.figures import SqlFigures
 from verl_e2e.adapters.store.leases import SqlLeases
 from verl_e2e.adapters.store.ledger import SqlLedger
 from verl_e2e.adapters.store.outbox import SqlOutbox
@@ -14,6 +15,7 @@ __all__ = [
     "Spool",
     "SpooledDeliveries",
     "SqlDeliveries",
+    "SqlFigures",
     "SqlLeases",
     "SqlLedger",
     "SqlOutbox",

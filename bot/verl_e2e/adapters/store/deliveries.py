@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from verl_e2e.adapters.store.database import Store
 from verl_e2e.adapters.store.leases import take_rows
-from verl_e2e.adapters.store.schema import deliveries, instant, read_instant, runs, targets
+from verl_e2e.adapters.store.schema import deliveries, instant, read_instant
 from verl_e2e.adapters.store.targets import ask
-from verl_e2e.core.pulls.deliveries import Backlog, Received
+from verl_e2e.core.pulls.deliveries import Received
 
 # Values of the column `state`; existing databases have "heard".
 _WAITING, _PROCESSED, _REFUSED = "waiting", "heard", "refused"
@@ -67,23 +67,6 @@ class SqlDeliveries:
         waits = sa.and_(deliveries.c.state == _WAITING, deliveries.c.owner.in_(("", self._store.owner)))
         with self._store.write() as connection:
             connection.execute(sa.update(deliveries).where(deliveries.c.id == delivery_id, waits).values(values))
-
-    def backlog(self, now: datetime) -> Backlog:
-        """How much waits."""
-        waiting = deliveries.c.state == _WAITING
-        with self._store.read() as connection:
-            count = sa.select(sa.func.count(), sa.func.min(deliveries.c.received)).where(waiting)
-            deliveries_waiting, oldest_delivery = connection.execute(count).one()
-            wanted = sa.and_(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
-            asked = sa.select(sa.func.count(), sa.func.min(targets.c.since)).where(wanted)
-            targets_waiting, oldest_target = connection.execute(asked).one()
-            refused = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.state == _REFUSED)
-            deliveries_refused = connection.scalar(refused) or 0
-            open_runs = sa.select(sa.func.count()).select_from(runs).where(sa.not_(runs.c.final))
-            runs_open = connection.scalar(open_runs) or 0
-        oldest = min(filter(None, (oldest_delivery, oldest_target)), default=None)
-        age = max(0.0, (now - read_instant(oldest)).total_seconds()) if oldest else 0.0
-        return Backlog(deliveries_waiting, deliveries_refused, targets_waiting, age, runs_open)
 
 
 def _times(item: Received) -> dict[str, str]:

@@ -1,14 +1,29 @@
 """The Ledger port on tables: entries that are only ever added, runs, and what was posted."""
 
 import json
+from collections.abc import Callable, Collection
+from datetime import datetime
 from functools import lru_cache
 
 import sqlalchemy as sa
 
+from verl_e2e.adapters.store import queue
 from verl_e2e.adapters.store.database import Bookkeeping, Store
-from verl_e2e.adapters.store.schema import entries, heads, instant, merge_groups, posted, read_instant, runs
+from verl_e2e.adapters.store.schema import (
+    HAS_REUSE_KEY,
+    IS_OPEN,
+    entries,
+    heads,
+    instant,
+    merge_groups,
+    posted,
+    read_instant,
+    runs,
+)
+from verl_e2e.core.pulls.admission import Snapshot
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
+from verl_e2e.ports import RunWatcher
 
 _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
     "asked": RecordedCommand,
@@ -21,8 +36,8 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 class SqlLedger:
     """What the bot remembers, in a database; see `verl_e2e.ports.Ledger`. Safe to use from several threads."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, watcher: RunWatcher | None = None) -> None:
+        self._store, self._watcher = store, watcher
         # Held while a list among what was posted is read and changed.
         self.bookkeeping = Bookkeeping(store)
 
@@ -34,6 +49,7 @@ class SqlLedger:
             "number": entry.number,
             "source": entry.source,
             "document": entry.model_dump_json(),
+            "verb": entry.verb if isinstance(entry, RecordedCommand) else "",
         }
         with self._store.write() as connection:
             new = self._store.insert(entries).values(row).on_conflict_do_nothing().returning(entries.c.seq)
@@ -56,37 +72,81 @@ class SqlLedger:
             "final": run.state.final,
             "created": instant(run.created),
             "document": run.model_dump_json(),
+            "reuse_key": run.reuse_key,
+            **queue.short_of(run),
         }
         put = self._store.insert(runs).values(row)
         # The order stays that of the first writing, whatever the document says of its creation later.
-        changed = {name: put.excluded[name] for name in ("final", "document")}
+        changed = {name: put.excluded[name] for name in ("final", "document", "waiting", "brief")}
         put = put.on_conflict_do_update(index_elements=[runs.c.key], set_=changed, where=sa.not_(runs.c.final))
         with self._store.write() as connection:
+            was_final = connection.scalar(sa.select(runs.c.final).where(runs.c.key == run.key))
             connection.execute(put)
-            kept = connection.scalar(sa.select(runs.c.document).where(runs.c.key == run.key))
-        return Run.model_validate_json(str(kept))
+            kept = Run.model_validate_json(
+                str(connection.scalar(sa.select(runs.c.document).where(runs.c.key == run.key)))
+            )
+        if self._watcher is not None and was_final is None:
+            self._watcher.run_ordered(kept)
+        if self._watcher is not None and not was_final and kept.state.final:
+            self._watcher.run_ended(kept)
+        return kept
 
-    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
-        """The runs of a pull request, of a head, or of the repository, oldest first."""
-        wanted = sa.select(runs.c.document).where(runs.c.repository == repository)
+    def runs(
+        self,
+        repository: str,
+        *,
+        number: int | None = None,
+        head_sha: str = "",
+        reuse_key: str = "",
+        newest: int | None = None,
+    ) -> tuple[Run, ...]:
+        """The runs of a pull request, of a head, with a key of reuse, or of the repository, oldest first.
+
+        With `newest` only so many of the repository's.
+        """
+        same = runs.c.repository == repository
+        # From an index alone, so that no document is read in vain.
+        last = sa.select(runs.c.seq).where(same).order_by(runs.c.seq.desc()).limit(newest)
+        wanted = sa.select(runs.c.document).where(same if newest is None else runs.c.seq.in_(last))
         if number is not None:
             wanted = wanted.where(runs.c.number == number)
         if head_sha:
             wanted = wanted.where(runs.c.head_sha == head_sha)
+        if reuse_key:
+            wanted = wanted.where(HAS_REUSE_KEY, runs.c.reuse_key == reuse_key)
         return self._runs(wanted)
 
     def open_runs(self) -> tuple[Run, ...]:
         """The runs of every repository that are not over yet, oldest first."""
-        return self._runs(sa.select(runs.c.document).where(sa.not_(runs.c.final)))
+        return self._runs(sa.select(runs.c.document).where(IS_OPEN))
 
     def open_count(self) -> int:
-        """How many runs are not over yet."""
+        """How many runs the back end has that are not over yet."""
+        counted = sa.select(sa.func.count()).select_from(runs).where(IS_OPEN, sa.not_(runs.c.waiting))
         with self._store.read() as connection:
-            return connection.scalar(sa.select(sa.func.count()).select_from(runs).where(sa.not_(runs.c.final))) or 0
+            return connection.scalar(counted) or 0
+
+    def has_waiting(self) -> bool:
+        """Whether any run waits for a slot."""
+        return queue.has_waiting(self._store)
+
+    def snapshot(self, since: datetime) -> Snapshot:
+        """What the queue decides from: runs that are not over, or created since, and the switches."""
+        return queue.snapshot(self._store, since)
+
+    def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
+        """Every accepted `pause` and `resume` of a repository."""
+        return queue.switches(self._store, repository)
+
+    def give_slots(
+        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
+    ) -> tuple[Run, ...]:
+        """Let the runs start that a decision names, in one transaction; gives those that waited until now."""
+        return queue.give_slots(self._store, decide, since, now)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """The run that the back end calls so and that is not over yet."""
-        wanted = sa.select(runs.c.document).where(runs.c.repository == repository, sa.not_(runs.c.final))
+        wanted = sa.select(runs.c.document).where(runs.c.repository == repository, IS_OPEN)
         return next((run for run in self._runs(wanted) if run.handle == handle), None)
 
     def put_group(self, group: MergeGroup) -> None:
@@ -152,9 +212,10 @@ class SqlLedger:
             connection.execute(put)
 
     def _runs(self, wanted: sa.Select[str]) -> tuple[Run, ...]:
-        ordered = wanted.order_by(runs.c.created, runs.c.seq)
+        # Sorted here: for the order SQLite would read the index of all runs instead of that of the open ones.
         with self._store.read() as connection:
-            return tuple(_read_run(document) for document in connection.scalars(ordered))
+            rows = connection.execute(wanted.add_columns(runs.c.created, runs.c.seq)).all()
+        return tuple(_read_run(row.document) for row in sorted(rows, key=lambda row: (row.created, row.seq)))
 
 
 @lru_cache(maxsize=4096)

@@ -45,6 +45,8 @@ entries = sa.Table(
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    # The verb of a command, empty for other entries and for those of earlier versions.
+    sa.Column("verb", sa.Text, nullable=False, default=""),
 )
 runs = sa.Table(
     "runs",
@@ -57,6 +59,10 @@ runs = sa.Table(
     sa.Column("final", sa.Boolean, nullable=False),
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    sa.Column("reuse_key", sa.Text, nullable=False, default=""),
+    # Whether it waits in our own queue, and the run in short; see `verl_e2e.adapters.store.queue`.
+    sa.Column("waiting", sa.Boolean, nullable=False, default=False),
+    sa.Column("brief", sa.Text, nullable=False, default=""),
 )
 posted = sa.Table(
     "posted",
@@ -125,6 +131,12 @@ bots = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("beats", sa.Integer, nullable=False),
 )
+# The conditions of the partial indexes, word for word: SQLite uses such an index only where a query repeats its
+# condition, and takes neither a parameter nor `final = 0` for it.
+IS_OPEN = sa.text("NOT runs.final")
+WAITS = sa.text("runs.waiting")
+HAS_REUSE_KEY = sa.text("runs.reuse_key <> ''")
+IS_SWITCH = sa.text("entries.verb IN ('pause', 'resume')")
 versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
 
 _TABLES = (
@@ -171,6 +183,18 @@ _GROUPS_AND_HEADS = (
     """CREATE TABLE heads (repository TEXT NOT NULL, head_sha TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (repository, head_sha, number))""",
 )
+_REUSE = (
+    "ALTER TABLE runs ADD COLUMN reuse_key TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX runs_of_code ON runs (repository, reuse_key) WHERE reuse_key <> ''",
+)
+_QUEUE = (
+    "ALTER TABLE runs ADD COLUMN waiting BOOLEAN NOT NULL DEFAULT FALSE",
+    "ALTER TABLE runs ADD COLUMN brief TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX runs_waiting ON runs (seq) WHERE waiting",
+    "CREATE INDEX runs_recent ON runs (created)",
+    "ALTER TABLE entries ADD COLUMN verb TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX entries_switches ON entries (repository, seq) WHERE verb IN ('pause', 'resume')",
+)
 _APPEND_ONLY = {
     "sqlite": (
         """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
@@ -199,7 +223,7 @@ def steps(dialect: str) -> Sequence[Step]:
     types = _TYPES[dialect]
     first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
     outbox_step = tuple(statement.format_map(types) for statement in _OUTBOX)
-    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads)
+    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads), _REUSE, _QUEUE
 
 
 def _move_groups_and_heads(connection: sa.Connection) -> None:

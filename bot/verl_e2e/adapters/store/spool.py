@@ -11,10 +11,12 @@ from datetime import datetime
 from pathlib import Path
 
 from verl_e2e.adapters.store.deliveries import SqlDeliveries
-from verl_e2e.core.pulls.deliveries import Backlog, Received
+from verl_e2e.core.pulls.deliveries import Received
 
 # Beyond this a delivery is refused; GitHub keeps it for three days, and it is asked for again.
 MOST_FILES, MOST_BYTES = 5_000, 256 * 1024 * 1024
+# With less on the disk, a delivery of the largest size may not fit.
+_LEAST_FREE, _LEAST_FILES = 64 * 1024 * 1024, 100
 # GitHub waits 10 s for an answer. After a failure the database is left alone for a while.
 _PATIENCE_S, _PAUSE_S = 4.0, 1.0
 _THREADS, _BATCH = 4, 64
@@ -37,6 +39,22 @@ class Spool:
             left.unlink(missing_ok=True)
         sizes = [path.stat().st_size for path in self._files()]
         self.count, self._bytes = len(sizes), sum(sizes)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the deliveries take."""
+        return self._bytes
+
+    def trouble(self) -> str:
+        """Why it would not take a delivery now; empty when it would."""
+        disk = os.statvfs(self._folder)
+        if disk.f_flag & os.ST_RDONLY:
+            return "the disk of VERL_E2E_DATA cannot be written"
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE or (disk.f_files and disk.f_favail < _LEAST_FILES):
+            return "the disk of VERL_E2E_DATA is full"
+        if self.count >= MOST_FILES or self._bytes >= MOST_BYTES:
+            return "the spool is full"
+        return ""
 
     def keep(self, received: Sequence[Received]) -> None:
         """Write deliveries so that they outlive a power cut; SpoolFullError, OSError."""
@@ -114,10 +132,6 @@ class SpooledDeliveries:
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
         """It could not be processed: try again then, or never (None)."""
         self._deliveries.failed(delivery_id, problem, retry_at)
-
-    def backlog(self, now: datetime) -> Backlog:
-        """How much waits."""
-        return self._deliveries.backlog(now)
 
     def _away(self, error: Exception) -> None:
         if not self._spool.count:

@@ -10,6 +10,7 @@ from functools import partial
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import PEOPLE
+from verl_e2e.log_context import log_context
 from verl_e2e.ports import Deliveries, UnreadableDeliveryError
 
 # Deliveries that need no answer from GitHub have their own threads. The lanes share the others; people get most.
@@ -111,21 +112,23 @@ class DeliveryProcessing:
     def _work(self, delivery: Received, lane: str) -> None:
         targets: Collection[str] | None = None
         try:
-            targets = self._process(delivery)
+            with log_context(delivery=delivery.id, event=delivery.event):
+                targets = self._process(delivery)
         finally:
             with self._lock:
                 self._ended[delivery.id] = (lane, targets)
 
     def _process(self, delivery: Received) -> Collection[str] | None:
         """The targets of a delivery, None when it could not be processed; the failure is stored."""
-        about = {"delivery": delivery.id, "event": delivery.event}
         try:
-            return self._process_one(delivery)
+            targets = self._process_one(delivery)
+            log.info("delivery processed", extra={"targets": " ".join(sorted(targets))})
+            return targets
         except UnreadableDeliveryError as error:
-            log.warning("delivery refused: %s", error, extra=about)
+            log.warning("delivery refused: %s", error)
             self._failed(delivery.id, str(error), None)
         except Exception as error:
-            log_failure("delivery not processed", error, about)
+            log_failure("delivery not processed", error, {})
             given_up = delivery.attempts + 1 >= _ATTEMPTS
             self._failed(
                 delivery.id, problem(error), None if given_up else retry_at(self._now(), delivery.attempts, error)
@@ -137,7 +140,7 @@ class DeliveryProcessing:
             self._deliveries.failed(delivery_id, what, again_at)
         except Exception as error:
             # The database went away meanwhile: the delivery still waits there.
-            log_failure("failure of a delivery not stored", error, {"delivery": delivery_id})
+            log_failure("failure of a delivery not stored", error, {})
 
 
 def _at_once(lane: str) -> int:

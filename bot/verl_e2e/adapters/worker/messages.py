@@ -7,6 +7,7 @@ from functools import partial
 
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.messages import Letter, Message
+from verl_e2e.log_context import log_context
 from verl_e2e.ports import ForgeError, Outbox
 
 _THREADS, _BATCH = 6, 32
@@ -47,18 +48,19 @@ class Mailing:
         self._lanes.stop()
 
     def _work(self, letter: Letter) -> None:
+        message = letter.message
         try:
-            self._try(letter)
+            with log_context(repository=message.repository, pull_request=message.number, subject=message.subject):
+                self._try(letter)
         except Exception as error:
             # The database went away: the message still waits there, and writing it again changes nothing.
             log_failure("result of a message not stored", error, {})
 
     def _try(self, letter: Letter) -> None:
-        about = {"subject": letter.message.subject, "repository": letter.message.repository}
         try:
             self._write(letter.message)
         except Exception as error:
-            log_failure("message not written", error, about)
+            log_failure("message not written", error, {})
             refused = isinstance(error, ForgeError) and not error.passing
             given_up = refused or letter.attempts + 1 >= _ATTEMPTS
             again_at = None if given_up else retry_at(self._now(), letter.attempts, error)

@@ -10,6 +10,7 @@ from functools import partial
 
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.deliveries import ClaimedTarget
+from verl_e2e.log_context import log_context_of
 from verl_e2e.ports import Worklist
 
 # Additional threads for targets that someone with a role has just asked about.
@@ -98,7 +99,7 @@ class Reconciling:
         return found
 
     def _put(self, lanes: Lanes, lane: str, taken: ClaimedTarget, work: Callable[[ClaimedTarget], None]) -> None:
-        if not lanes.put(taken.target, lane, partial(work, taken)):
+        if not lanes.put(taken.target, lane, partial(_about, work, taken)):
             # The thread of the look before has returned the target and is about to end.
             self._worklist.release(taken.target)
 
@@ -108,7 +109,7 @@ class Reconciling:
         try:
             again_s = self._reconcile(target)
         except Exception as error:
-            log_failure("reconcile failed", error, {"target": target})
+            log_failure("reconcile failed", error, {})
             what, again_at = problem(error), retry_at(self._now(), taken.attempts, error)
             self._return(lambda: self._worklist.postpone(target, what, again_at))
             self.counts.failed += 1
@@ -117,14 +118,14 @@ class Reconciling:
             later = None if again_s is None else now + timedelta(seconds=again_s)
             self._return(lambda: self._worklist.finish(taken, now, later))
             self.counts.reconciled += 1
-            log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
+            log.info("reconciled", extra={"seconds": round(time.monotonic() - started, 3)})
 
     def _sign(self, taken: ClaimedTarget) -> None:
         """Show a first sign on the pull request; it is reconciled later."""
         try:
             self._announce(taken.target)
         except Exception as error:
-            log_failure("first sign not shown", error, {"target": taken.target})
+            log_failure("first sign not shown", error, {})
         self._return(lambda: self._worklist.release(taken.target))
 
     def _return(self, write: Callable[[], None]) -> None:
@@ -134,3 +135,9 @@ class Reconciling:
             # The database went away: the target is looked at again when it is back, which changes nothing.
             self.unsure.set()
             log_failure("result of a reconcile not stored", error, {})
+
+
+def _about(work: Callable[[ClaimedTarget], None], taken: ClaimedTarget) -> None:
+    """The work on a target, whose log lines name it."""
+    with log_context_of(taken.target):
+        work(taken)

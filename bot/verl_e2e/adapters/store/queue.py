@@ -1,0 +1,102 @@
+"""The queue's side of the runs table: every run in short, and slots that are given in one transaction."""
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from verl_e2e.adapters.store.database import Store
+from verl_e2e.adapters.store.schema import IS_OPEN, IS_SWITCH, WAITS, entries, instant, runs
+from verl_e2e.core.pulls.admission import Snapshot
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run
+from verl_e2e.core.pulls.queue_entry import QueueEntry, entry_of
+
+# PostgreSQL's advisory lock of a decision, so that two bots decide one after the other.
+_DECIDING = 0x7665726F
+# More than any cluster runs in a week: an older run that ended is forgotten by fair share and budgets first.
+_MOST = 20_000
+
+
+def short_of(run: Run) -> dict[str, object]:
+    """What the queue keeps of a run in addition to its document."""
+    return {"waiting": run.waits_for_slot, "brief": entry_of(run).model_dump_json()}
+
+
+def has_waiting(store: Store) -> bool:
+    """Whether any run waits for a slot."""
+    with store.read() as connection:
+        return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
+
+
+def snapshot(store: Store, since: datetime) -> Snapshot:
+    """The runs that are not over, those that were created since, and the switches."""
+    with store.read() as connection:
+        return _snapshot(connection, since)
+
+
+def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
+    """Every accepted `pause` and `resume` of a repository."""
+    with store.read() as connection:
+        return _switches(connection, entries.c.repository == repository)
+
+
+def give_slots(
+    store: Store, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
+) -> tuple[Run, ...]:
+    """Let the runs start that a decision over a snapshot names, in one transaction; gives those that waited until now.
+
+    When this process is killed meanwhile, or loses the database, no run got a slot.
+    """
+    with store.read() as connection:
+        # What ended says who is next, and not whether a slot is free: most decisions need not read it.
+        if not decide(_snapshot(connection, None)):
+            return ()
+    with store.write() as connection:
+        if store.dialect == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
+        chosen = decide(_snapshot(connection, since))
+        wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
+        found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
+        started = [run.let_start(now) for run in found]
+        for run in started:
+            values = {"document": run.model_dump_json(), **short_of(run)}
+            connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
+    return tuple(started)
+
+
+def _snapshot(connection: sa.Connection, since: datetime | None) -> Snapshot:
+    """The runs that are not over, and those that were created since a time, None for no others."""
+    # A row of an earlier version has no short form.
+    whole = sa.case((runs.c.brief == "", runs.c.document), else_="")
+    short = sa.select(runs.c.seq, runs.c.brief, whole.label("document"))
+    # Two questions, because each has an index of its own. What ends between them is in both, and is over.
+    found = {row.seq: row for row in connection.execute(short.where(IS_OPEN).limit(_MOST))}
+    if since is not None:
+        recent = short.where(runs.c.final, runs.c.created >= instant(since)).order_by(runs.c.created.desc())
+        recent = recent.limit(max(_MOST - len(found), 0))
+        found |= {row.seq: row for row in connection.execute(recent)}
+    rows = (found[seq] for seq in sorted(found))
+    known = (_read_entry(row.brief) if row.brief else _read_document(row.document) for row in rows)
+    return Snapshot(tuple(known), _switches(connection, sa.true()))
+
+
+def _switches(connection: sa.Connection, where: sa.ColumnElement[bool]) -> tuple[RecordedCommand, ...]:
+    # Sorted here: for the order SQLite would read all entries instead of the few in the index of these.
+    rows = connection.execute(sa.select(entries.c.seq, entries.c.document).where(IS_SWITCH, where))
+    return tuple(_read_switch(row.document) for row in sorted(rows, key=lambda row: row.seq))
+
+
+@lru_cache(maxsize=2 * _MOST)
+def _read_entry(brief: str) -> QueueEntry:
+    """An entry from its row; the same rows are read with every decision, and hardly one of them changed."""
+    return QueueEntry.model_validate_json(brief)
+
+
+def _read_document(document: str) -> QueueEntry:
+    return entry_of(Run.model_validate_json(document))
+
+
+@lru_cache(maxsize=1024)
+def _read_switch(document: str) -> RecordedCommand:
+    return RecordedCommand.model_validate_json(document)
