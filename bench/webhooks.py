@@ -32,28 +32,7 @@ P99_S, DRAIN_S = 0.050, 60.0
 RECONCILE_S = 0.05
 PAYLOAD_BYTES = 24_000
 
-# argv: the root, seconds for one look at a pull request; the settings come from the environment, as in the service.
-SERVER = """
-import json, os, sys, time
-sys.path.insert(0, sys.argv[1])
-from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.adapters.worker import Work
-from verl_e2e.adapters.json_log import log_to_stderr
-from verl_e2e.cli.serve import listen
-from verl_e2e.config.settings import load_settings
-from verl_e2e.wiring.app import open_service
-def hear(delivery):
-    payload = json.loads(delivery.body)
-    return [f"{payload['repository']['full_name']}#{payload['number']}"]
-def make_work(settings, ledger, worklist, outbox, clock):
-    return Work(
-        hear=hear, reconcile=lambda target: time.sleep(float(sys.argv[2])), open_targets=tuple, missed_targets=tuple,
-        lane_of=lambda delivery: "", write=print, announce=lambda target: None,
-    )
-settings = load_settings(os.environ)
-log_to_stderr("info")
-listen(settings, open_service(settings, SystemClock(), make_work))
-"""
+SERVER = ROOT / "bench" / "webhook_server.py"
 
 
 def settings(data: Path, database: str, bot: int) -> dict[str, str]:
@@ -77,7 +56,7 @@ def settings(data: Path, database: str, bot: int) -> dict[str, str]:
 @contextmanager
 def bots(data: Path, database: str, count: int, reconcile_s: float) -> Iterator[list[int]]:
     """The ports of so many bots on one database."""
-    argv = [sys.executable, "-c", SERVER, str(ROOT), str(reconcile_s)]
+    argv = [sys.executable, str(SERVER), str(reconcile_s)]
     with ExitStack() as stack:
         ports = []
         for bot in range(count):
@@ -144,8 +123,9 @@ async def burst(ports: list[int], requests: list[bytes]) -> tuple[list[float], l
 def figures(port: int) -> dict[str, float]:
     """The service's own numbers."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines())
-        return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
+        lines = answer.read().decode().splitlines()
+    rows = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
 def drained(ports: list[int]) -> tuple[float, list[dict[str, float]]]:
