@@ -1,6 +1,7 @@
 """Leaves out the tests whose need is absent on this machine, and says at the end how many and why.
 
-With REQUIRE_ALL=1 a test that cannot run fails instead, but for those that are opt-in: GPU, labelled, models, online.
+With REQUIRE_ALL=1 a test that cannot run fails instead, but for those that are opt-in (accounting, GPU, labelled,
+models, online) and those of a marker that LEAVE_OUT names.
 """
 
 import fcntl
@@ -10,6 +11,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
@@ -17,6 +19,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+_PROBE_KEPT_S, _IT_RUNS = 3600.0, "it runs"
 
 # A limit in seconds for each example fails on a busy machine; tests that are about time say so themselves.
 # The same examples in every run, so that a change fails by what it changes; `--search-seconds` looks for new ones.
@@ -31,9 +35,12 @@ def _program(*names: str) -> Callable[[], str]:
     return absent
 
 
-def _node() -> str:
-    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
-    return f"not on PATH: {', '.join(missing)}" if missing else ""
+def _every_program(*names: str) -> Callable[[], str]:
+    def absent() -> str:
+        missing = [name for name in names if shutil.which(name) is None]
+        return f"not on PATH: {', '.join(missing)}" if missing else ""
+
+    return absent
 
 
 def _postgres() -> str:
@@ -41,9 +48,30 @@ def _postgres() -> str:
     return "" if packaged or shutil.which("initdb") else "no initdb on PATH or below /usr/lib/postgresql"
 
 
+def _slurm() -> str:
+    if missing := _every_program("slurmctld", "slurmd", "munged", "sshd")():
+        return missing
+    from tests.fakes import slurm_cluster
+
+    # That its programs are there does not mean that they start. What was found is kept for an hour.
+    kept = Path(tempfile.gettempdir()) / f"verl-e2e-slurm-{os.getuid()}.txt"
+    with kept.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if time.time() - kept.stat().st_mtime > _PROBE_KEPT_S or not (known := file.read()):
+            known = slurm_cluster.why_not() or _IT_RUNS
+            file.truncate(0)
+            file.write(known)
+    return "" if known == _IT_RUNS else known
+
+
+def _cluster() -> str:
+    return "" if os.environ.get("WITH_CLUSTERS") == "1" else "opt in with WITH_CLUSTERS=1"
+
+
 def _ray() -> str:
-    missing = [name for name in ("ray", "hydra") if importlib.util.find_spec(name) is None]
-    return f"not installed: {', '.join(missing)} (make test-all REQUIRE_ALL=1 installs both)" if missing else ""
+    missing = [name for name in ("ray", "aiohttp", "hydra") if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)} (make test-all REQUIRE_ALL=1 installs all)" if missing else ""
 
 
 def _plots() -> str:
@@ -87,6 +115,12 @@ def _online() -> str:
     return "" if os.environ.get("WITH_ONLINE") == "1" else "opt in with WITH_ONLINE=1"
 
 
+def _accounting() -> str:
+    if os.environ.get("WITH_ACCOUNTING") != "1":
+        return "opt in with WITH_ACCOUNTING=1"
+    return _every_program("slurmdbd", "mariadbd", "mariadb-install-db")()
+
+
 def _labelled() -> str:
     named = all(os.environ.get(name) for name in ("LABELS", "BRIDGE_REPO", "VERL_REPO"))
     return "" if named else "opt in with LABELS=FILE BRIDGE_REPO=DIR VERL_REPO=DIR"
@@ -105,18 +139,21 @@ collect_ignore = ["fixtures"]
 
 # One function for each marker of pyproject.toml that names a need: why its tests cannot run here, empty when they can.
 NEEDS: Mapping[str, Callable[[], str]] = {
+    "accounting": _accounting,
     "bwrap": _program("bwrap"),
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
+    "cluster": _cluster,
     "gpu": _gpu,
     "labelled": _labelled,
     "models": _models,
     "monitoring": _monitoring,
-    "node": _node,
+    "node": _every_program("node", "npm"),
     "online": _online,
     "plots": _plots,
     "postgres": _postgres,
     "ray": _ray,
-    "slurm": _program("slurmctld"),
+    "slurm": _slurm,
+    "sqlite": _program("sqlite3"),
 }
 TESTS = Path(__file__).parent
 # What `make test` leaves to `make test-all`: each starts many programs, a browser, Node or a whole service, and what it
@@ -129,7 +166,7 @@ SLOW = frozenset(
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
-OPT_IN = frozenset({"gpu", "labelled", "models", "online"})
+OPT_IN = frozenset({"accounting", "cluster", "gpu", "labelled", "models", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 
@@ -148,14 +185,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not unmet:
         return
     marker, reason = unmet[0]
-    if os.environ.get("REQUIRE_ALL") == "1" and not any(name in OPT_IN for name, _ in unmet):
+    left_out = OPT_IN | {*os.environ.get("LEAVE_OUT", "").split()}
+    if os.environ.get("REQUIRE_ALL") == "1" and not any(name in left_out for name, _ in unmet):
         pytest.fail(f"REQUIRE_ALL=1, and this `{marker}` test cannot run: {reason}", pytrace=False)
     pytest.skip(f"{marker}: {reason}")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test marked `host` has the host to itself, for a verl run is refused while another one runs."""
+    """A test marked `host` has the host to itself, for most runs are refused while another is there."""
     if item.get_closest_marker("host") is None:
         return (yield)
     with (Path(tempfile.gettempdir()) / f"verl-e2e-tests-{os.getuid()}.lock").open("w") as lock:

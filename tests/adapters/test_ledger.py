@@ -12,6 +12,7 @@ from tests.adapters.databases import database, server, store
 from verl_e2e.adapters.store import (
     Retention,
     SqlDeliveries,
+    SqlFigures,
     SqlLeases,
     SqlLedger,
     SqlOutbox,
@@ -23,6 +24,7 @@ from verl_e2e.adapters.store import (
 from verl_e2e.adapters.store.schema import Step, entries, instant, metadata, steps, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.figures import Waiting
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
@@ -203,6 +205,29 @@ def test_groups_and_heads_of_an_earlier_version_move_into_their_tables(
     store.close()
 
 
+def test_runs_are_found_by_what_their_verdict_depends_on_and_old_ones_have_no_key(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:4])
+    store = open_store(database)
+    old = run()
+    row = {"key": old.key, "repository": old.repository, "number": old.number, "head_sha": old.head_sha}
+    columns = {"final": False, "created": instant(old.created), "document": old.model_dump_json(exclude={"reuse_key"})}
+    names = ", ".join((*row, *columns))
+    values = ", ".join(f":{name}" for name in (*row, *columns))
+    with store.write() as connection:
+        connection.execute(sa.text(f"INSERT INTO runs ({names}) VALUES ({values})"), {**row, **columns})
+    store.close()
+    monkeypatch.undo()
+    store = open_store(database)
+    ledger = SqlLedger(store)
+    new = ledger.put_run(run(attempt=2).model_copy(update={"reuse_key": "c" * 64}))
+    assert ledger.runs(REPOSITORY) == (old, new)
+    assert ledger.runs(REPOSITORY, reuse_key="c" * 64) == (new,)
+    assert ledger.runs("octo/other", reuse_key="c" * 64) == ()
+    store.close()
+
+
 def test_lists_are_changed_by_one_process_at_a_time(database: str) -> None:
     stores = [open_store(database) for _ in range(2 if database.startswith("postgresql") else 1)]
     ledgers = [SqlLedger(store) for store in stores]
@@ -263,8 +288,8 @@ def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing
     deliveries.failed("two", "no JSON", None)
     assert waiting(store, NOW) == ()
     assert [(each.id, each.attempts) for each in waiting(store, later)] == [("one", 1)]
-    backlog = deliveries.backlog(NOW + timedelta(seconds=90))
-    assert (backlog.deliveries_waiting, backlog.deliveries_refused, backlog.oldest_s) == (1, 1, 90.0)
+    backlog = SqlFigures(store).read(NOW + timedelta(seconds=90))
+    assert (backlog.deliveries, backlog.deliveries_refused) == (Waiting(1, 90.0), 1)
 
 
 def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store, tmp_path: Path) -> None:
@@ -301,7 +326,7 @@ def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) 
     for each in taken:
         worklist.finish(each, NOW, again_at=later)
     assert wanted(store, NOW) == ("busy",)
-    assert deliveries.backlog(NOW).targets_waiting == 1
+    assert SqlFigures(store).read(NOW).targets.count == 1
     worklist.want(["quiet"], NOW)
     deliveries.processed([("x", ["news"])], NOW)
     assert wanted(store, NOW) == ("busy", "news")

@@ -8,6 +8,7 @@ import pytest
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 
@@ -42,6 +43,25 @@ def test_marks_come_back_the_same(on_disk: bool, tmp_path: Path) -> None:
     second = SummaryCache(folder) if on_disk else first
     assert second.load_marks(["a", "b", "unknown"]) == {"a": Marks(3, 2), "b": Marks(0)}
     assert second.load(["a", "b"]) == {"a": summarize(SOURCE)}
+
+
+@pytest.mark.parametrize("on_disk", (False, True))
+def test_what_jobs_can_read_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
+    folder = tmp_path if on_disk else None
+    first: SummaryStore = SummaryCache(folder)
+    reached = ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/a.py"}), ("src/",))
+    first.save_reached("k", reached)
+    second = SummaryCache(folder) if on_disk else first
+    assert (second.load_reached("k"), second.load_reached("unknown")) == (reached, None)
+
+
+@pytest.mark.parametrize("text", ('["d", "t", [1], []]', '["d", "t"]', "[]", "?"))
+def test_a_poisoned_text_of_what_jobs_can_read_is_ignored(text: str, tmp_path: Path) -> None:
+    SummaryCache(tmp_path).save_reached("k", ReachedFiles())
+    (file,) = tmp_path.iterdir()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE reached SET text = ?", (text,))
+    assert SummaryCache(tmp_path).load_reached("k") is None
 
 
 @pytest.mark.parametrize("damage", ("other", "cut", "empty", "filled"))

@@ -19,7 +19,7 @@ from tests.adapters.databases import database, fresh_database, server, store
 from tests.fakes.clocks import StoryClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
-from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, Store, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlLeases, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.worker import Work, Worker
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message, reply_to
@@ -134,8 +134,8 @@ def until(true: Callable[[], bool], seconds: float = HANG_S) -> None:
 
 
 def idle(store: Store) -> bool:
-    backlog = SqlDeliveries(store).backlog(now())
-    return not backlog.deliveries_waiting and not backlog.targets_waiting
+    backlog = SqlFigures(store).read(now())
+    return not backlog.deliveries.count and not backlog.targets.count
 
 
 def test_a_delivery_becomes_one_look_and_many_of_one_pull_few(store: Store) -> None:
@@ -157,7 +157,7 @@ def test_news_during_a_look_bring_another_one_after_it_and_never_beside_it(store
         until(lambda: "o/r#1" in pulls.running)
         deliver(store, "second", "o/r#1")
         worker.wake()
-        until(lambda: not SqlDeliveries(store).backlog(now()).deliveries_waiting)
+        until(lambda: not SqlFigures(store).read(now()).deliveries.count)
         pulls.gate.set()
         until(lambda: idle(store))
     assert pulls.looks["o/r#1"] == 2
@@ -175,7 +175,7 @@ def test_what_fails_is_tried_again_and_holds_up_nothing_else(store: Store) -> No
         assert pulls.looks["o/r#2"] == 0
         clock.pass_s(30)
         until(lambda: pulls.looks == {"o/r#1": 2, "o/r#2": 1, "o/r#3": 1})
-    assert SqlDeliveries(store).backlog(now()).deliveries_refused == 1
+    assert SqlFigures(store).read(now()).deliveries_refused == 1
 
 
 def test_a_look_may_ask_for_another_one_later(store: Store) -> None:
@@ -255,7 +255,7 @@ def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(sto
     with working(store, pulls):
         until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.processed))
         assert len(pulls.processed) == 3
-        until(lambda: SqlDeliveries(store).backlog(now()).deliveries_waiting == 100)
+        until(lambda: SqlFigures(store).read(now()).deliveries.count == 100)
         pulls.gate.set()
         until(lambda: idle(store))
     assert len(pulls.processed) == 103
@@ -417,7 +417,7 @@ def test_two_processes_share_the_work_and_one_goes_on_when_the_other_is_killed(s
         sys.stderr.write(f"{len(lost)} looks of a killed process taken up after {time.monotonic() - killed:.1f} s\n")
     assert ended(looks) == {f"o/r#{number}" for number in range(40)}
     assert side_by_side(looks, but_for=str(first.pid)) == []
-    assert SqlDeliveries(store).backlog(now()).deliveries_waiting == 0
+    assert SqlFigures(store).read(now()).deliveries.count == 0
     store.close()
 
 

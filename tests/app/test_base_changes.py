@@ -7,6 +7,7 @@ from tests.fakes.app import POLICY, REF, REPOSITORY, App
 from tests.fakes.trees import sha
 from verl_e2e.app.action_run import DerivedMemory, Here, busy_pulls
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.pulls.pull import PullRef
 
 
@@ -34,6 +35,21 @@ def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
     assert outdated_now(app) == []
     del app.hub.tips["main"]
     assert outdated_now(app) == [7]
+
+
+def test_the_sweep_of_the_workflows_begins_the_next_attempt_of_what_was_lost() -> None:
+    app = App()
+    app.open(path="src/lora/a.py")
+    own = app.handlers
+    own.reconciler.reconcile(REF)
+    app.backend.lose(app.backend.live()[0], EngineEnd.PREEMPTED)
+    own.reconciler.reconcile(REF)
+    memory = cast(DerivedMemory, app.ledger)
+    here = Here(own.events, own.reconciler, own.base_changes, own.groups, app.hub, memory, lambda _: None, 0.0)
+    assert list(busy_pulls(REPOSITORY, here)) == [REF]
+    app.clock.pass_s(3_600)
+    own.reconciler.reconcile(REF)
+    assert [run.attempt for run in app.backend.live()] == [2]
 
 
 def test_the_sweep_of_the_workflows_looks_at_what_a_policy_concerns() -> None:

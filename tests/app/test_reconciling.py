@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, FakeSource, blocks, fails, passes
 from tests.fakes.trees import sha
-from verl_e2e.adapters.dispatch.local_backend import follow_ups
+from verl_e2e.adapters.dispatch.order_folder import follow_ups
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
@@ -404,6 +404,7 @@ def test_rerun_runs_again_what_it_names_and_once(
 
 
 def test_what_an_order_that_was_not_taken_advises_runs_it_again(app: App, tmp_path: Path) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "retry: {passing: 0}\n").encode()
     app.open(path="src/lora/a.py")
     look(app)
     (run,) = app.backend.live()
@@ -668,6 +669,7 @@ def test_a_pull_request_is_under_way_until_its_runs_are_over(app: App) -> None:
 
 def group(app: App, path: str = "src/lora/a.py") -> MergeGroup:
     app.paths[sha("group")] = path
+    app.same[sha("group")] = sha("one")
     made = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
     app.handlers.groups.remember(made)
     return made
@@ -679,7 +681,8 @@ def test_a_merge_group_carries_a_pass_forward_where_nothing_it_reaches_differs(a
     ran = len(app.backend.submitted)
     assert app.handlers.reconciler.reconcile(group(app)) is None
     assert (gate(app, "group")[1], len(app.backend.submitted)) == ("success", ran)
-    assert f"carried forward from `{sha('one')[:12]}`" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
+    summary = app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
+    assert f"reused from `{sha('one')[:12]}` of #\u200b7, 2026-11-20 [log](https://ci.example/" in summary
 
 
 def test_a_merge_group_carries_a_good_run_forward_that_never_entered_the_change(app: App) -> None:

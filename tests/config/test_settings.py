@@ -13,6 +13,7 @@ from verl_e2e.adapters.json_log import JsonLines
 from verl_e2e.config.environment import settings_table, variables
 from verl_e2e.config.problems import ConfigError
 from verl_e2e.config.settings import Settings, load_settings
+from verl_e2e.core.pulls.pools import Pool
 
 KEY = (
     generate_private_key(65537, 2048)
@@ -47,6 +48,53 @@ def test_jobs_on_this_machine_need_no_tool_of_elsewhere_and_clones_here(tmp_path
     here = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path), "VERL_E2E_BACKEND": "local"}
     settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here})
     assert (settings.tool, settings.bridge) == (("", ""), str(tmp_path))
+
+
+def test_slots_are_runs_or_gpus_by_the_size_of_jobs_and_apart_for_forks() -> None:
+    assert load_settings(GOOD).slots == ()
+    assert load_settings({**GOOD, "VERL_E2E_SLOTS": "1=4 2,4=16gpus fork:all=1"}).slots == (
+        Pool("1", 4, frozenset({1})),
+        Pool("2,4", 16, frozenset({2, 4}), counts_gpus=True),
+        Pool("fork:all", 1, for_forks=True),
+    )
+
+
+def test_a_cluster_is_described_by_its_options_and_its_folder(tmp_path: Path) -> None:
+    here = {name: str(tmp_path) for name in ("VERL_E2E_BRIDGE", "VERL_E2E_VERL", "VERL_E2E_SLURM_FOLDER")}
+    cluster = {
+        "VERL_E2E_BACKEND": "slurm",
+        "VERL_E2E_SLURM_HOST": "bot@login-1.example",
+        "VERL_E2E_SLURM_OPTIONS": "--partition=gpu,big --exclusive --constraint=h100&nvlink",
+        "VERL_E2E_SLURM_GPUS": "--gres=gpu:h100:N",
+        "VERL_E2E_SLURM_COMMAND": "/opt/venv/bin/python -m verl_e2e",
+        "VERL_E2E_SLURM_MOUNTS": "/models:/models:ro /clones:/clones",
+    }
+    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here, **cluster})
+    assert (settings.slurm_folder, settings.has_clones) == (tmp_path, True)
+    assert settings.slurm_options == ("--partition=gpu,big", "--exclusive", "--constraint=h100&nvlink")
+    assert settings.slurm_command == ("/opt/venv/bin/python", "-m", "verl_e2e")
+    assert settings.slurm_mounts == ("/models:/models:ro", "/clones:/clones")
+    assert (settings.slurm_host, settings.slurm_gpus) == ("bot@login-1.example", "--gres=gpu:h100:N")
+
+
+def test_a_ray_cluster_is_described_by_its_dashboard_and_its_folder(tmp_path: Path) -> None:
+    here = {name: str(tmp_path) for name in ("VERL_E2E_BRIDGE", "VERL_E2E_VERL", "VERL_E2E_RAY_FOLDER")}
+    (tmp_path / "headers").write_text("Authorization: Bearer s3cret\n\nX-Team: rl\n")
+    cluster = {
+        "VERL_E2E_BACKEND": "ray",
+        "VERL_E2E_RAY_ADDRESS": "https://ray.example/team/",
+        "VERL_E2E_RAY_HEADERS_FILE": str(tmp_path / "headers"),
+        "VERL_E2E_RAY_VERIFY": str(tmp_path / "headers"),
+        "VERL_E2E_RAY_RESOURCES": "h100=0.001 node:10.0.0.1=1",
+        "VERL_E2E_RAY_COMMAND": "python -m verl_e2e",
+    }
+    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here, **cluster})
+    assert (settings.ray_folder, settings.has_clones) == (tmp_path, True)
+    assert settings.ray_headers == {"Authorization": "Bearer s3cret", "X-Team": "rl"}
+    assert "s3cret" not in repr(settings)
+    assert settings.ray_resources == {"h100": 0.001, "node:10.0.0.1": 1.0}
+    assert (settings.ray_command, settings.ray_verify) == (("python", "-m", "verl_e2e"), str(tmp_path / "headers"))
+    assert load_settings(GOOD | {"VERL_E2E_RAY_VERIFY": "No"}).ray_verify is False
 
 
 def test_runners_are_named_by_their_gpus() -> None:
@@ -99,6 +147,12 @@ MISTAKES = (
     ({"DATABASE_URL": "sqlite://"}, "a database in memory loses"),
     ({"VERL_E2E_PUBLIC_URL": "bot.example/webhook?x=1"}, "VERL_E2E_PUBLIC_URL: it is not an address"),
     ({"VERL_E2E_PORT": "80800"}, "VERL_E2E_PORT: '80800' is not a whole number from 0 to 65535"),
+    ({"VERL_E2E_TRACES": "localhost:4318"}, "VERL_E2E_TRACES: it is not an address"),
+    ({"VERL_E2E_LOG_FORMAT": "jsonl"}, "VERL_E2E_LOG_FORMAT: 'jsonl' is not known"),
+    ({"VERL_E2E_METRICS_ADDRESS": "9464"}, "VERL_E2E_METRICS_ADDRESS: '9464' is not an address to listen on; write"),
+    ({"VERL_E2E_METRICS_ADDRESS": "::1:9464"}, "'::1:9464' is not an address to listen on"),
+    ({"VERL_E2E_METRICS_ADDRESS": "localhost:94640"}, "94640 is not a port"),
+    ({"VERL_E2E_METRICS_TOKEN": "hunter2"}, "VERL_E2E_METRICS_TOKEN: it has 7 characters; use at least 16"),
     ({"VERL_E2E_HOST": "http://x/"}, "VERL_E2E_HOST: 'http://x/' is not an address to listen on"),
     ({"VERL_E2E_BACKEND": "github-action"}, "did you mean 'github-actions'?"),
     ({"VERL_E2E_WORKFLOW": ".github/workflows/verl-e2e.yml"}, "VERL_E2E_WORKFLOW"),
@@ -107,6 +161,10 @@ MISTAKES = (
     ({"VERL_E2E_TOOL": "owner/verl-e2e@main"}, "VERL_E2E_TOOL: 'owner/verl-e2e@main' is not a commit"),
     ({"VERL_E2E_RUNNERS": "1=gpu 8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' does not have the form GPUS=LABEL,LABEL"),
     ({"VERL_E2E_FORK_RUNNERS": "forks"}, "VERL_E2E_FORK_RUNNERS: 'forks' does not have the form GPUS=LABEL,LABEL"),
+    ({"VERL_E2E_SLOTS": "1:4"}, "VERL_E2E_SLOTS: '1:4' does not have the form GPUS=RUNS"),
+    ({"VERL_E2E_SLOTS": "1=4 1,2=4"}, "VERL_E2E_SLOTS: '1,2=4' names a number of GPUs that a word before it names"),
+    ({"VERL_E2E_SLOTS": "fork:all=4 fork:2=4"}, "VERL_E2E_SLOTS: 'fork:2=4' names a number of GPUs"),
+    ({"VERL_E2E_SLOTS": "8=4gpus"}, "VERL_E2E_SLOTS: '8=4gpus' is less than one job of 8 GPUs"),
     ({"VERL_E2E_QUEUE_MINUTES": "120"}, "gate.queue_deadline_s"),
     ({"VERL_E2E_ATTESTATION": "requird"}, "VERL_E2E_ATTESTATION: 'requird' is not known; did you mean 'required'?"),
     ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it contains a user name or a password"),
@@ -114,6 +172,37 @@ MISTAKES = (
     ({"VERL_E2E_BRIDGE": "/no/such/bridge"}, "VERL_E2E_BRIDGE: '/no/such/bridge' is not a folder"),
     ({"VERL_E2E_BACKEND": "local", "VERL_E2E_VERL": "/tmp"}, "VERL_E2E_BRIDGE: it names no folder; local needs"),
     ({"VERL_E2E_BACKEND": "local", "VERL_E2E_BRIDGE": "/tmp"}, "VERL_E2E_VERL: it names no folder; local needs"),
+    (
+        {"VERL_E2E_BACKEND": "slurm", "VERL_E2E_BRIDGE": "/tmp", "VERL_E2E_VERL": "/tmp"},
+        "VERL_E2E_SLURM_FOLDER: it is not set; it is required for slurm",
+    ),
+    (
+        {"VERL_E2E_BACKEND": "slurm", "VERL_E2E_SLURM_FOLDER": "/tmp", "VERL_E2E_VERL": "/tmp"},
+        "VERL_E2E_BRIDGE: it names no folder; slurm needs",
+    ),
+    ({"VERL_E2E_LOCAL_SLOTS": "0"}, "VERL_E2E_LOCAL_SLOTS: '0' is not a whole number from 1 to 64"),
+    ({"VERL_E2E_LOCAL_GPUS": "all"}, "VERL_E2E_LOCAL_GPUS: 'all' is not a whole number from 0 to 64"),
+    ({"VERL_E2E_SLURM_FOLDER": "shared/orders"}, "VERL_E2E_SLURM_FOLDER: 'shared/orders' is not an absolute path"),
+    ({"VERL_E2E_SLURM_HOST": "-oProxyCommand=sh"}, "VERL_E2E_SLURM_HOST: '-oProxyCommand=sh' is not a host"),
+    ({"VERL_E2E_SLURM_HOST": "login; id"}, "VERL_E2E_SLURM_HOST: 'login; id' is not a host"),
+    ({"VERL_E2E_SLURM_GPUS": "--gres=gpu:8"}, "VERL_E2E_SLURM_GPUS: '--gres=gpu:8' does not ask for N GPUs"),
+    ({"VERL_E2E_SLURM_OPTIONS": "--wrap=id"}, "VERL_E2E_SLURM_OPTIONS: '--wrap=id' is not an option that may be set"),
+    ({"VERL_E2E_SLURM_OPTIONS": "--requeue"}, "VERL_E2E_SLURM_OPTIONS: '--requeue' is not an option that may be set"),
+    ({"VERL_E2E_SLURM_COMMAND": "'verl-e2e"}, 'VERL_E2E_SLURM_COMMAND: "\'verl-e2e": No closing quotation'),
+    ({"VERL_E2E_SLURM_SETUP": "setup.sh"}, "VERL_E2E_SLURM_SETUP: 'setup.sh' is not an absolute path"),
+    ({"VERL_E2E_SLURM_CONTAINER": "pixys"}, "VERL_E2E_SLURM_CONTAINER: 'pixys' is not known; did you mean 'pyxis'?"),
+    ({"VERL_E2E_SLURM_MOUNTS": "/models"}, "VERL_E2E_SLURM_MOUNTS: '/models' is not a mount; write /SOURCE:/TARGET"),
+    (
+        {"VERL_E2E_BACKEND": "ray", "VERL_E2E_BRIDGE": "/tmp", "VERL_E2E_VERL": "/tmp", "VERL_E2E_RAY_FOLDER": "/tmp"},
+        "VERL_E2E_RAY_ADDRESS: it is not set; it is required for ray",
+    ),
+    ({"VERL_E2E_RAY_ADDRESS": "ray://head:10001"}, "VERL_E2E_RAY_ADDRESS: it is not an address of the form https://"),
+    ({"VERL_E2E_RAY_FOLDER": "shared/orders"}, "VERL_E2E_RAY_FOLDER: 'shared/orders' is not an absolute path"),
+    ({"VERL_E2E_RAY_HEADERS": "hunter2"}, "VERL_E2E_RAY_HEADERS: line 1 is not a header; write NAME: VALUE"),
+    ({"VERL_E2E_RAY_VERIFY": "maybe"}, "VERL_E2E_RAY_VERIFY: it is not yes, no or the path of a file"),
+    ({"VERL_E2E_RAY_RESOURCES": "GPU=8"}, "VERL_E2E_RAY_RESOURCES: 'GPU=8' is not an amount of one of the cluster's"),
+    ({"VERL_E2E_RAY_COMMAND": " ' "}, "VERL_E2E_RAY_COMMAND"),
+    ({"VERL_E2E_RAY_SETUP": "setup.sh"}, "VERL_E2E_RAY_SETUP: 'setup.sh' is not an absolute path"),
     ({"VERL_E2E_SITE_VALUES": "kit"}, "VERL_E2E_SITE_VALUES: 'kit' does not have the form name=value"),
     ({"VERL_E2E_WORKERS": "0"}, "VERL_E2E_WORKERS"),
     ({"VERL_E2E_TICK_S": "1m"}, "VERL_E2E_TICK_S"),

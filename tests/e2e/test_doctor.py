@@ -99,6 +99,12 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
     assert "for-forks takes jobs of forks and stays" in found["runners for forks"]
 
 
+def test_an_engine_that_would_not_run_jobs_is_reported(world: World, tmp_path: Path) -> None:
+    folders = {"VERL_E2E_SLURM_FOLDER": str(tmp_path), "VERL_E2E_BRIDGE": str(ROOT), "VERL_E2E_VERL": str(ROOT)}
+    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folders}
+    assert "sbatch cannot be started" in sick(doctor(world, tmp_path, NAME, "--json", **slurm))["engine"]
+
+
 def test_a_verl_commit_that_is_nowhere_is_reported(world: World, tmp_path: Path) -> None:
     world.commit({".github/verl-e2e.yml": policy(world, "b" * 40)})
     done = doctor(world, tmp_path, NAME, "--json")

@@ -29,7 +29,7 @@ from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e.wiring.check import job_follow_ups
-from verl_e2e_runner.preflight.other_runs import LOCK
+from verl_e2e_runner.sharing.place import LOCK
 
 pytestmark = pytest.mark.host
 
@@ -62,6 +62,7 @@ def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetName(handle): return "stand-in"
 def nvmlDeviceGetUUID(handle): return "GPU-0"
 def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(total=1 << 40, used=0)
+def nvmlDeviceGetComputeRunningProcesses(handle): return []
 def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=0)
 """
 LENGTHS = {"MAX_PROMPT_LENGTH": "256", "MAX_RESPONSE_LENGTH": "64"}

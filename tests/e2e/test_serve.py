@@ -5,10 +5,13 @@ import hmac
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,39 @@ def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: s
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stderr
+
+
+def test_metrics_have_an_address_of_their_own_and_readiness_says_what_is_missing(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    token = {"VERL_E2E_METRICS_ADDRESS": "127.0.0.1:0", "VERL_E2E_METRICS_TOKEN": "t" * 16}
+    with serving(settings | token, tmp_path / "log") as (process, address):
+        assert process.stdout is not None
+        said = process.stdout.readline().split()
+        assert said[:2] == ["metrics", "on"]
+        assert page(f"{address}/metrics")[0] == 404
+        assert page(said[2])[0] == 401
+        status, text = page(said[2], Authorization=f"Bearer {'t' * 16}")
+        assert (status, "verl_e2e_database_up 1.0" in text) == (200, True)
+        status, text = page(f"{address}/readyz")
+        checks = dict.fromkeys(("database", "tables", "worker", "spool", "github"), "ok")
+        assert (status, json.loads(text)) == (200, {"ready": True, "checks": checks})
+        for table in (tmp_path / "data").glob("*.sqlite3"):
+            with closing(sqlite3.connect(table)) as connection, connection:
+                connection.execute("INSERT INTO schema_version VALUES (999)")
+        time.sleep(0.6)
+        status, text = page(f"{address}/readyz")
+        assert (status, json.loads(text)["checks"]["tables"][:28]) == (503, "they are of version 999, and")
+        assert page(f"{address}/healthz") == (200, '{"ok":true}')
+
+
+def page(address: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=HANG_S) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_a_port_in_use_is_reported(settings: dict[str, str]) -> None:

@@ -16,13 +16,17 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from starlette.requests import Request
 
 from tests.fakes.patience import HANG_S
-from verl_e2e.adapters.store import SqlDeliveries, Store, open_store
+from verl_e2e.adapters.metrics import Metrics, SharedCollector
+from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, create_app
+from verl_e2e.core.pulls.figures import SharedFigures
+from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, Probes, create_app
 from verl_e2e.web.bodies import Bodies
 from verl_e2e.web.connections import MOST_WAITING
+from verl_e2e.web.probes import ProbePages
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -43,10 +47,16 @@ class House:
             raise OSError(self.trouble)
         return SqlDeliveries(self.store).keep(received)
 
-    def health(self) -> Mapping[str, float]:
+    def figures(self) -> SharedFigures:
         if self.trouble:
             raise OSError(self.trouble)
-        return {"deliveries_waiting": SqlDeliveries(self.store).backlog(NOW).deliveries_waiting}
+        return SqlFigures(self.store).read(NOW)
+
+    def stalled(self) -> str:
+        return "a thread hangs" if self.trouble else ""
+
+    def readiness(self) -> Mapping[str, str]:
+        return {"database": "it does not answer" if self.trouble else "", "spool": ""}
 
     def kept(self) -> list[tuple[str, str, bytes]]:
         waiting = SqlDeliveries(self.store).take(NOW, 1000)
@@ -58,7 +68,10 @@ def house(tmp_path: Path) -> Iterator[House]:
     store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
     listener = socket.create_server(("127.0.0.1", 0))
     house = House(listener.getsockname()[1], store)
-    door = Door(SECRET, house.keep, lambda: house.arrived.append(1), house.health, lambda: NOW)
+    metrics = Metrics()
+    metrics.watch(SharedCollector(house.figures))
+    probes = Probes(house.stalled, house.readiness, metrics.text)
+    door = Door(SECRET, house.keep, lambda: house.arrived.append(1), lambda: NOW, metrics.answered, probes)
     config = uvicorn.Config(
         create_app(door), log_config=None, access_log=False, server_header=False, lifespan="off", http=PatientProtocol
     )
@@ -309,9 +322,13 @@ def test_a_table_that_fails_is_told_to_github_without_a_word_about_why(house: Ho
     house.trouble = "disk full at /secret/place"
     status, text = post(house)
     assert (status, text) == (503, "the delivery could not be stored\n")
-    assert call(house, "GET", "/healthz") == (503, '{"ok":false}')
+    assert call(house, "GET", "/healthz") == (503, '{"ok":false,"why":"a thread hangs"}')
+    answer = (503, '{"ready":false,"checks":{"database":"it does not answer","spool":"ok"}}')
+    assert call(house, "GET", "/readyz") == answer
     status, text = call(house, "GET", "/metrics")
-    assert (status, text) == (500, "internal error\n")
+    assert status == 200
+    assert "verl_e2e_database_up 0.0" in text
+    assert "secret" not in text
     house.trouble = ""
     assert post(house)[0] == 202
 
@@ -328,14 +345,71 @@ def test_health_and_a_few_numbers(house: House) -> None:
     post(house)
     post(house, X_Hub_Signature_256="sha256=" + "0" * 64)
     assert call(house, "GET", "/healthz") == (200, '{"ok":true}')
+    assert call(house, "GET", "/readyz") == (200, '{"ready":true,"checks":{"database":"ok","spool":"ok"}}')
     lines = call(house, "GET", "/metrics")[1].splitlines()
     for line in (
-        'verl_e2e_webhook_answers_total{kind="kept"} 1',
-        'verl_e2e_webhook_answers_total{kind="repeated"} 1',
-        'verl_e2e_webhook_answers_total{kind="unsigned"} 1',
-        "verl_e2e_deliveries_waiting 1",
+        'verl_e2e_webhook_answers_total{event="ping",kind="kept"} 1.0',
+        'verl_e2e_webhook_answers_total{event="ping",kind="repeated"} 1.0',
+        'verl_e2e_webhook_answers_total{event="none",kind="unsigned"} 1.0',
+        "verl_e2e_deliveries_waiting 1.0",
     ):
         assert line in lines
+
+
+TOKEN = "0123456789abcdef"
+LOCAL = ("127.0.0.1", 40000)
+ALLOWED, SHUT, HIDDEN, UNKNOWN = 200, 403, 404, 401
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "token", "apart", "status"),
+    (
+        (LOCAL, {}, "", False, ALLOWED),
+        (("::1", 40000), {}, "", False, ALLOWED),
+        (("10.0.0.7", 40000), {}, "", False, SHUT),
+        (None, {}, "", False, SHUT),
+        (("testclient", 1), {}, "", False, SHUT),
+        (LOCAL, {"X-Forwarded-For": "127.0.0.1"}, "", False, SHUT),
+        (LOCAL, {"Forwarded": "for=127.0.0.1"}, "", False, SHUT),
+        (LOCAL, {"Via": "1.1 proxy"}, "", False, SHUT),
+        (LOCAL, {}, TOKEN, False, UNKNOWN),
+        (LOCAL, {"Authorization": f"Bearer {TOKEN[:-1]}"}, TOKEN, False, UNKNOWN),
+        (LOCAL, {"Authorization": TOKEN}, TOKEN, False, UNKNOWN),
+        (("10.0.0.7", 40000), {"Authorization": f"Bearer {TOKEN}"}, TOKEN, False, ALLOWED),
+        (LOCAL, {}, "", True, HIDDEN),
+    ),
+)
+def test_who_may_read_the_metrics(
+    client: tuple[str, int] | None, headers: Mapping[str, str], token: str, apart: bool, status: int
+) -> None:
+    pages = ProbePages(Probes(lambda: "", dict, lambda: b"x 1\n", 9464 if apart else None, token))
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": raw, "server": ("127.0.0.1", 8080)}
+    given = asyncio.run(pages.metrics(Request({**scope, "client": client})))
+    assert given.status_code == status
+    assert (b"x 1" in given.body) == (status == ALLOWED)
+    if apart:
+        other = asyncio.run(pages.metrics(Request({**scope, "client": client, "server": ("10.0.0.5", 9464)})))
+        assert other.status_code == ALLOWED
+
+
+def test_many_who_ask_at_once_cost_one_question_and_no_answer_is_old() -> None:
+    asked: list[int] = []
+
+    def readiness() -> Mapping[str, str]:
+        asked.append(1)
+        return {"database": f"answer {len(asked)}"}
+
+    async def story() -> list[bytes]:
+        pages = ProbePages(Probes(lambda: "", readiness, bytes))
+        scope = {"type": "http", "method": "GET", "path": "/readyz", "headers": []}
+        together = await asyncio.gather(*(pages.readyz(Request(scope)) for _ in range(50)))
+        await asyncio.sleep(0.6)
+        return [bytes(each.body) for each in (*together, await pages.readyz(Request(scope)))]
+
+    bodies = asyncio.run(story())
+    assert {body.count(b"answer 1") for body in bodies[:-1]} == {1}
+    assert b"answer 2" in bodies[-1]
 
 
 @pytest.mark.parametrize(

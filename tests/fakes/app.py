@@ -4,7 +4,7 @@ They behave as the ports say and no better: a comment may be deleted by hand, a 
 effect, and what no one wrote down is forgotten by a restart.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +16,19 @@ from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.required_jobs import JobSources
+from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.pulls.admission import Snapshot
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
+from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
+from verl_e2e.core.pulls.queue_entry import entry_of
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
@@ -76,10 +81,44 @@ class FakeLedger:
         self.kept[run.key] = run
         return run
 
-    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+    def runs(
+        self,
+        repository: str,
+        *,
+        number: int | None = None,
+        head_sha: str = "",
+        reuse_key: str = "",
+        newest: int | None = None,
+    ) -> tuple[Run, ...]:
         found = (item for item in self.kept.values() if item.repository == repository)
         found = (item for item in found if number is None or item.number == number)
-        return tuple(item for item in found if not head_sha or item.head_sha == head_sha)
+        found = (item for item in found if reuse_key in ("", item.reuse_key))
+        known = tuple(item for item in found if not head_sha or item.head_sha == head_sha)
+        return known if newest is None else known[-newest:]
+
+    def has_waiting(self) -> bool:
+        return any(run.waits_for_slot for run in self.kept.values())
+
+    def open_runs(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.kept.values() if not run.state.final)
+
+    def snapshot(self, since: datetime) -> Snapshot:
+        known = (run for run in self.kept.values() if not run.state.final or run.created >= since)
+        written = (item for item in self.written if isinstance(item, RecordedCommand))
+        return Snapshot(
+            tuple(map(entry_of, known)), tuple(item for item in written if item.verb in {"pause", "resume"})
+        )
+
+    def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
+        return tuple(item for item in self.snapshot(START).switches if item.repository == repository)
+
+    def give_slots(
+        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
+    ) -> tuple[Run, ...]:
+        chosen = decide(self.snapshot(since))
+        started = [run.let_start(now) for run in self.kept.values() if run.key in chosen and run.waits_for_slot]
+        self.kept |= {run.key: run for run in started}
+        return tuple(started)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         found = (run for run in self.runs(repository) if not run.state.final and run.handle == handle)
@@ -252,6 +291,7 @@ class FakeHub:
 class _Order:
     run: Run
     state: RunState = RunState.SUBMITTED
+    end: EngineEnd | None = None
 
 
 @dataclass
@@ -302,7 +342,7 @@ class FakeBackend:
         order = self.orders.get(run.key)
         if order is None:
             return Progress(RunState.CANCELLED if run.state is RunState.CANCELLING else RunState.LOST, "not known here")
-        return Progress(order.state, "", f"https://ci.example/{run.key[:8]}")
+        return Progress(order.state, "", f"https://ci.example/{run.key[:8]}", end=order.end)
 
     def cancel(self, run: Run) -> None:
         self._call("cancel")
@@ -345,6 +385,11 @@ class FakeBackend:
             if order.state is RunState.CANCELLING:
                 order.state = RunState.CANCELLED
 
+    def lose(self, run: Run, end: EngineEnd) -> None:
+        """A run ends without its own word, as the engine says."""
+        order = self.orders[run.key]
+        order.state, order.end = RunState.LOST, end
+
     def finish(self, run: Run, outcome: Callable[[Job], tuple[Record, LogFacts | None]]) -> None:
         """A run ends and leaves a folder."""
         self._outcomes[run.key] = outcome
@@ -385,9 +430,13 @@ def blocks(job: Job) -> tuple[Record, LogFacts | None]:
 
 @dataclass
 class FakeSource:
-    """Trees of every commit: one changed path for each head, and no reach."""
+    """Trees of every commit: one changed path for each head, and no reach.
+
+    The path has a content of its own at each head, or that of another head which `same` names.
+    """
 
     paths: Mapping[str, str]
+    same: Mapping[str, str] = field(default_factory=dict)
 
     def change(self, base: str, head: str) -> Change:
         path = self.paths.get(head, "docs/a.md")
@@ -397,7 +446,7 @@ class FakeSource:
         return None
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
-        return {self.paths.get(revision, "docs/a.md"): "1" * 40}
+        return {self.paths.get(revision, "docs/a.md"): self.same.get(revision, revision)}
 
     def links(self, revision: str) -> Mapping[str, str]:
         return {}
@@ -417,6 +466,12 @@ class App:
     ledger: FakeLedger = field(default_factory=FakeLedger)
     folders: FakeFolders = field(default_factory=FakeFolders)
     paths: dict[str, str] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    # The slots, and the targets that the queue wants looked at.
+    pools: tuple[Pool, ...] = ()
+    woken: list[Reference] = field(default_factory=list)
+    # False: without a database, as the Action is.
+    has_queue: bool = True
 
     def __post_init__(self) -> None:
         self.hub = FakeHub(self.clock)
@@ -430,7 +485,9 @@ class App:
 
     def analysis(self) -> DirectAnalysis:
         """What reads the text of strangers, in this process."""
-        return DirectAnalysis(lambda _: FakeSource(self.paths), Uses((), (), "nothing"), FakeSummaries(), self.folders)
+        return DirectAnalysis(
+            lambda _: FakeSource(self.paths, self.same), Uses((), (), "nothing"), FakeSummaries(), self.folders
+        )
 
     def connect(
         self,
@@ -440,7 +497,7 @@ class App:
         verl: Callable[[str], Revisions] | None = None,
     ) -> Handlers:
         """Handlers on what is here, with something else in the place of one or the other."""
-        source = FakeSource(self.paths)
+        source = FakeSource(self.paths, self.same)
         jobs = JobPorts(
             backend=self.backend,
             analysis=analysis or self.analysis(),
@@ -454,6 +511,7 @@ class App:
             self.ledger,
             self.clock,
             command_lines,
+            shared_queue=SharedQueue(self.ledger, self.pools, self.woken.extend) if self.has_queue else None,
         )
 
     def under_way(self) -> set[Reference | None]:
@@ -475,13 +533,16 @@ class App:
             draft=False,
             state=PullState.OPEN,
             changed_files=1,
+            default_branch="main",
         )
         self.hub.pulls[REF.number] = replace(pull, **given)  # type: ignore[arg-type]
         return self.hub.pulls[REF.number]
 
-    def push(self, head: str, path: str = "src/peft/lora.py") -> Pull:
-        """A new head on the pull request."""
+    def push(self, head: str, path: str = "src/peft/lora.py", *, same: str = "") -> Pull:
+        """A new head on the pull request, with the code of another head where `same` names one."""
         self.paths[sha(head)] = path
+        if same:
+            self.same[sha(head)] = sha(same)
         self.hub.pulls[REF.number] = replace(self.hub.pulls[REF.number], head_sha=sha(head))
         return self.hub.pulls[REF.number]
 

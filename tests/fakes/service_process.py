@@ -57,8 +57,9 @@ def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess
 def figures(address: str) -> dict[str, float]:
     """The metrics, without their prefix."""
     with urllib.request.urlopen(f"{address}/metrics", timeout=HANG_S) as answer:
-        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines())
-        return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
+        lines = answer.read().decode().splitlines()
+    rows = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
 def until(true: Callable[[], object], seconds: float = HANG_S) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.reach.summary import Summary
 
 Files = Mapping[str, str | bytes]
@@ -67,6 +68,7 @@ class FakeSummaries:
     def __init__(self) -> None:
         self.known: dict[str, Summary] = {}
         self.marks: dict[str, Marks] = {}
+        self.reached: dict[str, ReachedFiles] = {}
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         return {identifier: self.known[identifier] for identifier in ids if identifier in self.known}
@@ -76,6 +78,12 @@ class FakeSummaries:
 
     def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
         return {key: self.marks[key] for key in keys if key in self.marks}
+
+    def load_reached(self, key: str) -> ReachedFiles | None:
+        return self.reached.get(key)
+
+    def save_reached(self, key: str, reached: ReachedFiles) -> None:
+        self.reached[key] = reached
 
     def save_marks(self, marks: Mapping[str, Marks]) -> None:
         self.marks.update(marks)

@@ -21,6 +21,7 @@ from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import commit, git, make_world
+from verl_e2e.adapters.store import open_store
 from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.model.executed import (
     EXECUTED_FILE,
@@ -207,6 +208,8 @@ def _on_github(world: World) -> dict[str, str]:
 
 
 def _settings(world: World, folder: Path) -> dict[str, str]:
+    (folder / "data").mkdir()
+    open_store(f"sqlite:///{folder}/data/verl-e2e.sqlite3").close()
     return {
         "GITHUB_API_URL": f"{world.url}/api/v3",
         "GITHUB_APP_ID": str(APP_ID),

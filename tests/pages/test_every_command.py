@@ -72,11 +72,15 @@ WORDS = (
 
 # By a pattern of the command as it stands: why it is not typed here. It is parsed all the same.
 NOT_TYPED = {
-    r"^\(?(umask 077; )?curl ": "talks to the network",
+    r"^\(?(umask 077; )?curl |(?m:^ssh )": "talks to the network",
+    r"-m pip install '(ray|verl-e2e)\[": "downloads an extra",
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
     r"^make (test|coverage|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the index",
     r"^sqlite3 ": "a program that only the host of a service has",
-    r"^(docker|kubectl|ray|nvidia-smi|nft|srun|sbatch|scontrol|systemctl|apt|apt-get) ": "acts on a host or cluster",
+    r"^([A-Z_]+=\S+ )?(docker|enroot|helm|kubectl|podman|ray|nvidia-smi|nft) ": "acts on a host or cluster",
+    r"^(srun|sbatch|squeue|scontrol|systemctl|apt|apt-get|nginx|useradd|buildah) ": "acts on a host or cluster",
+    r"^(pg_dump|createdb|pg_restore) ": "acts on a database server; tests/project/test_deploy.py does it",
+    r"(?m)^export VERL_E2E_BACKEND=(slurm|ray)$": "asks a cluster, and names its folders",
     r"^python3? -c .*\b(megatron|torch|verl|vllm)\b": "needs the packages of a GPU host; it is parsed",
     r"^bash -x$|^gh attestation verify$|^verl-e2e / ledger$|^zstd -dc$": "a name in a sentence",
     r"^python bench/": "measures for minutes, or draws; it is compiled",
@@ -235,6 +239,8 @@ OPEN_WORDS = (
     ("FULL-SHA", "a" * 40),
     (r"\bLEVEL\b|levelN", "4"),
     ("REASON", "for a reason"),
+    ("GPU-MINUTES", "120"),
+    (r"high\|normal\|low", "high"),
     (r"\bPATH\b", "src/megatron/bridge/peft/lora.py"),
 )
 

@@ -33,9 +33,10 @@ from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.web import Door, create_app
+from verl_e2e.web import Door, Probes, create_app
 from verl_e2e.wiring.app import open_service
 from verl_e2e.wiring.app_services import github_work
+from verl_e2e.wiring.telemetry import NoTraces, Telemetry, Tracer
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -88,19 +89,24 @@ class Waits:
 class Service:
     """One process of the service after another, on the same folder."""
 
-    def __init__(self, world: World, folder: Path, api_url: str = "") -> None:
+    def __init__(self, world: World, folder: Path, api_url: str = "", tick_s: float = POLL_S) -> None:
         self.world = world
+        self.tick_s = tick_s
         self.api_url = api_url or world.url
         self.folder = folder
         self.clock = StoryClock()
         self.waits = Waits(self.clock)
         self.looks = 0
         self.failures: list[Exception] = []
+        self.traces: Tracer = NoTraces()
+        # Settings of this story alone; `restart` takes them up.
+        self.environ: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._open()
 
     def _open(self) -> None:
-        made = github_work({}, connect=self._connect, make_analysis=self._make_analysis)
+        telemetry = Telemetry(traces=self.traces)
+        made = github_work({}, connect=self._connect, make_analysis=self._make_analysis, telemetry=telemetry)
 
         def observed(*arguments: Any) -> Work:
             work = made(*arguments)
@@ -113,7 +119,7 @@ class Service:
             process, write = self._noting_failures(work.process), self._noting_failures(work.write)
             return replace(work, process=process, reconcile=look, write=write)
 
-        self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread())
+        self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread(), telemetry)
         self._service.enter()
         self.ledger = SqlLedger(self._service.store)
 
@@ -130,11 +136,12 @@ class Service:
                 "VERL_E2E_LIST_LAG_S": str(int(LAG_S)),
                 "VERL_E2E_SITE_PROFILE": "hopper-offline",
                 "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
-                "VERL_E2E_TICK_S": str(int(POLL_S)),
+                "VERL_E2E_TICK_S": str(int(self.tick_s)),
                 # The world has no such repository, so no patch of the policy's fits.
                 "VERL_E2E_VERL": f"{self.world.url}/octo/verl",
                 "VERL_E2E_TOOL": f"octo/verl-e2e@{'0' * 40}",
                 "VERL_E2E_WORKFLOW_REF": "main",
+                **self.environ,
             }
         )
 
@@ -169,6 +176,11 @@ class Service:
         self._github.close()
         self._service.store.close()
 
+    @property
+    def kept_answers_bytes(self) -> int:
+        """The memory of GitHub's answers that the service keeps."""
+        return self._github.known_answers.size_bytes
+
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """What the web application does with deliveries; the process may be another by then."""
         return self._service.keep(received)
@@ -197,10 +209,11 @@ class Service:
 
 
 @contextmanager
-def running(world: World, folder: Path, api_url: str = "") -> Iterator[Service]:
+def running(world: World, folder: Path, api_url: str = "", tick_s: float = POLL_S) -> Iterator[Service]:
     """A service whose web application takes the world's webhooks; `api_url` where not the world's own."""
-    service = Service(world, folder, api_url)
-    door = Door(SECRET, service.keep, lambda: None, dict, service.clock.now)
+    service = Service(world, folder, api_url, tick_s)
+    probes = Probes(lambda: "", dict, bytes)
+    door = Door(SECRET, service.keep, lambda: None, service.clock.now, lambda *_: None, probes)
     config = uvicorn.Config(create_app(door), host="127.0.0.1", port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -4,6 +4,27 @@ from tests.stories.conftest import Story
 from tests.stories.recordings import SMOKE
 
 
+def test_a_push_that_no_job_can_reach_runs_nothing(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    (started,) = world.live_runs()
+    world.start_run(started)
+    story.service.settle()
+    old_head, new_head = world.head(number), world.push(number, {"docs/guide.md": "# More\n"})
+    story.service.settle()
+    assert (story.live(), world.gate_of(new_head)) == ([("0-lora-ddp", old_head)], "in_progress")
+    story.finish(SMOKE)
+    assert world.gate_of(new_head) == "success"
+    newer = world.push(number, {"docs/guide.md": "# Even more\n"})
+    story.service.settle()
+    assert (world.gate_of(newer), len(world.runs())) == ("success", 1)
+    story.service.go_on()
+    assert f"reused from {old_head[:12]}" in world.card(number).replace("`", "")
+    # A person who wants the run all the same asks for it.
+    story.say("alice", "/verl-e2e rerun")
+    assert story.live() == [("0-lora-ddp", newer)]
+
+
 def test_a_merge_group_takes_over_what_passed_on_the_same_code(story: Story) -> None:
     world = story.world
     number = story.open()

@@ -195,7 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Type": kind, **self._limits(), **reply.headers}
         status = reply.status
         if request.method == "GET" and status == 200:
-            headers["ETag"] = f'W/"{hashlib.sha256(content).hexdigest()}"'
+            # As on GitHub, the tag of an answer is another one for another token.
+            token = request.headers.get("authorization", "").encode()
+            headers["ETag"] = f'W/"{hashlib.sha256(token + content).hexdigest()}"'
             if request.headers.get("if-none-match") == headers["ETag"]:
                 status, content = 304, b""
         self._note(request, query, route, (status, headers["Content-Type"], content), fault)

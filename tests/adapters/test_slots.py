@@ -1,0 +1,156 @@
+"""Slots on SQLite and on a real PostgreSQL server: given in one transaction, by bots that decide at the same time."""
+
+import re
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.adapters.databases import database, server, store
+from verl_e2e.adapters.store import SqlLedger, Store, open_store
+from verl_e2e.adapters.store.schema import runs
+from verl_e2e.core.pulls.admission import Snapshot, admit
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.pools import Pool
+from verl_e2e.core.pulls.queue_entry import entry_of
+
+__all__ = ["database", "server", "store"]
+
+NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
+WEEK_AGO = NOW - timedelta(days=7)
+THREE = (Pool("all", 3),)
+
+
+def waiting(number: int, **given: object) -> Run:
+    fields: dict[str, object] = {
+        "key": run_key("octo/bridge", "a" * 40, "job", number),
+        "repository": "octo/bridge",
+        "number": number,
+        "head_sha": "a" * 40,
+        "job_id": "0-lora-ddp",
+        "job_digest": "job",
+        "created": NOW,
+        "updated": NOW,
+        "awaits_slot": True,
+    }
+    return Run.model_validate(fields | given)
+
+
+def starts(snapshot: Snapshot) -> tuple[str, ...]:
+    return admit(snapshot, THREE, NOW).starts
+
+
+def test_bots_that_decide_at_once_give_no_slot_twice(store: Store, database: str) -> None:
+    first, second = SqlLedger(store), SqlLedger(other := open_store(database))
+    for number in range(1, 13):
+        first.put_run(waiting(number))
+    with ThreadPoolExecutor(8) as pool:
+        begun = [
+            run
+            for found in pool.map(lambda turn: (first, second)[turn % 2].give_slots(starts, WEEK_AGO, NOW), range(16))
+            for run in found
+        ]
+    assert len(begun) == 3
+    assert {run.number for run in first.open_runs() if not run.waits_for_slot} == {run.number for run in begun}
+    assert first.open_count() == 3
+    # Each that ends frees a slot for one.
+    first.put_run(begun[0].model_copy(update={"state": RunState.LOST}))
+    assert len(second.give_slots(starts, WEEK_AGO, NOW)) == 1
+    other.close()
+
+
+def test_a_decision_that_is_cut_off_gave_no_slot(store: Store) -> None:
+    ledger = SqlLedger(store)
+    ledger.put_run(waiting(1))
+
+    asked = []
+
+    def fail(snapshot: Snapshot) -> tuple[str, ...]:
+        asked.append(snapshot)
+        if len(asked) == 2:
+            raise RuntimeError("killed inside the transaction")
+        return starts(snapshot)
+
+    with pytest.raises(RuntimeError, match="killed inside"):
+        ledger.give_slots(fail, WEEK_AGO, NOW)
+    assert ledger.has_waiting()
+    assert len(ledger.give_slots(starts, WEEK_AGO, NOW)) == 1
+    assert not ledger.has_waiting()
+
+
+def test_what_was_cancelled_meanwhile_gets_no_slot(store: Store) -> None:
+    ledger = SqlLedger(store)
+    run = ledger.put_run(waiting(1))
+    ledger.put_run(run.model_copy(update={"state": RunState.CANCELLED}))
+    assert ledger.give_slots(lambda _: [run.key], WEEK_AGO, NOW) == ()
+
+
+def test_a_snapshot_has_what_is_open_or_recent_and_rows_of_an_earlier_version(store: Store) -> None:
+    ledger, old = SqlLedger(store), {"created": NOW - timedelta(days=9)}
+    known = [waiting(1), waiting(2, **old), waiting(3, state=RunState.LOST)]
+    for run in (*known, waiting(4, state=RunState.LOST, **old)):
+        ledger.put_run(run)
+    with store.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.number == 3).values(brief=""))
+    assert {*ledger.snapshot(WEEK_AGO).entries} == {*map(entry_of, known)}
+
+
+def test_switches_are_found_by_repository_among_all_entries(store: Store) -> None:
+    ledger = SqlLedger(store)
+    values = {"actor": "mona", "head_sha": "a" * 40, "at": NOW, "number": 7}
+    given = [
+        RecordedCommand.model_validate(
+            {"source": f"comment:{place}:1", "repository": repository, "verb": verb, "arguments": words, **values}
+        )
+        for place, (repository, verb, words) in enumerate(
+            (("octo/a", "pause", ["the disk is full"]), ("octo/a", "run", []), ("octo/b", "resume", []))
+        )
+    ]
+    for entry in given:
+        ledger.add(entry)
+    assert ledger.switches("octo/a") == (given[0],)
+    assert ledger.snapshot(WEEK_AGO).switches == (given[0], given[2])
+
+
+def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
+    ledger, asked = SqlLedger(store), list[tuple[str, tuple[str, ...]]]()
+
+    @sa.event.listens_for(sa.Engine, "before_cursor_execute")
+    def note(_connection: object, _cursor: object, text: str, values: tuple[str, ...], *_rest: object) -> None:
+        asked.append((text, values))
+
+    ledger.has_waiting()
+    ledger.open_runs()
+    ledger.open_count()
+    ledger.switches("octo/bridge")
+    ledger.snapshot(WEEK_AGO)
+    ledger.give_slots(starts, WEEK_AGO, NOW)
+    ledger.run_by_handle("octo/bridge", "1")
+    for which in ({"number": 1}, {"head_sha": "a" * 40}, {"reuse_key": "a" * 64}, {"newest": 9}):
+        ledger.runs("octo/bridge", **which)
+    sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    questions = [given for given in asked if given[0].startswith("SELECT")]
+    assert len(questions) == 14
+    with sqlite3.connect(tmp_path / "bot.sqlite3") as connection:
+        steps = {
+            (str(step[3]), text)
+            for text, values in questions
+            for step in connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
+        }
+    connection.close()
+    # To go through an index of what is open, waiting or a switch is not to read the table, and no document lies in
+    # an index that covers all that is asked for.
+    few = re.compile("runs_open|runs_waiting|entries_switches|COVERING")
+    much = re.compile(r"^SCAN|\(repository=\?\)$")
+    assert [step for step in steps if much.search(step[0]) and not few.search(step[0])] == []
+    store.close()
+
+
+def test_the_newest_runs_of_a_repository(store: Store) -> None:
+    ledger = SqlLedger(store)
+    known = [ledger.put_run(waiting(number)) for number in range(1, 5)]
+    assert ledger.runs("octo/bridge", newest=2) == tuple(known[2:])
