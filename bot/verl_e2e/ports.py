@@ -312,6 +312,10 @@ class Ledger(Protocol):
         """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
         ...
 
+    def add_run(self, run: Run) -> Run:
+        """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
+        ...
+
     def runs(
         self,
         repository: str,

@@ -121,6 +121,14 @@ def test_a_final_run_stays_as_it_is(at: GithubAdapters, ledger: DerivedLedger) -
     assert ledger.put_run(run(head, state=RunState.RUNNING)) == ended
 
 
+def test_a_run_is_added_only_where_there_is_none_with_its_key(at: GithubAdapters, ledger: DerivedLedger) -> None:
+    head = at.world.head(1)
+    live = run(head, state=RunState.RUNNING)
+    assert ledger.add_run(live) == live
+    assert ledger.add_run(run(head, state=RunState.FINISHED)) == live
+    assert ledger.runs(REPOSITORY, head_sha=head) == (live,)
+
+
 @pytest.mark.parametrize("change", ["edited", "deleted", "another author"])
 def test_a_command_counts_only_while_its_comment_stands(at: GithubAdapters, ledger: DerivedLedger, change: str) -> None:
     comment = at.world.comment("ada", "/verl-e2e run")

@@ -138,6 +138,15 @@ def test_a_final_state_is_never_left(store: Store, final: RunState) -> None:
     assert ledger.open_runs() == ()
 
 
+@pytest.mark.parametrize("state", RunState)
+def test_a_run_is_added_only_where_there_is_none_with_its_key(store: Store, state: RunState) -> None:
+    ledger = SqlLedger(store)
+    known, over = run(state), run(RunState.FINISHED).model_copy(update={"sentence": "over"})
+    assert ledger.add_run(known) == known
+    assert ledger.add_run(over) == known
+    assert ledger.runs(REPOSITORY, number=5) == (known,)
+
+
 def test_runs_are_found_by_pull_by_head_and_by_repository_oldest_first(store: Store) -> None:
     ledger = SqlLedger(store)
     second, first, group = run(attempt=2, minute=5), run(attempt=1), run(attempt=3, number=None, minute=9)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.app.test_reconciling import SMOKE, approve, ask, finish, gate, live, look, to_the_end
 from tests.core.executions import DROPOUT, GATHER, TRANSFORM, change, ran
-from tests.fakes.app import BASE, POLICY, REPOSITORY, App, blocks, fails, passes
+from tests.fakes.app import BASE, POLICY, REPOSITORY, App, FakeLedger, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.required_jobs import Prepared
 from verl_e2e.app.reuse_verdict import VerdictReuse
@@ -23,7 +23,7 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
 from verl_e2e.core.plan.reached_files import ReachedFiles
-from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.wiring.program import program_digest
@@ -256,6 +256,34 @@ def test_what_nothing_proves_is_said_of_a_verdict_that_was_judged_again(app: App
     made = reused(app, job_of(app, changed=change(TRANSFORM)))
     assert made is not None
     assert "No one attests it." in made.verdict
+
+
+class SharedLedger(FakeLedger):
+    """A ledger in which another bot starts a job right before something is written for it here."""
+
+    def _start(self, run: Run) -> None:
+        live = run.model_copy(update={"state": RunState.RUNNING, "result": None, "carried_from": "", "handle": "77"})
+        self.kept.setdefault(run.key, live)
+
+    def put_run(self, run: Run) -> Run:
+        self._start(run)
+        return super().put_run(run)
+
+    def add_run(self, run: Run) -> Run:
+        self._start(run)
+        return super().add_run(run)
+
+
+def test_a_run_that_another_bot_has_just_started_is_not_replaced(app: App) -> None:
+    app.open(path=LORA)
+    to_the_end(app, recorded)
+    ledger = SharedLedger()
+    ledger.kept = app.ledger.kept
+    app.ledger = ledger
+    made = reused(app, job_of(app))
+    assert made is not None
+    assert (made.state, made.handle, made.carried_from) == (RunState.RUNNING, "77", "")
+    assert ledger.kept[made.key] == made
 
 
 def test_a_verdict_whose_folder_is_gone_is_not_judged_again(app: App) -> None:

@@ -81,6 +81,9 @@ class FakeLedger:
         self.kept[run.key] = run
         return run
 
+    def add_run(self, run: Run) -> Run:
+        return self.kept.setdefault(run.key, run)
+
     def runs(
         self,
         repository: str,

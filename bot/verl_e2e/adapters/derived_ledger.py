@@ -118,6 +118,12 @@ class DerivedLedger:
         self._keep(run.repository, run.head_sha, changed, now=True)
         return run
 
+    def add_run(self, run: Run) -> Run:
+        """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
+        book = self._book(run.repository, run.head_sha)
+        known = next((other_run for other_run in book.runs if other_run.key == run.key), None)
+        return known or self.put_run(run)
+
     def runs(
         self,
         repository: str,

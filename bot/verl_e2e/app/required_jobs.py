@@ -136,8 +136,10 @@ def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[W
             yield made
             continue
         tests[made.id] = job.bridge_tests
-        tested = any(tests.get(required) == job.bridge_tests for required in made.requires)
-        yield replace(made, reuse_key=reuse_key(job, found.reached, builder.program, tested_before=tested))
+        same = (required for required in made.requires if tests.get(required) == job.bridge_tests)
+        tested_by = next(same, "") if job.bridge_tests else ""
+        key = reuse_key(job, found.reached, builder.program, tested_by=tested_by)
+        yield replace(made, reuse_key=key, tested_by=tested_by)
 
 
 def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:

@@ -58,7 +58,8 @@ class VerdictReuse:
             self.refused.put((origin.key, wanted.digest), origin.key)
             return None
         here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
-        return self.ledger.put_run(taken_over(judged, wanted, target, here, now))
+        # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
+        return self.ledger.add_run(taken_over(judged, wanted, target, here, now))
 
     def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
         """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""

@@ -13,5 +13,6 @@ def pinned(digest: str = "") -> Policy:
 def test_an_image_by_its_tag_is_a_finding_and_one_by_its_digest_is_none() -> None:
     (message,) = lint_image(pinned())
     assert "verlai/verl:vllm024.dev2 is pinned by its tag alone" in message.what
+    assert message.what.endswith("no verdict of another pull request is reused")
     assert message.fix.startswith("set image.digest")
     assert lint_image(pinned(f"sha256:{'a' * 64}")) == ()

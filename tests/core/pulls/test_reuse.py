@@ -119,6 +119,33 @@ def test_a_job_takes_a_verdict_over_while_it_has_none_and_no_one_asked_for_a_run
         assert not may_take_over(replace(WANTED, **incomplete), HEAD, (), ())
 
 
+@pytest.mark.parametrize(
+    ("tested", "may"),
+    (
+        ((), False),
+        (({},), True),
+        (({"result": Result.BLOCKED, "never_entered": True},), True),
+        # Its job may be overridden or tolerated, but its tests did not pass here.
+        (({"result": Result.FAIL},), False),
+        (({"result": Result.BLOCKED},), False),
+        (({"result": None},), False),
+        (({"required": False},), False),
+        (({"head_sha": OTHER},), False),
+        (({"job_id": "0-recompute"},), False),
+        (({"job": job_at(bridge_tests=("tests/test_b.py",))},), False),
+        (({"job": None},), False),
+        (({}, {"attempt": 2, "result": Result.FAIL}), False),
+        (({"result": Result.FAIL}, {"attempt": 2}), True),
+    ),
+)
+def test_a_job_that_relies_on_the_tests_of_another_takes_nothing_over_until_these_passed(
+    tested: tuple[dict[str, Any], ...], may: bool
+) -> None:
+    wanted = replace(WANTED, id="1-resume", level=Level.SAVE_RESUME, tested_by="0-lora-ddp")
+    runs = tuple(run(job_at(), job=job_at()).model_copy(update=given) for given in tested)
+    assert may_take_over(wanted, HEAD, runs, ()) is may
+
+
 def test_what_is_taken_over_stands_for_this_head_and_costs_nothing() -> None:
     before = run(job_at(), RunState.CANCELLED, may_start_again=True)
     source = earlier(
@@ -180,7 +207,7 @@ def test_a_key_covers_files_and_program_and_is_empty_where_the_files_are_not_kno
     assert reuse_key(untested, replace(REACHED, with_tests=""), "v") == reuse_key(untested, REACHED, "v")
     assert reuse_key(job, replace(REACHED, with_tests=""), "v") == ""
     # Another job passes the same tests on the same head.
-    later = {reuse_key(job, replace(REACHED, with_tests=text), "v", tested_before=True) for text in ("", "d" * 64)}
+    later = {reuse_key(job, replace(REACHED, with_tests=text), "v", tested_by="0-a") for text in ("", "d" * 64)}
     assert len(later) == 1
     assert later.isdisjoint({"", *keys})
     assert reuse_key(untested, NOT_KNOWN, "v") == ""

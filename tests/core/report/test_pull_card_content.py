@@ -12,7 +12,7 @@ from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import NOT_PINNED, card_of
 
 
 def shown(target_state: TargetState) -> str:
@@ -38,6 +38,32 @@ def test_a_remark_that_says_how_reach_was_found_stays_folded() -> None:
 def test_why_there_is_no_plan_is_told_once_and_whole(words: str) -> None:
     text = shown(replace(shown_target_state(*FAILED), plan=None, wanted=(), runs=(), problem=words))
     assert text.lower().count(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("image", "hours", "key", "runs", "said"),
+    (
+        ("verlai/verl:t", 168, "1" * 64, False, True),
+        (f"verlai/verl@sha256:{'0' * 64}", 168, "1" * 64, False, False),
+        ("verlai/verl:t", 0, "1" * 64, False, False),
+        # It takes over nothing whatever the image is called.
+        ("verlai/verl:t", 168, "", False, False),
+        # It ran already.
+        ("verlai/verl:t", 168, "1" * 64, True, False),
+    ),
+)
+def test_that_no_verdict_of_another_pull_request_counts_is_said_while_jobs_have_to_run(
+    image: str, hours: int, key: str, runs: bool, said: bool
+) -> None:
+    found = shown_target_state(*FAILED)
+    jobs = [wanted.job for wanted in found.wanted if wanted.job is not None]
+    placed = [job.model_copy(update={"site": job.site.model_copy(update={"image": image})}) for job in jobs]
+    wanted = tuple(replace(found.wanted[0], id=job.id, job=job, reuse_key=key, requires=()) for job in placed)
+    gate = found.policy.gate.model_copy(update={"reuse_h": hours})
+    policy = found.policy.model_copy(update={"gate": gate})
+    ran = (replace(found.wanted[0], reuse_key=key),)
+    state = replace(found, wanted=ran if runs else wanted, runs=found.runs if runs else (), policy=policy)
+    assert (NOT_PINNED in card_of(state, decide_actions(state)).notices) is said
 
 
 FIRST, SECOND = "1" * 40, "2" * 40

@@ -64,6 +64,13 @@ class SqlLedger:
 
     def put_run(self, run: Run) -> Run:
         """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
+        return self._put_run(run, replaces=True)
+
+    def add_run(self, run: Run) -> Run:
+        """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
+        return self._put_run(run, replaces=False)
+
+    def _put_run(self, run: Run, *, replaces: bool) -> Run:
         row = {
             "key": run.key,
             "repository": run.repository,
@@ -78,7 +85,10 @@ class SqlLedger:
         put = self._store.insert(runs).values(row)
         # The order stays that of the first writing, whatever the document says of its creation later.
         changed = {name: put.excluded[name] for name in ("final", "document", "waiting", "brief")}
-        put = put.on_conflict_do_update(index_elements=[runs.c.key], set_=changed, where=sa.not_(runs.c.final))
+        if replaces:
+            put = put.on_conflict_do_update(index_elements=[runs.c.key], set_=changed, where=sa.not_(runs.c.final))
+        else:
+            put = put.on_conflict_do_nothing(index_elements=[runs.c.key])
         with self._store.write() as connection:
             was_final = connection.scalar(sa.select(runs.c.final).where(runs.c.key == run.key))
             connection.execute(put)

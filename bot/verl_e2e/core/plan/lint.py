@@ -102,7 +102,10 @@ def lint_image(policy: Policy) -> tuple[ToFix, ...]:
     """A finding where the image is named by its tag alone."""
     if policy.image.digest:
         return ()
-    what = f"image: {policy.image} is pinned by its tag alone, so anyone who may push that tag chooses what runs"
+    what = (
+        f"image: {policy.image} is pinned by its tag alone, so anyone who may push that tag chooses what runs, and no "
+        "verdict of another pull request is reused"
+    )
     return (ToFix(f"{policy.source}: {what}", "set image.digest to what `docker buildx imagetools inspect` shows"),)
 
 

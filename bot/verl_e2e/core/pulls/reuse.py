@@ -7,6 +7,7 @@ red answer comes from a run of this head, with its own comparison with the merge
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
@@ -18,13 +19,28 @@ _RUN_AGAIN = "rerun"
 
 
 def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[Entry]) -> bool:
-    """Whether another verdict may stand for a job of this head: nothing of its own does, and no one asked for a run."""
+    """Whether another verdict may stand for a job of this head: nothing of its own does, and no one asked for a run.
+
+    Where the key leaves Bridge tests to another job, those must have passed on this head: an override or a tolerated
+    failure of that job says nothing of them.
+    """
     if not wanted.required or wanted.job is None or not wanted.reuse_key:
+        return False
+    if wanted.tested_by and not _tests_passed(wanted.tested_by, wanted.job, head_sha, runs):
         return False
     if any(asked.verb == _RUN_AGAIN for asked in asked_for(entries, head_sha)):
         return False
     made = runs_of(wanted, head_sha, runs)
     return not made or (made[-1].state is RunState.CANCELLED and made[-1].may_start_again)
+
+
+def _tests_passed(job_id: str, job: Job, head_sha: str, runs: Iterable[Run]) -> bool:
+    """Whether the last required run of another job of the head, with the same Bridge tests, was good."""
+    made = [run for run in runs if run.head_sha == head_sha and run.job_id == job_id and run.required]
+    last = max(made, key=lambda run: (run.attempt, run.created), default=None)
+    if last is None or last.job is None or last.job.bridge_tests != job.bridge_tests:
+        return False
+    return last.result is Result.PASS or last.never_entered
 
 
 def origin_of(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> Run | None:

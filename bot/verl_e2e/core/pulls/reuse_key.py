@@ -17,13 +17,13 @@ _KEY_VERSION = 1
 _ANY_COMMIT = "0" * 40
 
 
-def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_before: bool = False) -> str:
+def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_by: str = "") -> str:
     """SHA-256 of everything that a verdict on the job depends on; empty where that is not known.
 
-    `program` names the version that runs and judges. `tested_before` says that another job must pass the same Bridge
-    tests on the same head before this one counts: what these read is then left out of this key.
+    `program` names the version that runs and judges. `tested_by` is the job that must pass the same Bridge tests on the
+    same head before a verdict counts for this one, empty for none: what these read is then left out of this key.
     """
-    files = reached.digest_for(tests=bool(job.bridge_tests) and not tested_before)
+    files = reached.digest_for(tests=bool(job.bridge_tests) and not tested_by)
     if not files:
         return ""
     document = _without_change(job).model_dump(mode="json")

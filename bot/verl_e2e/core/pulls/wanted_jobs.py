@@ -30,6 +30,8 @@ class WantedJob:
     asked_by: str = ""
     # What a verdict on it depends on as a digest, empty where that is not known.
     reuse_key: str = ""
+    # The job on whose Bridge tests it relies, so that `reuse_key` leaves out what they read; empty for none.
+    tested_by: str = ""
     # What it is expected to cost.
     gpu_minutes: int = 0
     # Where `gpu_minutes` comes from.

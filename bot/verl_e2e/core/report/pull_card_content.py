@@ -8,6 +8,7 @@ from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.reuse_key import is_image_pinned
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.time_left import minutes_left
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, used_minutes
@@ -23,6 +24,14 @@ _WORST = (
     JobStatus.RUNNING,
     JobStatus.WAITING,
     JobStatus.PASSED,
+)
+
+
+# Jobs that no verdict stands for yet.
+_TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
+NOT_PINNED = (
+    "No verdict of another pull request is reused: the image is named by its tag alone. To change that, a maintainer "
+    "sets `image.digest` in the policy."
 )
 
 
@@ -79,7 +88,15 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     disputed = tuple(f"{item.wanted.id}: {item.reason}." for item in steps.standings if item.disagrees_with is not None)
     of_queue = queue_notices(target_state, steps.gate.status)
     first = (*obstacle, *aside, *disputed, *actions)
-    return (*first, *of_queue, *uncovered, *incomplete, *target_state.broken[:5])
+    return (*first, *of_queue, *uncovered, *incomplete, *target_state.broken[:5], *_of_reuse(target_state, steps))
+
+
+def _of_reuse(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
+    """What keeps jobs that have to run from taking over the verdict of another pull request, if the policy does."""
+    jobs = [item.wanted.job for item in steps.standings if item.state in _TO_RUN and item.wanted.reuse_key]
+    if target_state.policy.gate.reuse_h == 0 or not any(job is not None and not is_image_pinned(job) for job in jobs):
+        return ()
+    return (NOT_PINNED,)
 
 
 def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
