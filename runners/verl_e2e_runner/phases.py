@@ -43,6 +43,7 @@ from verl_e2e_runner.isolation.host import (
 from verl_e2e_runner.models.synthetic import RECIPE_FILE, made_model
 from verl_e2e_runner.preflight.container import read_container
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import start
@@ -104,6 +105,7 @@ def run_phases(run: Run) -> Ended:
     if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
         return _refused(run, trees)
     executed = begin_record(run.job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
+    tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
     with early_tests() as early:
         seen = preflight(
             run.job,
@@ -114,14 +116,14 @@ def run_phases(run: Run) -> Ended:
             emit=run.emit,
             cache=run.cache,
             devices=run.devices,
-            ready=lambda seen: _begin_tests(run, trees, seen, early),
+            ready=lambda seen: _begin_tests(run, tested, seen, early),
         )
         _write_environment(run, trees, seen)
         if seen.blocked:
             return _not_started(run, "preflight found what blocks the run")
         _record_recipe(run, seen)
-        tests = _bridge_tests(run, trees, seen, early)
-    executed.take(BRIDGE_TESTS_PHASE, run.recorder)
+        tests = _bridge_tests(run, tested, seen, early)
+    executed.take(BRIDGE_TESTS_PHASE, run.recorder, tested.cage)
     _write_environment(run, trees, seen, tests)
     if reason := _stopping(tests):
         run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))

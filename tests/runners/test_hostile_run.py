@@ -27,6 +27,25 @@ pytestmark = [pytest.mark.host]
 SUSPECT = (Path(__file__).resolve().parents[1] / "fixtures/hostile/suspect.py").read_text()
 ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 TRAINER = "import megatron.bridge\nprint('trained')\n"
+# Code of the head that leaves something in every folder that it may write, as start-up files of Python are.
+PLANTER = """
+import os, sys
+from pathlib import Path
+
+def plant():
+    packages = Path.home() / f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "usercustomize.py").write_text("print('PLANTED usercustomize', flush=True)")
+    for folder, names, _ in os.walk("/"):
+        names[:] = [name for name in names if (folder, name) not in (("/", "proc"), ("/", "sys"), ("/", "dev"))]
+        if os.access(folder, os.W_OK):
+            Path(folder, "planted.pth").write_text("import os; print('PLANTED pth', flush=True)")
+"""
+FINDER = """
+import os
+found = [folder for folder, _, files in os.walk("/") if "planted.pth" in files and not folder.startswith("/proc/")]
+print("FOUND", found, flush=True)
+"""
 HARMLESS = {"survivor", "leave_traps", "workflow_commands", "network"}
 NO_TOOLS = Host(None, "bubblewrap (bwrap) is not installed")
 
@@ -63,6 +82,35 @@ def _hostile(world: World, tmp_path: Path, out: Path) -> Job:
         process={"SUSPECT_TARGETS": json.dumps({**targets, "survivor": "/tmp/alive", "inputs": [str(bridge), "/usr"]})},
         isolation=Isolation.REQUIRED,
     )
+
+
+@pytest.mark.bwrap
+@pytest.mark.ray
+def test_nothing_that_tests_or_the_import_proof_leave_is_there_when_the_wrapper_runs(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
+    head = {
+        "src/megatron/bridge/__init__.py": "import megatron.core\nfrom megatron.bridge.planter import plant\nplant()\n",
+        "src/megatron/bridge/planter.py": PLANTER,
+        "tests/unit/test_good.py": f"{PLANTER}\ndef test_good():\n    plant()\n",
+        ".gitmodules": "",
+    }
+    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
+    sha = commit(verl, {**VERL, **device, "verl/trainer/main_ppo.py": f"{FINDER}\n{TRAINER}"})
+    job = world.job(
+        bridge=Repository(path=str(bridge), commit=commit(bridge, {**BRIDGE, **head})),
+        verl=Repository(path=str(verl), commit=sha),
+        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
+        bridge_tests=("tests/unit/test_good.py",),
+        isolation=Isolation.REQUIRED,
+    )
+    _run(job, tmp_path / "out", environ)
+    log = b"".join(open_log(tmp_path / "out/log.txt.zst")).decode()
+    assert "trained" in log
+    assert "FOUND []" in log
+    assert "PLANTED" not in log
+    assert b'name="test_good"' in (tmp_path / "out/junit.xml").read_bytes()
 
 
 @pytest.mark.bwrap

@@ -12,6 +12,7 @@ from tests.fakes.patience import HANG_S
 from tests.runners.world import World
 from verl_e2e_runner.isolation.host import find_isolation, open_cage
 from verl_e2e_runner.preflight.imports import prove_imports
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.process.session import planned_session
 from verl_e2e_runner.trees.worktrees import prepare_trees
@@ -47,9 +48,10 @@ def test_a_test_of_the_head_does_not_reach_the_lines_of_the_proof(
     runtime_env = {"env_vars": {"PYTHONPATH": python_path(job, caged)}}
     stop = Event()
     words = ("bash", "-c", FORGER, "forger", str(own))
+    tests = with_own_scratch(cage, "bridge-tests")
     with ThreadPoolExecutor(1) as executor:
         forger = executor.submit(
-            run, words, env={"PATH": "/usr/bin:/bin"}, cwd=cage.scratch, timeout_s=HANG_S, cage=cage, stop=stop
+            run, words, env={"PATH": "/usr/bin:/bin"}, cwd=cage.scratch, timeout_s=HANG_S, cage=tests, stop=stop
         )
         try:
             made = prove_imports(job, caged, session, variables, runtime_env, tmp_path / "work")

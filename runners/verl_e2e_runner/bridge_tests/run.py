@@ -147,6 +147,7 @@ def _run(
     stop: Event | None,
 ) -> tuple[Finished, Session]:
     events = _events_file(trees, out)
+    events = trees.cage.outside(events) if trees.cage else events
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
     finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage, stop=stop)

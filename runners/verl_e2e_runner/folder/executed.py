@@ -25,6 +25,7 @@ from verl_e2e_runner.folder.process_records import MOST_BYTES, ProcessRecord, re
 from verl_e2e_runner.folder.process_roles import role_of
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
+from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -50,21 +51,25 @@ class ExecutionRecord:
     trees: Trees
     # The files that the change touches, relative to the Bridge checkout.
     changed: frozenset[str]
-    _taken: set[str] = field(default_factory=set)
+    _taken: set[Path] = field(default_factory=set)
     _bytes: int = 0
     _processes: list[ExecutedProcess] = field(default_factory=list)
     _functions: dict[str, dict[tuple[int, str], dict[int, float]]] = field(default_factory=dict)
     _lines: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     _cut: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def take(self, phase: str, recorder: Recorder) -> None:
-        """Read what the processes of a phase left; call it when all of them have ended."""
+    def take(self, phase: str, recorder: Recorder, cage: Cage | None = None) -> None:
+        """Read what the processes of a phase left; call it when all of them have ended.
+
+        `cage` is theirs, where that is not the wrapper's.
+        """
         if self.folder is None:
             return
-        for name in names_below(self.folder.parent, self.folder.name):
-            if name not in self._taken:
-                self._taken.add(name)
-                self._take_file(name, phase, recorder)
+        folder = cage.outside(self.folder) if cage else self.folder
+        for name in names_below(folder.parent, folder.name):
+            if folder / name not in self._taken:
+                self._taken.add(folder / name)
+                self._take_file(folder, name, phase, recorder)
 
     def joined(self, bridge_commit: str) -> Executed:
         """All phases together."""
@@ -81,12 +86,11 @@ class ExecutionRecord:
             problem="" if recorded else next(iter(problems), _NOTHING),
         )
 
-    def _take_file(self, name: str, phase: str, recorder: Recorder) -> None:
-        assert self.folder is not None
+    def _take_file(self, folder: Path, name: str, phase: str, recorder: Recorder) -> None:
         if len(self._processes) >= MOST_PROCESSES or self._bytes >= _MOST_BYTES:
             self._cut["processes left out"] += 1
             return
-        raw = read_below(self.folder.parent, f"{self.folder.name}/{name}", limit=MOST_BYTES)
+        raw = read_below(folder.parent, f"{folder.name}/{name}", limit=MOST_BYTES)
         record = None if raw is None else read_process(raw)
         self._bytes += len(raw or b"")
         if record is None:

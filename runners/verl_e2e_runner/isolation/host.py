@@ -136,7 +136,8 @@ def isolation_finding(job: Job, host: Host) -> Finding:
     summary = f"code under test cannot be kept apart from the recorder on this host: {host.problem}"
     if job.isolation is Isolation.REQUIRED:
         return blocked(Check.ISOLATION, f"{summary}; the job requires it", _FIX)
-    return note(Check.ISOLATION, f"{summary}; what the run recorded could have been written by the code itself", _FIX)
+    what = "what the run recorded, and what later runs load here, could have been written by the code itself"
+    return note(Check.ISOLATION, f"{summary}; {what}", _FIX)
 
 
 def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:

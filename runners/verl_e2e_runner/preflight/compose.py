@@ -10,6 +10,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good
 from verl_e2e_runner.preflight.rehearsal import Rehearsal
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
@@ -37,7 +38,7 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
         cwd=trees.cwd,
         timeout_s=timeout_s,
         stdin=json.dumps(requests),
-        cage=trees.cage,
+        cage=with_own_scratch(trees.cage, "composition"),
     )
     nothing = (None,) * len(requests)
     if finished.code == NO_HYDRA:

@@ -16,7 +16,7 @@ from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.preflight.import_fault import import_fault
 from verl_e2e_runner.preflight.packages import wrong_place
-from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
 from verl_e2e_runner.process.session import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
@@ -92,7 +92,7 @@ def prove_imports(
     clock = clock or SystemClock()
     began = clock.monotonic()
     provers: list[_Prover] = []
-    trees, work = _with_own_folder(trees, work)
+    trees = replace(trees, cage=with_own_scratch(trees.cage, "import-proof"))
     try:
         for role in _CHECKS:
             provers.append(_start(role, job, trees, session, environment, runtime_env, work))  # noqa: PERF401  (an error ends those that run)
@@ -108,16 +108,6 @@ def prove_imports(
     return ImportProof(lines, findings, clock.monotonic() - began)
 
 
-def _with_own_folder(trees: Trees, work: Path) -> tuple[Trees, Path]:
-    """Where the two write their lines: in a cage a folder that the Bridge tests, run meanwhile, cannot see."""
-    if trees.cage is None:
-        return trees, work
-    folder = trees.cage.scratch.with_name("import-proof")
-    folder.mkdir(exist_ok=True)
-    hand_folder_over(folder, trees.cage)
-    return replace(trees, cage=replace(trees.cage, writes=(folder,))), folder
-
-
 def _start(
     role: Role,
     job: Job,
@@ -127,13 +117,14 @@ def _start(
     runtime_env: Mapping[str, Any],
     work: Path,
 ) -> _Prover:
-    file = work / f"imports-{role}.jsonl"
+    given = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
+    file = trees.cage.outside(given) if trees.cage else given
     file.unlink(missing_ok=True)
     mine = {name: value for name, value in environment.items() if name not in _RECORDS}
     if role == "ray_worker":
         mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_worker_environment(runtime_env))
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
-    argv = (job.site.python, "-m", "verl_e2e_imports", role, str(file))
+    argv = (job.site.python, "-m", "verl_e2e_imports", role, str(given))
     process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
     os.set_blocking(process.output, False)
     return _Prover(role, process, file)

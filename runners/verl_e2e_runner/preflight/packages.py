@@ -9,6 +9,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
@@ -52,7 +53,14 @@ def ask_interpreter(
     }
     quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     argv = (job.site.python, "-m", "verl_e2e_ask")
-    finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=trees.cage)
+    finished = run(
+        argv,
+        env=quiet,
+        cwd=trees.cwd,
+        timeout_s=timeout_s,
+        stdin=json.dumps(question),
+        cage=with_own_scratch(trees.cage, "packages"),
+    )
     if finished.code != 0:
         summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
         return Interpreter(), (

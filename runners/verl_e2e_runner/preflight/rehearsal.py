@@ -16,7 +16,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.process.confined import hand_folder_over, with_own_scratch
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.verl_wrapper import Launch
 
@@ -66,11 +66,15 @@ class Rehearsal:
 
 def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | None = None) -> Rehearsal | Finding:
     """Run the wrapper of `launch` against stand-ins below `work`; a finding when it never called the entry point."""
-    folder = (cage.outbox if cage else work) / f"rehearsal-{launch.phase.name}"
+    name = f"rehearsal-{launch.phase.name}"
+    cage = with_own_scratch(cage, name)
+    given = (cage.outbox if cage else work) / name
+    folder = cage.outside(given) if cage else given
     shutil.rmtree(folder, ignore_errors=True)
-    shims = _make_stand_ins(folder)
+    _make_stand_ins(folder, given)
     if cage:
         hand_folder_over(folder, cage)
+    shims = given / "bin"
     path = f"{shims}{os.pathsep}{launch.environment.get('PATH', '')}"
     finished = run(
         launch.argv, env={**launch.environment, "PATH": path}, cwd=launch.cwd, timeout_s=timeout_s, cage=cage
@@ -112,15 +116,15 @@ def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]
     return tuple(findings)
 
 
-def _make_stand_ins(folder: Path) -> Path:
+def _make_stand_ins(folder: Path, given: Path) -> None:
+    """The stand-ins in a folder that they know as `given`."""
     shims = folder / "bin"
     shims.mkdir(parents=True)
     script = shims / _STAND_INS[0]
-    script.write_text(_SCRIPT.format(folder=shlex.quote(str(folder))))
+    script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
     script.chmod(0o755)
     for name in _STAND_INS[1:]:
         (shims / name).symlink_to(script.name)
-    return shims
 
 
 def _zero_separated(folder: Path, name: str) -> list[str]:

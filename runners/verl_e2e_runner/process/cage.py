@@ -1,9 +1,10 @@
 """The cage: how code under test is started so that it reaches neither the recorder nor anything else of the host.
 
 bubblewrap gives it namespaces of its own (processes, mounts, IPC, host name, by the site also the network) and a root
-folder of its own that holds the system, the inputs read-only, and one folder that it may write. Where the recorder is
-root, the code runs as another user without capabilities; elsewhere in a user namespace. Its first process is
-bubblewrap's: when that one ends, the kernel ends all others, whatever they did to hide.
+folder of its own that holds the system, the inputs read-only, and one folder that it may write. Each program before the
+wrapper has another such folder: nothing that one leaves, in its home or a cache, is executed by a later one. Where the
+recorder is root, the code runs as another user without capabilities; elsewhere in a user namespace. Its first process
+is bubblewrap's: when that one ends, the kernel ends all others, whatever they did to hide.
 """
 
 import os
@@ -59,7 +60,7 @@ class Cage:
     """One run's cage; `command` gives the argument list that starts a program in it."""
 
     tools: Tools
-    # The folder that the code may write and that is read after its end; everything of the run's own lies below it.
+    # The folder that the code may write, as the code sees it; everything of the run's own lies below it.
     scratch: Path
     # The site's numbers: user, network, sizes.
     site: SiteIsolation
@@ -69,8 +70,8 @@ class Cage:
     reads: tuple[Path, ...] = ()
     # Folders and files of the recorder that stay out of sight even below one of `reads`.
     hidden: tuple[Path, ...] = ()
-    # More folders that the code may write, which no other program in a cage of the run sees.
-    writes: tuple[Path, ...] = ()
+    # The folder that takes the place of `scratch`, for a program with one of its own; None: `scratch` itself.
+    own_scratch: Path | None = None
     # Files that take the place of the system's: path in the cage to path outside.
     replaced: Mapping[Path, Path] = field(default_factory=dict)
 
@@ -86,8 +87,12 @@ class Cage:
 
     @property
     def outbox(self) -> Path:
-        """The folder for files that the code under test writes for us: import lines, test events."""
+        """The folder for files that the code under test writes for us, as the code sees it: import lines, events."""
         return self.scratch / "out"
+
+    def outside(self, path: Path) -> Path:
+        """Where the recorder finds what lies at `path` in the cage, a path below `scratch`."""
+        return (self.own_scratch or self.scratch) / path.relative_to(self.scratch)
 
     def command(self, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path, info: int) -> tuple[str, ...]:
         """bubblewrap's argument list for `argv`; it writes its process number to file descriptor `info`."""
@@ -151,7 +156,7 @@ class Cage:
         """Every mount by its path; what is deeper is mounted later and so counts more."""
         places = {Path(folder): _Kind.READ for folder in SYSTEM_FOLDERS if os.path.lexists(folder)}
         tools = _TOOL_FOLDER.iterdir() if _TOOL_FOLDER.is_dir() else ()
-        shut = {*self.hidden, self.scratch, *self.writes}
+        shut = {*self.hidden, self.scratch, self.outside(self.scratch)}
         places |= {tool: _Kind.READ for tool in tools if not any(path.is_relative_to(tool) for path in shut)}
         places |= {Path("/tmp"): _Kind.TEMPORARY, Path("/var/tmp"): _Kind.TEMPORARY}  # noqa: S108
         reads = {path for path in (*self.reads, *((hub,) if hub else ())) if path.exists()}
@@ -164,7 +169,7 @@ class Cage:
             # Below what is not in the cage at all there is nothing to hide.
             if path.exists() and path not in places and _nearest(path, places) is _Kind.READ:
                 places[path] = _Kind.EMPTY
-        return places | dict.fromkeys((self.scratch, *self.writes), _Kind.WRITE)
+        return places | {self.scratch: _Kind.WRITE}
 
     def _mount(self, path: Path, kind: _Kind, places: Mapping[Path, _Kind]) -> list[str]:
         under = _nearest(path, places)
@@ -179,7 +184,7 @@ class Cage:
             case _Kind.READ:
                 return [*words, "--ro-bind", str(path), str(path)]
             case _Kind.WRITE:
-                return [*words, "--bind", str(path), str(path)]
+                return [*words, "--bind", str(self.outside(path)), str(path)]
             case _Kind.EMPTY:
                 covered = ("--perms", "0755", "--tmpfs") if path.is_dir() else ("--ro-bind", "/dev/null")
                 return [*words, *covered, str(path)]

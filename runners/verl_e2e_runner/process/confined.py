@@ -3,11 +3,12 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -112,6 +113,23 @@ def hand_folder_over(folder: Path, cage: Cage) -> None:
     if cage.other_user:
         os.chown(folder, cage.uid, cage.uid)
     folder.chmod(0o700)
+
+
+def with_own_scratch(cage: Cage | None, name: str) -> Cage | None:
+    """The cage for one program of a run: all that it writes lies in a folder of its own, which no other program sees.
+
+    The folder begins as a copy of the run's, which holds nothing but what the recorder made while only programs with
+    one of their own have run. A second call with the same name begins again. Where there is no cage there is none.
+    """
+    if cage is None:
+        return None
+    own = cage.scratch.with_name(f"{cage.scratch.name}-{name}")
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(cage.scratch, own, symlinks=True)
+    for made in cage.scratch.rglob("*"):
+        if made.is_dir() and not made.is_symlink() and made.stat().st_uid == cage.uid:
+            hand_folder_over(own / made.relative_to(cage.scratch), cage)
+    return replace(cage, own_scratch=own)
 
 
 def _known(process: subprocess.Popen[bytes], info: IO[bytes]) -> Confined:
