@@ -228,16 +228,17 @@ RAN, NOT_REACHED = ("completed", "failure"), ("completed", "skipped")
         ({"Initialize containers": RAN, CHECKOUT_STEP: NOT_REACHED, RUN_STEP: NOT_REACHED}, EngineEnd.NODE_NOT_READY),
         ({"Check verl-e2e out": ("in_progress", ""), CHECKOUT_STEP: ("queued", ""), RUN_STEP: ("queued", "")},
          EngineEnd.NODE_NOT_READY),
-        # A change may name a submodule that cannot be checked out, and its code may end the machine.
+        # A machine that was lost meanwhile, which no longer says how its step ended.
+        ({CHECKOUT_STEP: ("completed", "success"), RUN_STEP: ("in_progress", "")}, EngineEnd.NODE_FAILED),
+        # A change may name a submodule that cannot be checked out, and its code may end the step.
         ({CHECKOUT_STEP: RAN, RUN_STEP: NOT_REACHED}, None),
         ({CHECKOUT_STEP: ("completed", "success"), RUN_STEP: RAN}, None),
-        ({CHECKOUT_STEP: ("completed", "success"), RUN_STEP: ("in_progress", "")}, None),
         # Nothing is known of a workflow with other steps.
         ({"Start": RAN}, None),
         ({}, None),
     ],
 )  # fmt: skip
-def test_a_run_that_ended_before_its_job_began_says_so(
+def test_a_run_whose_machine_failed_says_so(
     clock: HandClock,
     forge: FakeWorkflows,
     monkeypatch: pytest.MonkeyPatch,

@@ -46,3 +46,25 @@ def test_only_what_is_completed_has_ended() -> None:
     assert WorkflowRun(1, "completed").ended
     assert not WorkflowRun(1, "in_progress").ended
     assert not WorkflowJob(1, "x", "in_progress", steps=(WorkflowStep("run", "queued"),)).never_reached("run", "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "conclusion", "lost"),
+    [
+        ((WorkflowStep("run", "in_progress"), WorkflowStep("upload", "queued")), "failure", True),
+        ((WorkflowStep("run", "completed", "success"), WorkflowStep("upload", "in_progress")), "failure", True),
+        (
+            (WorkflowStep("run", "completed", "failure"), WorkflowStep("upload", "completed", "skipped")),
+            "failure",
+            False,
+        ),
+        # GitHub's list of steps may lag behind the end of a job.
+        ((WorkflowStep("run", "in_progress"),), "success", False),
+        ((), "failure", False),
+    ],
+)
+def test_a_job_lost_its_machine_in_the_middle_of_a_step(
+    steps: tuple[WorkflowStep, ...], conclusion: str, lost: bool
+) -> None:
+    assert WorkflowJob(1, "0-lora-ddp", "completed", conclusion, "a-host", steps=steps).lost_its_machine is lost
+    assert not WorkflowJob(1, "0-lora-ddp", "in_progress", "", "a-host", steps=steps).lost_its_machine

@@ -232,10 +232,13 @@ class GitHubActionsBackend:
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
     def _finished(self, run: Run, found: WorkflowRun) -> Progress:
-        """The end of a run, and whether it came before anything of the change was executed."""
+        """The end of a run; where it leaves no folder: did its machine fail, and before anything of the change ran?"""
         rows = self._workflows.jobs(run.repository, found.id)
-        early = any(job.never_reached(RUN_STEP, CHECKOUT_STEP) for job in _of_order(rows, run))
-        end = EngineEnd.NODE_NOT_READY if early else None
+        own, end = _of_order(rows, run), None
+        if any(job.never_reached(RUN_STEP, CHECKOUT_STEP) for job in own):
+            end = EngineEnd.NODE_NOT_READY
+        elif any(job.lost_its_machine for job in own):
+            end = EngineEnd.NODE_FAILED
         return Progress(RunState.FINISHED, "", found.url, self._took(run, found, rows), end)
 
     def _took(self, run: Run, found: WorkflowRun, rows: tuple[WorkflowJob, ...]) -> BackendTimes:

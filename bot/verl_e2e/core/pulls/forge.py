@@ -65,6 +65,12 @@ class WorkflowJob:
         over = self.status == "completed" and self.conclusion != "success"
         return over and bool(listed) and not any(item.begun for item in listed) and not failed_there
 
+    @property
+    def lost_its_machine(self) -> bool:
+        """Whether it ended without success in the middle of a step: its machine did not say how that step ended."""
+        over = self.status == "completed" and self.conclusion != "success"
+        return over and any(item.status == "in_progress" for item in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
