@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.fakes.clocks import BEGAN, HandClock
+from tests.fakes.clocks import BEGAN, HandClock, StoryClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
@@ -63,7 +63,7 @@ def backend(root: Path, clock: HandClock) -> LocalBackend:
     return make_backend(root, clock)
 
 
-def make_backend(root: Path, clock: HandClock, **changes: Any) -> LocalBackend:
+def make_backend(root: Path, clock: HandClock | StoryClock, **changes: Any) -> LocalBackend:
     environ = {"PATH": os.environ["PATH"], "HOME": str(root.parent)}
     return LocalBackend(root, **{"environ": environ, "clock": clock, "open_log": open_log, **changes})
 
@@ -292,6 +292,25 @@ def test_a_runner_that_cannot_begin_is_lost_with_its_own_words(world: World, roo
     backend.submit(run)
     until(lambda: state(backend, run) is RunState.LOST)
     assert "no such verb" in backend.poll(run).note
+
+
+def test_the_end_of_a_run_is_that_of_its_runner_however_late_the_look_is(world: World, root: Path) -> None:
+    clock, began = StoryClock(), datetime.now(UTC)
+    backend = make_backend(root, clock, command=("/bin/sh", "-c", "exit 2", "sh"))
+    run = order(world.job())
+    backend.submit(run)
+    until((root / run.key / "ended").exists)
+    clock.ahead = timedelta(hours=2)
+    took = backend.poll(run).took
+    assert took is not None
+    assert took.ended is not None
+    assert took.ended - began < timedelta(hours=1)
+    # A time that cannot be true, as a run that is not isolated may write it, and none at all: by now.
+    for written in (str((began - timedelta(hours=9)).timestamp()), "1e300", "soon"):
+        (root / run.key / "ended").write_text(written)
+        assert (took := backend.poll(run).took) is not None
+        assert took.ended is not None
+        assert took.ended - began > timedelta(hours=1)
 
 
 def test_a_run_that_nobody_knows_is_lost(world: World, backend: LocalBackend) -> None:

@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.core.builders import config_with, error, make_facts
 from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
@@ -93,6 +95,20 @@ def test_the_gpu_minutes_of_all_attempts_add_up(app: App) -> None:
     runs = app.ledger.runs(REPOSITORY, number=7)
     assert [run.gpu_minutes for run in runs] == [10.0, 10.0]
     assert "GPU minutes: 20.0 used" in card(app)
+
+
+def test_the_gpu_minutes_of_a_lost_run_are_those_that_the_engine_saw_however_late_the_look_is(app: App) -> None:
+    app.backend.begin()
+    look(app)
+    (run,) = app.backend.live()
+    ended = app.clock.now() + timedelta(minutes=4)
+    app.clock.pass_s(7200)
+    app.backend.lose(
+        run, EngineEnd.RUNNER_ENDED, BackendTimes(who="Slurm", started=ended - timedelta(minutes=3), ended=ended)
+    )
+    look(app)
+    (first, *_) = app.ledger.runs(REPOSITORY, number=7)
+    assert first.gpu_minutes == pytest.approx(3.0)
 
 
 def test_a_model_that_could_not_be_downloaded_is_tried_once_more(app: App) -> None:

@@ -18,6 +18,7 @@ from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.facts import LogFacts
@@ -295,6 +296,7 @@ class _Order:
     run: Run
     state: RunState = RunState.SUBMITTED
     end: EngineEnd | None = None
+    took: BackendTimes | None = None
 
 
 @dataclass
@@ -345,7 +347,7 @@ class FakeBackend:
         order = self.orders.get(run.key)
         if order is None:
             return Progress(RunState.CANCELLED if run.state is RunState.CANCELLING else RunState.LOST, "not known here")
-        return Progress(order.state, "", f"https://ci.example/{run.key[:8]}", end=order.end)
+        return Progress(order.state, "", f"https://ci.example/{run.key[:8]}", order.took, order.end)
 
     def cancel(self, run: Run) -> None:
         self._call("cancel")
@@ -388,10 +390,10 @@ class FakeBackend:
             if order.state is RunState.CANCELLING:
                 order.state = RunState.CANCELLED
 
-    def lose(self, run: Run, end: EngineEnd) -> None:
+    def lose(self, run: Run, end: EngineEnd, took: BackendTimes | None = None) -> None:
         """A run ends without its own word, as the engine says."""
         order = self.orders[run.key]
-        order.state, order.end = RunState.LOST, end
+        order.state, order.end, order.took = RunState.LOST, end, took
 
     def finish(self, run: Run, outcome: Callable[[Job], tuple[Record, LogFacts | None]]) -> None:
         """A run ends and leaves a folder."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
 from verl_e2e.app.kept_values import Kept
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -69,12 +70,14 @@ class RunCollector:
         if (state, url, reason) == (run.state, run.url, run.reason):
             return run
         causes = (of_engine(progress.end),) if state is RunState.LOST and progress.end is not None else ()
-        minutes = self._seen_minutes(run) if state.final else run.gpu_minutes
+        minutes = self._seen_minutes(run, progress.took) if state.final else run.gpu_minutes
         changes = {"url": url, "reason": reason, "causes": causes, "gpu_minutes": minutes}
         return self.ledger.put_run(self._changed(run, state=state, **changes))
 
-    def _seen_minutes(self, run: Run) -> float:
-        """GPU minutes of a run that ended without its own word: from when it was seen to run until now."""
+    def _seen_minutes(self, run: Run, took: BackendTimes | None) -> float:
+        """GPU minutes of a run that ended without its own word: by the back end, else since it was seen to run."""
+        if took is not None and took.started is not None and took.ended is not None:
+            return self._gpu_minutes(run, (took.ended - took.started).total_seconds())
         if run.state is not RunState.RUNNING:
             return run.gpu_minutes
         return self._gpu_minutes(run, (self.clock.now() - run.updated).total_seconds())

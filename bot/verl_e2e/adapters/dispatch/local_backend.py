@@ -1,8 +1,9 @@
 """Run jobs on this machine while we wait or are restarted: `verl-e2e run`, detached, as many as the host has slots.
 
 Everything about a run lies below `root/<run key>`: `job.json` (the order), `run` (the run folder), `runner.log` (what
-the runner printed), `process.json` (its number and start time), `cancel` (someone asked for its end). Anyone who looks
-reads these files and the process table, so a service that was killed and started again knows as much as before.
+the runner printed), `process.json` (its number and start time), `ended` (when it ended, if the service lived then),
+`cancel` (someone asked for its end). Anyone who looks reads these files and the process table, so a service that was
+killed and started again knows as much as before.
 
 Locks on files, inherited by the runner and released by the system with its last breath, hold what no file can:
 `root/host.lock` and `root/slot-N.lock` are the slots of the host, `root/<run key>/run.lock` keeps the same order from
@@ -44,6 +45,9 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Clock, Progress
+
+# A note: when the runner ended.
+_ENDED = "ended"
 
 
 class LocalBackend:
@@ -145,13 +149,17 @@ class LocalBackend:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
         if folder.has_end():
             return Progress(RunState.FINISHED, "", took=self._took(folder))
-        return Progress(RunState.LOST, folder.why_lost(), end=folder.lost_end())
+        return Progress(RunState.LOST, folder.why_lost(), took=self._took(folder), end=folder.lost_end())
 
     def _took(self, folder: OrderFolder) -> BackendTimes:
-        """When the runner began, by the process table, and by when it had ended."""
+        """When the runner began, by the process table, and when it ended; by when, where no one waited for its end."""
         with suppress(OSError, ValueError, KeyError):
             began = datetime.fromtimestamp(json.loads(folder.read("process.json"))["started"], UTC)
-            return BackendTimes(who="the runner on this host", started=began, ended=self._clock.now())
+            ended = self._clock.now()
+            with suppress(OSError, ValueError, OverflowError):
+                noted = datetime.fromtimestamp(float(folder.read(_ENDED)), UTC)
+                ended = noted if began <= noted <= ended else ended
+            return BackendTimes(who="the runner on this host", started=began, ended=ended)
         return BackendTimes(who="the runner on this host")
 
     def _alive(self, folder: OrderFolder) -> Progress:
@@ -231,11 +239,16 @@ class LocalBackend:
                     KEY_VARIABLE: str(self._root / RECORDER_KEY),
                 },
             )
-        # A child that no one waits for stays in the process table; the service may well outlive the run.
-        threading.Thread(target=runner.wait, daemon=True).start()
+        threading.Thread(target=self._await_end, args=(runner, folder), daemon=True).start()
         with suppress(psutil.NoSuchProcess):
             started = psutil.Process(runner.pid).create_time()
             folder.write("process.json", json.dumps({"pid": runner.pid, "started": started}))
+
+    def _await_end(self, runner: subprocess.Popen[bytes], folder: OrderFolder) -> None:
+        """Note when the runner ended, where the service outlives it; else a child would stay in the process table."""
+        runner.wait()
+        with suppress(OSError):
+            folder.write(_ENDED, str(self._clock.now().timestamp()))
 
 
 def _lock(held: ExitStack, file: Path, kind: int = fcntl.LOCK_EX) -> int | None:

@@ -216,7 +216,7 @@ class SlurmBackend:
             return Progress(RunState.LOST, REQUEUED, end=EngineEnd.PREEMPTED)
         if job is not None and job.phase is Phase.BROKEN:
             note = f"Slurm ended job {job.id} as {job.state}: {BROKEN[job.state]}"
-            return Progress(RunState.LOST, note, end=ENDS[job.state])
+            return Progress(RunState.LOST, note, took=_took(job), end=ENDS[job.state])
         if job is not None and job.phase is Phase.CANCELLED:
             if folder.has(OVERDUE):
                 note = "no node of the cluster took it in time; see `sinfo`, and run it again"
