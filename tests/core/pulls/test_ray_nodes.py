@@ -9,7 +9,15 @@ import pytest
 from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
-from verl_e2e.core.pulls.ray_nodes import ADDRESS_FILE, END_FILE, LOST_FILE, by_hand_text, end_script, node_script
+from verl_e2e.core.pulls.ray_nodes import (
+    ADDRESS_FILE,
+    END_FILE,
+    LOST_FILE,
+    STOP_FILE,
+    by_hand_text,
+    end_script,
+    node_script,
+)
 
 # Ray's own command writes where the head is into its folder; the wait for the nodes fails where it is asked to.
 PYTHON = """#!/bin/bash
@@ -17,7 +25,11 @@ printf '%s\\n' "$*" >> "$RECORD"
 for word; do
     case $word in --temp-dir=*) folder=${word#*=} ;; start) ray=yes ;; esac
 done
-[ -z "${ray:-}" ] && exit "${WAIT_ENDS_WITH:-0}"
+if [ -z "${ray:-}" ]; then
+    [ -n "${STOP_JOINING:-}" ] && : > "$STOP_JOINING" && exec sleep 600
+    exit "${WAIT_ENDS_WITH:-0}"
+fi
+[ -n "${STOP_RAY:-}" ] && : > "$STOP_RAY" && exec sleep 600
 [ -n "${RAY_FAILS:-}" ] && exit 1
 [ -n "${END:-}" ] && : > "$END"
 echo 192.0.2.1:6400 > "$folder/ray_current_cluster"
@@ -83,6 +95,18 @@ def test_a_node_that_cannot_take_part_says_so(
     assert says in ended.stderr
     assert (tmp_path / LOST_FILE).exists()
     assert not (tmp_path / END_FILE).exists()
+
+
+@pytest.mark.parametrize("while_waiting", ["STOP_RAY", "STOP_JOINING"])
+def test_a_run_that_is_asked_to_end_before_its_nodes_are_there_ends_soon(tmp_path: Path, while_waiting: str) -> None:
+    ended = run_node(tmp_path, "0", **{while_waiting: str(tmp_path / STOP_FILE)})
+    assert (ended.returncode, ended.stdout) == (76, "")
+    assert "the run was ended before it began" in ended.stderr
+    assert (tmp_path / END_FILE).exists()
+    assert not (tmp_path / LOST_FILE).exists()
+    for file in (ADDRESS_FILE, END_FILE):
+        (tmp_path / file).unlink(missing_ok=True)
+    assert run_node(tmp_path, "1").returncode == 0
 
 
 def test_a_dry_run_says_which_cluster_it_needs() -> None:

@@ -28,12 +28,11 @@ from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.ray_nodes import LOST_FILE
+from verl_e2e.core.pulls.ray_nodes import LOST_FILE, STOP_FILE
 from verl_e2e.ports import BackendError, Clock, Progress
 
-# Notes in an order: asked by Slurm to end; asked by us, and Slurm took it for this job; begun, and put back into the
-# queue by Slurm.
-_STOP, _SENT, _REQUEUED = "stop", "cancel-sent", "requeued"
+# Notes in an order: asked by us to end, and Slurm took it for this job; begun, and put back into the queue by Slurm.
+_SENT, _REQUEUED = "cancel-sent", "requeued"
 
 
 class SlurmBackend:
@@ -222,7 +221,7 @@ class SlurmBackend:
                 note = "no node of the cluster took it in time; see `sinfo`, and run it again"
                 return Progress(RunState.LOST, note, end=EngineEnd.NO_MACHINE)
             return Progress(RunState.CANCELLED, f"someone cancelled job {job.id} in Slurm")
-        if folder.has(_STOP):
+        if folder.has(STOP_FILE):
             note = f"Slurm asked it to end: {BROKEN['TIMEOUT']}"
             return Progress(RunState.LOST, note, end=EngineEnd.TIME_LIMIT)
         if folder.has(LOST_FILE):

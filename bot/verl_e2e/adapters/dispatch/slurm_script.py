@@ -16,7 +16,7 @@ from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.ray_nodes import end_script, node_script
+from verl_e2e.core.pulls.ray_nodes import STOP_FILE, end_script, node_script
 from verl_e2e.ports import BackendError
 
 # A note in an order: cancelled for waiting too long.
@@ -31,7 +31,7 @@ shift 2
 {nodes}"$@" &
 runner=$!
 while kill -0 "$runner" 2>/dev/null; do
-    if [ -e "$folder/stop" ]; then kill -TERM "$runner" 2>/dev/null; break; fi
+    if [ -e "$folder/{stop}" ]; then kill -TERM "$runner" 2>/dev/null; break; fi
     sleep 1
 done
 wait "$runner"
@@ -61,7 +61,7 @@ if ! echo {digest} | sha256sum --check --status; then
     echo "job.json is not the job that was ordered" >&2
     exit 77
 fi
-trap ': > stop' TERM
+trap ': > {stop}' TERM
 export {order}={key} {key_variable}={recorder_key}
 if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
 {srun} &
@@ -89,6 +89,7 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
         digest=shlex.quote(f"{folder.digest_of_order(run)}  {folder.job_file.name}"),
         cancelled=CANCELLED,
         overdue=OVERDUE,
+        stop=STOP_FILE,
         order=ORDER_VARIABLE,
         key=run.key,
         key_variable=KEY_VARIABLE,
@@ -100,8 +101,8 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
 def _step(job: Job) -> str:
     """What each node of the job runs."""
     if job.node_count == 1:
-        return _STEP.format(nodes="", end="")
-    return _STEP.format(nodes=node_script(job), end=end_script())
+        return _STEP.format(nodes="", stop=STOP_FILE, end="")
+    return _STEP.format(nodes=node_script(job), stop=STOP_FILE, end=end_script())
 
 
 def ordered_job(run: Run) -> Job:

@@ -1,7 +1,7 @@
 """The script that each node of a job runs: their GPUs form one Ray cluster, and the run on the first node joins it.
 
 The nodes share the folder of the order. There the first node writes where the cluster is, and that the run has ended;
-another one writes that its part of the cluster ended before that.
+another one writes that its part of the cluster ended before that. All of them look there for a request to end.
 """
 
 import shlex
@@ -11,8 +11,10 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 
 ADDRESS_FILE, END_FILE, LOST_FILE = "ray-address", "ray-end", "ray-node-lost"
-# How a node that cannot take part ends.
-NO_CLUSTER = 79
+# Lies there when the run was asked to end. Once the run has begun, its runner is told.
+STOP_FILE = "stop"
+# How a node that cannot take part ends, and the first one where the run was asked to end before it began.
+NO_CLUSTER, NOT_BEGUN = 79, 76
 _JOIN_S = 300
 
 # Ray has no command that takes every port from the system; left alone, two clusters on one host want the same ones.
@@ -50,9 +52,17 @@ give_up() {{
     end_ray
     exit {no_cluster}
 }}
+end_if_asked() {{
+    [ -e "$folder/{stop}" ] || return 0
+    echo "the run was ended before it began" >&2
+    kill "$joining" 2>/dev/null
+    : > "$folder/{end}"
+    end_ray
+    exit {not_begun}
+}}
 if [ "${{SLURM_PROCID:-0}}" != 0 ]; then
     until [ -s "$folder/{address}" ]; do
-        if [ -e "$folder/{end}" ] || [ -e "$folder/{lost}" ]; then exit 0; fi
+        if [ -e "$folder/{end}" ] || [ -e "$folder/{lost}" ] || [ -e "$folder/{stop}" ]; then exit 0; fi
         sleep 1
     done
     start_ray --address="$(cat "$folder/{address}")"
@@ -66,12 +76,18 @@ fi
 start_ray {head}
 until [ -s "$temporary/ray_current_cluster" ]; do
     kill -0 "$ray" 2>/dev/null || give_up "the Ray cluster did not start"
+    end_if_asked
     sleep 1
 done
 cp "$temporary/ray_current_cluster" "$folder/.{address}" && mv "$folder/.{address}" "$folder/{address}"
 {variable}=$(cat "$folder/{address}")
-{python} -c {wait} "${variable}" {nodes} {join_s} >> "$temporary/ray.out" 2>&1 ||
-    give_up "the nodes did not all join the Ray cluster"
+{python} -c {wait} "${variable}" {nodes} {join_s} >> "$temporary/ray.out" 2>&1 &
+joining=$!
+while kill -0 "$joining" 2>/dev/null; do
+    end_if_asked
+    sleep 1
+done
+wait "$joining" || give_up "the nodes did not all join the Ray cluster"
 export {variable}
 """
 
@@ -103,6 +119,8 @@ def node_script(job: Job) -> str:
         address=ADDRESS_FILE,
         end=END_FILE,
         lost=LOST_FILE,
+        stop=STOP_FILE,
+        not_begun=NOT_BEGUN,
     )
 
 
