@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from verl_e2e.adapters.files.sealing import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from verl_e2e.core.model.outcome import Result
-from verl_e2e_runner.folder.sealing import key_file, public_half, recorder_key, seal, seal_again, usable_key
+from verl_e2e_runner.folder.sealing import (
+    KEY_VARIABLE,
+    key_file,
+    public_half,
+    recorder_key,
+    seal,
+    seal_again,
+    usable_key,
+)
 
 RECORDING = ROOT / "bot/verl_e2e/demo/recording"
 
@@ -169,3 +178,13 @@ def test_where_the_key_lies() -> None:
     assert key_file({"HOME": "/h"}) == Path("/h/.local/state/verl-e2e/recorder.key")
     assert key_file({"HOME": "/h", "XDG_STATE_HOME": "/s"}) == Path("/s/verl-e2e/recorder.key")
     assert key_file({"VERL_E2E_RECORDER_KEY": "/k"}) == Path("/k")
+
+
+def test_runs_that_begin_at_once_make_one_key_between_them(tmp_path: Path) -> None:
+    for number in range(20):
+        environ, notes = {KEY_VARIABLE: str(tmp_path / str(number) / "recorder.key")}, list[str]()
+        with ThreadPoolExecutor(8) as pool:
+            made = [pool.submit(usable_key, environ, notes.append) for _ in range(8)]
+        keys = {public_half(key) for future in made if (key := future.result())}
+        assert (len(keys), notes) == (1, [])
+        assert sorted(path.name for path in (tmp_path / str(number)).iterdir()) == ["recorder.key", "recorder.key.pub"]

@@ -1,6 +1,7 @@
 """The exercises about small pictures, made by the job's Python over stand-ins of `datasets` and Pillow."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,25 @@ def test_both_files_are_made_where_the_wrapper_looks_for_them(
     assert (made["TRAIN_FILES"], made["VAL_FILES"]) == (str(files["train_files"][0]), str(files["val_files"][0]))
     assert files["train_files"][0].is_relative_to(tmp_path / "hf/hub/verl-e2e-synthetic")
     assert [len(rows(file)) for (file,) in files.values()] == [256, 32]
+
+
+def test_runs_that_make_them_at_once_do_not_take_them_from_each_other(
+    world: World, shared_trees: Trees, base: dict[str, str], libraries: Path, tmp_path: Path
+) -> None:
+    job, variables = job_with(world, libraries), {**base, "HF_HOME": str(tmp_path / "hf")}
+    slow = "        import time; time.sleep(0.2)\n        with open(file"
+    (libraries / "datasets.py").write_text(DATASETS.replace("        with open(file", slow))
+    places = [tmp_path / str(number) for number in range(4)]
+    for place in places:
+        place.mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda place: prepare(job, shared_trees, variables, base, place), places)]
+    assert [finding.summary for (finding,) in found if not finding.ok] == []
+    # A run that reads them keeps what it reads, however often they are made.
+    folder = tmp_path / "hf/hub/verl-e2e-synthetic/images"
+    before = {path: path.stat().st_ino for path in (folder, *folder.iterdir())}
+    prepare(job, shared_trees, variables, base, tmp_path)
+    assert {path: path.stat().st_ino for path in (folder, *folder.iterdir())} == before
 
 
 def test_each_answer_is_the_number_of_squares_and_what_is_added(

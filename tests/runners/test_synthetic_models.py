@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def script(name: str) -> Any:
     return module
 
 
-RULES, PUBLISHED = script("small_config"), script("published")
+RULES, PUBLISHED, PUT = script("small_config"), script("published"), script("put")
 
 
 def recipe_of(family: Family) -> Synthetic:
@@ -277,6 +278,26 @@ def test_a_python_without_the_libraries_blocks_the_run_before_it_starts(
     assert (finding.ok, finding.blocking, finding.check) == (False, True, Check.MODEL)
     assert "the model synthetic/qwen3_moe could not be made: ModuleNotFoundError: No module named " in finding.summary
     assert [*hub_cache(variables).rglob("*.json")] == []
+
+
+def test_a_folder_takes_its_place_whole_and_only_where_another_one_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "models/one"
+
+    def put(text: str) -> int:
+        with PUT.turn(folder), PUT.new_folder(folder) as unfinished:
+            (unfinished / "inner").mkdir()
+            (unfinished / "inner/config.json").write_text(text)
+        assert (folder / "inner/config.json").read_text() == text
+        return folder.stat().st_ino
+
+    first = put("a")
+    assert put("a") == first, "a run that reads it keeps it"
+    assert put("b") != first
+    with suppress(RuntimeError), PUT.new_folder(folder) as unfinished:
+        (unfinished / "config.json").write_text("half")
+        raise RuntimeError("the disk is full")
+    assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == ["one"]
+    assert (folder / "inner/config.json").read_text() == "b"
 
 
 def test_another_recipe_is_another_folder(base: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,11 +40,9 @@ def key_file(environ: Mapping[str, str]) -> Path:
 
 def recorder_key(file: Path) -> Ed25519PrivateKey:
     """The recorder's key, made on first use; `FILE.pub` next to it holds the public half for those who verify."""
-    with suppress(FileExistsError):
+    if not os.path.lexists(file):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(Ed25519PrivateKey.generate().private_bytes_raw())
+        _make_key(file)
     raw = file.read_bytes()
     mode = file.stat().st_mode
     if len(raw) != _KEY_BYTES or mode & 0o077:
@@ -52,8 +51,21 @@ def recorder_key(file: Path) -> Ed25519PrivateKey:
     public = file.with_name(f"{file.name}.pub")
     text = f"{public_half(key)}\n"
     if not public.is_file() or public.read_text() != text:
-        public.write_text(text)
+        _write(public, text.encode())
     return key
+
+
+def _make_key(file: Path) -> None:
+    """Make a key, unless another run does: of several at the same time all have the first one's, and it whole."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(Ed25519PrivateKey.generate().private_bytes_raw())
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()
 
 
 def usable_key(environ: Mapping[str, str], say: Callable[[str], None]) -> Ed25519PrivateKey | None:
@@ -106,6 +118,6 @@ def _files(folder: Path) -> Iterator[SealedFile]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.part")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     draft.write_bytes(content)
     draft.replace(path)

@@ -11,7 +11,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 
 ADDRESS_FILE, END_FILE, LOST_FILE = "ray-address", "ray-end", "ray-node-lost"
-# Lies there when the run was asked to end. Once the run has begun, its runner is told.
+# Lies there when the run was asked to end.
 STOP_FILE = "stop"
 # How a node that cannot take part ends, and the first one where the run was asked to end before it began.
 NO_CLUSTER, NOT_BEGUN = 79, 76

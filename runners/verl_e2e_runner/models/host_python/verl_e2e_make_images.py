@@ -8,9 +8,10 @@ what was made, or `problem`.
 
 import io
 import json
-import shutil
 import sys
 from pathlib import Path
+
+from verl_e2e_put import new_folder, turn
 
 ROWS = {"train": 256, "test": 32}
 DATA_SOURCE = "openai/gsm8k"
@@ -29,19 +30,13 @@ COLOURS = ((200, 30, 30), (30, 140, 60), (40, 70, 200), (230, 150, 20))
 def main():
     """Write both files into the folder, which appears when they are whole."""
     folder = Path(sys.argv[1])
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        unfinished.mkdir(parents=True)
-        for split, count in ROWS.items():
-            write(split, count, unfinished / f"{split}.parquet")
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+        with turn(folder), new_folder(folder) as unfinished:
+            for split, count in ROWS.items():
+                write(split, count, unfinished / f"{split}.parquet")
     except Exception as error:
         sys.stdout.write(json.dumps({"problem": f"{type(error).__name__}: {error}"[:1000]}) + "\n")
         return 1
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     sys.stdout.write(json.dumps({"rows": ROWS}) + "\n")
     return 0
 

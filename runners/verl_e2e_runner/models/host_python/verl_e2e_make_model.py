@@ -8,11 +8,11 @@ The last line of the output is a JSON object: what was made, or `problem`.
 import hashlib
 import importlib.metadata
 import json
-import os
-import shutil
 import sys
 import time
 from pathlib import Path
+
+from verl_e2e_put import new_folder, turn
 
 RECORD = "recipe.json"
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
@@ -66,23 +66,20 @@ def digests(folder):
 def make(question):
     """Write the model; its folder appears when it is whole."""
     folder = Path(question["folder"])
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        made = write_model(question["recipe"], unfinished)
-        record = {
-            "recipe": question["recipe"],
-            "libraries": libraries(),
-            "scripts": scripts(),
-            **made,
-            "files": digests(unfinished),
-        }
-        (unfinished / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with turn(folder):
+        # Another run of this host may have made it meanwhile.
+        if record := there(question):
+            return record
+        with new_folder(folder) as unfinished:
+            made = write_model(question["recipe"], unfinished)
+            record = {
+                "recipe": question["recipe"],
+                "libraries": libraries(),
+                "scripts": scripts(),
+                **made,
+                "files": digests(unfinished),
+            }
+            (unfinished / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     return record
 
 
