@@ -52,6 +52,22 @@ def test_the_proxy_passes_on_webhooks_alone() -> None:
     assert 2 * (seconds["connect_timeout"] + seconds["read_timeout"]) <= 10 > seconds["next_upstream_timeout"]
 
 
+def test_the_unit_starts_whatever_else_is_down_and_never_gives_up() -> None:
+    text = (DEPLOY / "verl-e2e.service").read_text()
+    # `serve --check` asks the engine; deliveries must be taken while that is down.
+    assert "ExecStartPre" not in text
+    assert re.search(r"^\[Unit\][^\[]*^StartLimitIntervalSec=0$", text, re.M)
+    assert "\nRestart=always\n" in text
+
+
+def test_runs_on_the_host_of_the_service_outlive_it_and_have_what_they_need() -> None:
+    unit, runs = ((DEPLOY / name).read_text() for name in ("verl-e2e.service", "local-runs.conf"))
+    reset = dict(re.findall(r"^(\w+)=(.*)$", runs, re.M))
+    assert (reset["KillMode"], reset["PrivateTmp"], reset["SystemCallFilter"]) == ("process", "no", "")
+    assert set(reset) - {"TasksMax"} <= set(re.findall(r"^(\w+)=", unit, re.M)), "it changes what the unit says"
+    assert "deploy/local-runs.conf" in OPERATING
+
+
 def kept(database: str) -> tuple[Run, ...]:
     store = open_store(database)
     try:
