@@ -48,6 +48,17 @@ def test_a_lost_opening_and_a_lost_command_are_made_good_by_the_tick(story: Stor
     assert story.live() == [("0-lora-ddp", world.head(number))]
 
 
+def test_a_lost_push_is_found_though_github_does_not_say_which_webhooks_failed(story: Story) -> None:
+    world = story.world
+    number = story.open("docs/guide.md")
+    world.deliveries.hold()
+    world.push(number, {"docs/guide.md": "more\n"})
+    lose_everything(story)
+    world.faults.add(server_error(503), "GET", r"/app/hook/deliveries$", times=99)
+    story.service.tick()
+    assert world.gate(number) == "success"
+
+
 def test_a_lost_end_of_a_run_is_found_by_the_clock(story: Story) -> None:
     world = story.world
     number = story.open()

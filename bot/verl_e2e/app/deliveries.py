@@ -1,7 +1,6 @@
 """What GitHub delivers, and what it failed to deliver: both end as targets to look at."""
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.core.pulls.checkup import failed_deliveries
 from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.forge import DeliveryAttempt
 from verl_e2e.core.pulls.messages import delivery_lane
 from verl_e2e.core.pulls.pull import OpenPull, PullRef
 from verl_e2e.core.pulls.references import read_reference, reference_text
@@ -23,8 +23,9 @@ from verl_e2e.ports import Clock, ForgeError, Pulls, UnknownPullError, Unreadabl
 KEPT = timedelta(days=3)
 # What was on its way at the last look may have failed since.
 _OVERLAP = timedelta(minutes=2)
-# One that our own door refuses is refused each time.
-MOST_TIMES = 3
+_FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 900.0
+# What our own door says to what it never takes, and how often that is asked for all the same.
+_REFUSALS, MOST_TIMES = frozenset({400, 401, 413, 415}), 3
 
 log = logging.getLogger(__name__)
 
@@ -118,26 +119,62 @@ def missed_openings(listed: Iterable[OpenPull], known: Iterable[PullRef]) -> set
     return {pull.ref for pull in listed if pull.ref.number > newest.get(pull.ref.repository, pull.ref.number)}
 
 
-class Redelivery:
-    """Asks GitHub once more for webhooks that did not reach us: it never does so by itself, and forgets in three days.
+@dataclass(slots=True)
+class _Failing:
+    """A delivery that never reached us."""
 
-    It remembers how far it looked and what it asked for; a new process looks at all that GitHub still has.
+    # Its newest attempt.
+    attempt: DeliveryAttempt
+    # When it was first seen to have failed.
+    since: datetime
+    asked: int = 0
+    # When to ask for it again, by the monotonic clock.
+    again_s: float = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask for it now."""
+        if self.attempt.code in _REFUSALS and self.asked >= MOST_TIMES:
+            return False
+        return not self.asked or self.again_s <= now_s
+
+
+class Redelivery:
+    """Asks GitHub to send a webhook again until it reaches us: GitHub does not by itself, and forgets in three days.
+
+    What fails again is asked for later each time, for no one knows how long GitHub cannot reach us. A new process looks
+    at all that GitHub still has.
     """
 
     def __init__(self, history: WebhookHistory, clock: Clock) -> None:
         self._history = history
         self._clock = clock
         self._looked: datetime | None = None
-        self._asked: Counter[str] = Counter()
+        self._failing: dict[str, _Failing] = {}
 
     def ask_again(self) -> int:
-        """Ask for every delivery of which no attempt succeeded, three times at most; gives how many. ForgeError."""
-        now = self._clock.now()
-        since = now - KEPT if self._looked is None else self._looked - _OVERLAP
-        failed = failed_deliveries(self._history.deliveries(since))
-        due = [attempt for attempt in failed if self._asked[attempt.guid] < MOST_TIMES]
-        for attempt in reversed(due):
-            self._history.redeliver(attempt.id)
-            self._asked[attempt.guid] += 1
-        self._looked = now
+        """Ask for what is due, first for what was asked for least; gives how many that were. ForgeError."""
+        self._look()
+        now_s = self._clock.monotonic()
+        due = [failing for failing in self._failing.values() if failing.is_due(now_s)]
+        for failing in sorted(due, key=lambda failing: (failing.asked, failing.attempt.at, failing.attempt.id)):
+            try:
+                self._history.redeliver(failing.attempt.id)
+            except ForgeError as error:
+                if error.passing:
+                    raise
+                log.warning("webhook not sent again: %s", error, extra={"delivery": failing.attempt.guid})
+            failing.again_s = now_s + min(_FIRST_WAIT_S * 2 ** min(failing.asked, 20), LONGEST_WAIT_S)
+            failing.asked += 1
         return len(due)
+
+    def _look(self) -> None:
+        """Note which deliveries failed or arrived since the last look."""
+        now = self._clock.now()
+        attempts = self._history.deliveries(now - KEPT if self._looked is None else min(self._looked, now) - _OVERLAP)
+        for attempt in attempts:
+            if not attempt.failed:
+                self._failing.pop(attempt.guid, None)
+        for attempt in failed_deliveries(attempts):
+            self._failing.setdefault(attempt.guid, _Failing(attempt, now)).attempt = attempt
+        self._failing = {guid: failing for guid, failing in self._failing.items() if now - failing.since <= KEPT}
+        self._looked = now

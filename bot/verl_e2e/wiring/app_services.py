@@ -35,10 +35,7 @@ from verl_e2e.core.plan.images import with_image
 from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
-from verl_e2e.ports import (
-    Backend,
-    Clock,
-)
+from verl_e2e.ports import Backend, Clock, ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
@@ -116,7 +113,11 @@ def github_work(
         lost = LostEvents(handlers.pulls, handlers.heads, handlers.base_changes, worklist, served)
 
         def missed() -> Collection[str]:
-            redelivery.ask_again()
+            try:
+                redelivery.ask_again()
+            except ForgeError as error:
+                # What the lists of pull requests show is found all the same.
+                log.warning("failed webhooks not asked for again: %s", error)
             return lost.search(worklist.known())
 
         def reconcile(target: str) -> float | None:
