@@ -1,9 +1,13 @@
 """The whole service, one process or two, killed again and again amid pull requests, pushes, comments and runs.
 
-In the end nothing is lost, doubled or falsely green, and cards and checks are those of a service that no one killed.
-`--kills` gives the number; the long test run takes more of them than this file by itself.
+A service that no one disturbs gets the same pull requests, pushes and comments. In the end nothing is lost, nothing
+was ever doubled or falsely green, and cards and checks of both are the same. PostgreSQL crashes meanwhile, too.
+
+`--kills` gives the number, `--search-seed` the moments; the long test run takes two kills. What is judged at the end is
+judged when nothing is left to do, by what the database and GitHub say, and not after some time.
 """
 
+import json
 import random
 import re
 import signal
@@ -17,36 +21,44 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+import sqlalchemy as sa
 
-from tests.adapters.databases import fresh_database, server
+from tests.adapters.databases import fresh_database
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
+from tests.fakes.github_standin.server import Exchange
 from tests.fakes.github_standin.world import World, living
-from tests.fakes.patience import HANG_S
+from tests.fakes.postgres import Server, controlled_server
 from tests.fakes.service_process import environment, serving, until
 from tests.stories.conftest import furnish
-
-__all__ = ["server"]
+from tests.stories.service import Service, running
+from verl_e2e.adapters.store import Store, open_store
+from verl_e2e.adapters.store.schema import IS_OPEN, deliveries, outbox, runs, targets
+from verl_e2e.config.settings import DEFAULT_VERL
 
 KILLS = 2
-PATIENCE_S = HANG_S
-LAG_S = 3.0
+GATE = "verl-e2e"
+# GitHub's lists show what was created after so long. The service waits longer, by the time that may pass from when it
+# writes down that it creates something until GitHub has it: requests that GitHub puts off, and a busy machine.
+LAG_S, LIST_LAG_S = 3.0, 10
+# A kill comes after so many requests to GitHub at most; planning a pull request and starting its run takes about 30.
+MOST_CALLS, LONGEST_S = 30, 20.0
 # Runs that leave nothing block the gate, and some are still under way.
 WITH_RUNS = ("in_progress", "queued", "action_required", "failure")
-# A dispatched run may take so many quarters of a second until GitHub's list shows it.
-_QUIET_ROUNDS = 20
-RUNNING = "\N{ANTICLOCKWISE DOWNWARDS AND UPWARDS OPEN CIRCLE ARROWS}"
 FAULTS = (server_error(502), server_error(502, When.AFTER), cut(), cut(When.AFTER), slow_down(429, 1))
 
 
 class Sides:
     """What people do, by a seed, and what must be there in the end."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world, self.dice = world, random.Random(seed)
+    def __init__(self, world: World, undisturbed: World, seed: int) -> None:
+        self.world, self.undisturbed = world, undisturbed
+        self.dice = random.Random(seed)
+        # Of their own: they are thrown by the threads that answer.
+        self._fault_dice = random.Random(seed)
         self.pulls: dict[int, bool] = {}
         self.typos: Counter[int] = Counter()
-        # What was done to pull requests, in its order, for a service that no one kills.
-        self.done: list[Callable[[World], object]] = []
+        # The heads that no gate may call good: no run of theirs passes.
+        self._never_green: set[str] = set()
 
     def act(self) -> None:
         """One thing that someone does."""
@@ -56,35 +68,42 @@ class Sides:
                 source, text = dice.random() < 0.5, f"value = {dice.random()}\n"
                 path = "src/bridge.py" if source else "docs/guide.md"
                 number = self._do(lambda world: world.open_pull("alice", {path: text}))
-                self.pulls[number] = source
+                self._has_head(number, source=source)
             case "push":
                 number, text = dice.choice(list(self.pulls)), f"value = {dice.random()}\n"
-                self.pulls[number] = True
                 self._do(lambda world: len(world.push(number, {"src/bridge.py": text})))
+                self._has_head(number, source=True)
             case "say":
                 number = dice.choice(list(self.pulls))
-                self._do(lambda world: world.comment("alice", "/verl-e2e status", number).id)
+                self._do(lambda world: len(world.comment("alice", "/verl-e2e status", number).body))
             case "typo":
                 number = dice.choice(list(self.pulls))
                 self.typos[number] += 1
                 text = f"/verl-e2e rnu {self.typos[number]}"
-                self._do(lambda world: world.comment("alice", text, number).id)
+                self._do(lambda world: len(world.comment("alice", text, number).body))
             case _:
+                # Undisturbed, it ends with the others.
                 for run in self.world.live_runs()[:1]:
                     self.world.finish_run({}, run)
 
     def _do(self, act: Callable[[World], int]) -> int:
-        self.done.append(act)
-        return act(self.world)
+        done = act(self.undisturbed)
+        assert act(self.world) == done
+        return done
+
+    def _has_head(self, number: int, *, source: bool) -> None:
+        self.pulls[number] = source
+        if source:
+            self._never_green.add(self.world.head(number))
 
     def faulty(self, method: str, path: str) -> Fault | None:
         """Every twentieth answer goes wrong."""
         del path
-        return self.dice.choice(FAULTS) if method != "GET" and self.dice.random() < 0.05 else None
+        return self._fault_dice.choice(FAULTS) if method != "GET" and self._fault_dice.random() < 0.05 else None
 
-    def missing(self) -> list[str]:
+    def missing(self, world: World) -> list[str]:
         """What is not as it must be yet."""
-        world, text = self.world, []
+        text = []
         for number, source in self.pulls.items():
             if world.gate(number) not in (("success",) if not source else WITH_RUNS):
                 text.append(f"#{number} says {world.gate(number)}")
@@ -96,57 +115,59 @@ class Sides:
                 text.append(f"#{number} has {replies} replies for {self.typos[number]} errors")
         return text
 
-    def doubled(self) -> list[str]:
-        """What is there twice, and gates that are green though nothing passed."""
-        world = self.world
-        keys = Counter(run.inputs["key"] for run in world.runs() if run.conclusion != "cancelled")
-        checks = Counter(
-            (check.name, check.suite.head_sha) for check in world.state.checks.values() if check.name == "verl-e2e"
-        )
-        green = [number for number, source in self.pulls.items() if source and world.gate(number) == "success"]
-        return [f"{name} {count}" for name, count in (*keys.items(), *checks.items()) if count > 1] + [
-            f"#{number} is green" for number in green
-        ]
+    def wrong(self) -> list[str]:
+        """What was ever there twice, also what was taken back since; and gates that ever were green falsely."""
+        checks = list(self.world.state.checks.values())
+        keys = Counter(f"run {run.inputs['key']}" for run in self.world.runs())
+        named = Counter(f"check {check.name.removesuffix(' (replaced)')} {check.suite.head_sha}" for check in checks)
+        found = [f"{name}: {count} times" for name, count in (keys | named).items() if count > 1]
+        calls = list(self.world.standin.traffic)
+        found += [f"deleted: {call.path}" for call in calls if call.method == "DELETE"]
+        return found + [f"green: {head}" for head in map(self._made_green, calls) if head in self._never_green]
 
-    def end_runs(self) -> None:
-        """Every run ends and leaves nothing, until none is under way, none starts, and the cards say so."""
-        quiet = 0
-        while quiet < _QUIET_ROUNDS:
-            live = self.world.live_runs()
-            for run in live:
-                self.world.finish_run({}, run)
-            quiet = 0 if live or any(self._goes_on(number) for number in self.pulls) else quiet + 1
-            time.sleep(0.25)
+    def open_checks(self) -> list[str]:
+        """The checks without a conclusion, on whatever head."""
+        checks = list(self.world.state.checks.values())
+        return [f"{check.name} {check.suite.head_sha}" for check in checks if check.status != "completed"]
 
-    def _goes_on(self, number: int) -> bool:
-        shown = "".join(self._card(number)[1:2])
-        return self.world.gate(number) not in ("success", "action_required", "failure") or f"{RUNNING} " in shown
+    def _made_green(self, call: Exchange) -> str:
+        """The head whose gate a request calls good, empty for any other request."""
+        if call.method not in ("POST", "PATCH") or "/check-runs" not in call.path or b'"success"' not in call.sent:
+            return ""
+        sent, number = json.loads(call.sent), call.path.rpartition("/check-runs/")[2]
+        known = self.world.state.checks.get(int(number)) if number.isdigit() else None
+        name, head = (known.name, known.suite.head_sha) if known else (sent.get("name"), sent.get("head_sha"))
+        return str(head) if (name, sent.get("conclusion")) == (GATE, "success") else ""
 
-    def _card(self, number: int) -> list[str]:
-        cards = (comment.body for comment in self.world.cards(number) if "verl-e2e:card" in comment.body)
-        return next(cards, "").splitlines()
-
-    def shown(self) -> list[str]:
+    def shown(self, world: World) -> list[str]:
         """What GitHub shows of each pull request, without what differs between two worlds: ids, addresses, times."""
         found: list[str] = []
         for number in self.pulls:
-            checks = self.world.checks(self.world.head(number))
-            lines = [f"{check.name}: {check.conclusion or check.status}; {check.title}" for check in checks]
-            found += [f"#{number}", *sorted(lines), *self._card(number)]
-        return [plain(line) for line in found]
+            checks = sorted(
+                f"{check.name}: {check.conclusion or check.status}; {check.title}"
+                for check in world.checks(world.head(number))
+            )
+            cards = [comment.body for comment in world.cards(number) if "verl-e2e:card" in comment.body]
+            found += [f"#{number}", *checks, *(line for card in cards for line in plain(card).splitlines())]
+        return found
 
 
 def plain(text: str) -> str:
-    """A text without ids of commits, addresses and times."""
+    """A card without ids of commits, addresses and times.
+
+    Which of the earlier heads had a run depends on how soon each was followed by the next one.
+    """
+    text = re.sub(r"<details><summary>Earlier heads.*?</details>\n*", "", text, flags=re.DOTALL)
     return re.sub(r"http://\S+|\b[0-9a-f]{7,40}\b|\d{4}-\d\d-\d\d[T ][\d:.]+(Z|[+-]\d\d:\d\d)?", "#", text)
 
 
 class Bots:
     """The processes of a service; deliveries go to one of those that live."""
 
-    def __init__(self, settings: list[dict[str, str]], sides: Sides, log: Path, stack: ExitStack) -> None:
-        self._settings, self._sides, self._log, self._stack = settings, sides, log, stack
+    def __init__(self, settings: list[dict[str, str]], world: World, log: Path, stack: ExitStack) -> None:
+        self._settings, self._world, self._log, self._stack = settings, world, log, stack
         self._live: dict[int, tuple[Popen[str], str]] = {}
+        self._store: Store | None = None
 
     def start(self) -> None:
         """Start those that are not there."""
@@ -155,26 +176,63 @@ class Bots:
                 log = self._log.with_name(f"{self._log.name}{index}")
                 self._live[index] = self._stack.enter_context(serving(environ, log))
 
-    def deliver(self) -> None:
+    def deliver(self, dice: random.Random) -> None:
         """The next deliveries go to one of them, as a proxy sends them."""
-        _, address = self._sides.dice.choice(list(self._live.values()))
-        self._sides.world.deliveries.url = f"{address}/webhook"
+        _, address = dice.choice(list(self._live.values()))
+        self._world.deliveries.url = f"{address}/webhook"
 
-    def kill(self) -> None:
+    def work_on(self, dice: random.Random) -> None:
+        """Until they have asked GitHub for so much more, so that the moment does not depend on the machine's speed."""
+        calls = self._world.standin.traffic
+        asked, deadline = len(calls) + dice.randint(0, MOST_CALLS), time.monotonic() + LONGEST_S
+        while len(calls) < asked and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(dice.uniform(0.0, 0.2))
+
+    def kill(self, dice: random.Random) -> None:
         """Kill one of them."""
-        index = self._sides.dice.choice(list(self._live))
-        process, _ = self._live.pop(index)
+        process, _ = self._live.pop(dice.choice(list(self._live)))
         process.send_signal(signal.SIGKILL)
         process.wait()
 
+    def settle(self) -> None:
+        """Every run ends and leaves nothing, until the service has nothing left to do."""
+        until(lambda: not self._left(), why=self._left)
+
+    def _left(self) -> list[str]:
+        """What is still to be done, now or later; runs end by this."""
+        sent = self._world.deliveries.made[:]
+        for run in self._world.live_runs():
+            self._world.finish_run({}, run)
+        taken = {attempt.delivery.guid for attempt in self._world.deliveries.attempts[:] if 200 <= attempt.status < 300}
+        left = [f"delivery {delivery.event}" for delivery in sent if delivery.guid not in taken] or self._in_tables()
+        # What happened meanwhile has made a delivery.
+        return left or ["a new delivery"] * (len(self._world.deliveries.made) - len(sent))
+
+    def _in_tables(self) -> list[str]:
+        """What the tables hold that is still to be done, and runs that have not ended."""
+        if self._store is None:
+            environ = self._settings[0]
+            default = f"sqlite:///{environ['VERL_E2E_DATA']}/verl-e2e.sqlite3"
+            self._store = open_store(environ.get("DATABASE_URL", default))
+            self._stack.callback(self._store.close)
+        waiting = (
+            sa.select(deliveries.c.id).where(deliveries.c.state == "waiting"),
+            sa.select(outbox.c.subject).where(outbox.c.state == "waiting"),
+            sa.select(targets.c.target).where(targets.c.asked > targets.c.done),
+            sa.select(runs.c.key).where(IS_OPEN),
+        )
+        with self._store.read() as connection:
+            return [str(row) for wanted in waiting for row in connection.scalars(wanted)]
+
 
 @contextmanager
-def bots(settings: list[dict[str, str]], sides: Sides, log: Path) -> Iterator[Bots]:
+def bots(settings: list[dict[str, str]], world: World, log: Path) -> Iterator[Bots]:
     """The processes of a service, all started."""
     with ExitStack() as stack:
-        made = Bots(settings, sides, log, stack)
+        made = Bots(settings, world, log, stack)
         made.start()
-        made.deliver()
+        made.deliver(random.Random(0))
         yield made
 
 
@@ -184,71 +242,81 @@ SERVICES = (
     # What two processes on it go through holds for one as well, so this takes its turn in long runs alone.
     pytest.param(("postgresql", 1), marks=pytest.mark.postgres),
 )
+# Every so many kills PostgreSQL ends as in a crash, and starts again.
+KILLS_PER_RESTART = 4
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "settings" in metafunc.fixturenames:
+    if "kind" in metafunc.fixturenames:
         chosen = SERVICES if metafunc.config.getoption("--kills") else SERVICES[:2]
-        metafunc.parametrize("settings", chosen, indirect=True, ids=lambda param: f"{param[0]}-{param[1]}")
+        metafunc.parametrize("kind", chosen, ids=lambda param: f"{param[0]}-{param[1]}")
 
 
-@pytest.fixture
-def settings(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> list[dict[str, str]]:
-    """The environment of each process."""
-    database, count = request.param
-    made = [environment(world, tmp_path / f"data{index}") | {"VERL_E2E_LIST_LAG_S": "5"} for index in range(count)]
-    if database == "postgresql":
-        url = fresh_database(request.getfixturevalue("server"))
-        # Slots are shared by the database, and a killed bot must leave none of them taken.
-        slots = {"VERL_E2E_SLOTS": "all=2"} if count > 1 else {}
-        made = [environ | {"DATABASE_URL": url} | slots for environ in made]
-    return made
+def settings(world: World, folder: Path) -> dict[str, str]:
+    """The environment of a process."""
+    return environment(world, folder) | {"VERL_E2E_LIST_LAG_S": str(LIST_LAG_S)}
+
+
+@contextmanager
+def undisturbed(world: World, folder: Path) -> Iterator[Service]:
+    """The service in this process, stepped by the test, with the settings of the others."""
+    with running(world, folder) as service:
+        service.environ = settings(world, folder) | {"VERL_E2E_VERL": DEFAULT_VERL}
+        service.restart()
+        yield service
+
+
+def end_runs(service: Service) -> None:
+    """Every run ends and leaves nothing, until none is started any more and the cards say so."""
+    service.settle()
+    while live := service.world.live_runs():
+        for run in live:
+            service.world.finish_run({}, run)
+        service.settle()
+    service.tick()
+
+
+def disturbed(world: World, folder: Path, server: Server | None, count: int) -> list[dict[str, str]]:
+    """The environment of each process of the service that is killed."""
+    shared = {"DATABASE_URL": fresh_database(server.url)} if server is not None else {}
+    # Slots are shared by the database, and a killed bot must leave none of them taken.
+    shared |= {"VERL_E2E_SLOTS": "all=2"} if count > 1 else {}
+    return [settings(world, folder / f"data{index}") | shared for index in range(count)]
 
 
 def test_kills_lose_nothing_double_nothing_turn_nothing_green_and_change_no_end(
-    settings: list[dict[str, str]], world: World, tmp_path: Path, request: pytest.FixtureRequest
+    kind: tuple[str, int], world: World, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kills = int(request.config.getoption("--kills") or KILLS)
-    sides = Sides(world, seed=kills)
-    world.state.lag_s = LAG_S
-    world.faults.choose = sides.faulty
-    with bots(settings, sides, tmp_path / "log") as service:
-        for _ in range(kills):
+    database, count = kind
+    kills, seed = int(request.config.getoption("--kills") or KILLS), request.config.option.search_seed
+    with ExitStack() as stack:
+        server = stack.enter_context(controlled_server()) if database == "postgresql" else None
+        calm_world = stack.enter_context(living(tmp_path / "undisturbed"))
+        furnish(calm_world)
+        calm = stack.enter_context(undisturbed(calm_world, tmp_path / "calm"))
+        service = stack.enter_context(bots(disturbed(world, tmp_path, server, count), world, tmp_path / "log"))
+        sides = Sides(world, calm_world, seed)
+        world.state.lag_s, world.faults.choose = LAG_S, sides.faulty
+        for number in range(kills):
             for _ in range(2):
-                service.deliver()
+                service.deliver(sides.dice)
                 sides.act()
-            time.sleep(sides.dice.uniform(0.1, 4.0))
-            service.kill()
+            service.work_on(sides.dice)
+            if server is not None and number % KILLS_PER_RESTART == 0:
+                server.restart()
+                service.work_on(sides.dice)
+            service.kill(sides.dice)
             service.start()
-        service.deliver()
+        service.deliver(sides.dice)
         world.faults.clear()
-        took = until(lambda: not sides.missing(), PATIENCE_S)
-        sys.stderr.write(f"{kills} kills, {world.faults.met} faults, {len(sides.pulls)} pulls: after {took:.1f} s\n")
-        time.sleep(2 * LAG_S)
-        assert sides.doubled() == []
-        assert sides.missing() == []
-        sides.end_runs()
-        shown = sides.shown()
-        assert sides.doubled() == []
-    if not request.config.getoption("--kills") and len(settings) == 1:
-        # Two processes go through all that one does, and the long comparison is made once in a run.
-        return
-    calm = undisturbed(sides, tmp_path / "undisturbed")
-    differences = "\n".join(unified_diff(calm, shown, "undisturbed", "killed", lineterm=""))
-    assert not differences, differences
-
-
-def undisturbed(sides: Sides, folder: Path) -> list[str]:
-    """What GitHub shows in the end of the same pull requests when no one kills the service and GitHub has no faults."""
-    with living(folder / "world") as world:
-        furnish(world)
-        calm = Sides(world, seed=0)
-        calm.pulls, calm.typos = sides.pulls, sides.typos
-        environ = environment(world, folder / "data") | {"VERL_E2E_LIST_LAG_S": "5"}
-        with serving(environ, folder / "log") as (_, address):
-            world.deliveries.url = f"{address}/webhook"
-            for act in sides.done:
-                act(world)
-            until(lambda: not calm.missing(), PATIENCE_S)
-            calm.end_runs()
-            return calm.shown()
+        took_s = until(lambda: not sides.missing(world), why=lambda: sides.missing(world))
+        pulls = f"{len(sides.pulls)} pull requests, {len(world.runs())} runs"
+        sys.stderr.write(f"{kills} kills, seed {seed}, {world.faults.met} faults, {pulls}: there in {took_s:.1f} s\n")
+        service.settle()
+        end_runs(calm)
+        assert sides.missing(calm_world) == []
+        assert sides.wrong() == []
+        assert sides.missing(world) == []
+        assert sides.open_checks() == []
+        differences = unified_diff(sides.shown(calm_world), sides.shown(world), "undisturbed", "killed", lineterm="")
+        assert "\n".join(differences) == ""

@@ -17,7 +17,7 @@ SERVE = (sys.executable, "-m", "verl_e2e", "serve")
 
 def inherited() -> dict[str, str]:
     """What a process of the service gets of our environment."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
 
 
 def environment(world: World, folder: Path) -> dict[str, str]:
@@ -62,10 +62,10 @@ def figures(address: str) -> dict[str, float]:
     return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
-def until(true: Callable[[], object], seconds: float = HANG_S) -> float:
-    """Wait for something to come true; how many seconds that took."""
+def until(true: Callable[[], object], seconds: float = HANG_S, why: Callable[[], object] = lambda: "") -> float:
+    """Wait for something to come true; how many seconds that took. `why` says what is not true yet."""
     started = time.monotonic()
     while not true():
-        assert time.monotonic() - started < seconds, "it did not come true in time"
+        assert time.monotonic() - started < seconds, f"it did not come true in time: {why()}"
         time.sleep(0.05)
     return time.monotonic() - started
