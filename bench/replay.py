@@ -17,11 +17,15 @@ A rebase applies the pull request's own difference to the other base; where that
 the merge. Which jobs run, and which verdicts are reused, is decided by the program itself: jobs and keys by
 `RequiredJobs`, verdicts by `VerdictReuse`. Every run passes, as the change was merged. Verdicts of other pull requests,
 and those that would have to be judged again for another change, are not counted.
+What a run entered is taken from the packaged execution maps: a job's own, all of them together for a job that was made
+for conditions, and none for a job without any, whose verdict then counts for the same code alone. Of each module that
+one of its Bridge tests imports, these are taken to enter every function.
 A pull request that needs no job at its merge is planned once, and stands with that for all of its pushes.
 Nothing here depends on the clock or on chance: the same repository gives the same figures.
 """
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -37,18 +41,25 @@ from typing import Any
 from verl_e2e.adapters.store import SqlLedger
 from verl_e2e.adapters.store.database import open_store
 from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.compare_code import CodeComparison, compared
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs
 from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.config.maps import packaged_maps
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
+from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Target
-from verl_e2e.core.pulls.wanted_jobs import runs_of
+from verl_e2e.core.pulls.reuse_key import same_but_lines, same_work
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.reach.changes import symbols_of
+from verl_e2e.core.text.packed import pack
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.collector import collect_seldom
 from verl_e2e.wiring.planning import PlanRequest, planner_of
@@ -81,6 +92,10 @@ class Row:
     planned: int = 0
     reused: int = 0
     rebased: bool = True
+    # GPU minutes of what ran on the head that only changes the pull request's own source.
+    own_file: int = 0
+    # GPU minutes of what ran, by why no verdict counted.
+    causes: dict[str, int] = field(default_factory=dict)
     # Jobs that were wanted, and those of them that ran, by kind of push.
     wanted: dict[str, int] = field(default_factory=dict)
     ran: dict[str, int] = field(default_factory=dict)
@@ -218,7 +233,61 @@ class PlannedOnce(DirectAnalysis):
         head = target.head_sha
         return replace(found, plan=replace(found.plan, head=head), change=replace(found.change, head=head))
 
+    def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
+        """What a run notices, by the maps of its job."""
+        del folder
+        executed = _executed(run, tests=tests)
+        found = compared(PLANNER[0], policy, run, target.head_sha, executed, tests=tests)
+        NOTICED[run.job_id] = found.noticed
+        return found
 
+
+def _executed(run: Run, *, tests: bool) -> Executed | None:
+    """The record of a run as its job's maps have it; None for a job without any."""
+    assert run.job is not None
+    known = {found.job: found for found in packaged_maps().maps}
+    job = run.job
+    own = known.values() if job.settings else filter(None, [known.get(run.job_id)])
+    entered: dict[str, set[str]] = {}
+    for found in own:
+        for path, functions in found.files.items():
+            entered.setdefault(path, set()).update(functions)
+    if not entered:
+        return None
+    for path in _imported_by_tests(run) if tests else ():
+        content = GitRepository(WORKSHOP[0].path).read_blob(run.head_sha, path)
+        entered.setdefault(path, set()).update(symbols_of(content or b""))
+    roles = (ProcessRole.TRAINER, ProcessRole.BRIDGE_TEST)
+    processes = tuple(
+        ExecutedProcess(phase="train", role=role, title="", pid=1, python="3.12", began_s=0.0) for role in roles
+    )
+    there = GitRepository(WORKSHOP[0].path).tree(run.head_sha)
+    files = tuple(
+        ExecutedFile(path=path, functions=tuple(ExecutedFunction(symbol=n, line=1, first_s={0: 0.0}) for n in names))
+        for path, names in sorted(entered.items())
+        if path in there
+    )
+    return Executed(bridge_commit=run.head_sha, processes=processes, files=files)
+
+
+def _imported_by_tests(run: Run) -> Iterator[str]:
+    """The modules that a run's Bridge tests import themselves."""
+    assert run.job is not None
+    repository = GitRepository(WORKSHOP[0].path)
+    there = repository.tree(run.head_sha)
+    for test in sorted({name.partition("::")[0] for name in run.job.bridge_tests}):
+        tree = ast.parse(repository.read_blob(run.head_sha, test) or b"")
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in names:
+                place = f"src/{name.replace('.', '/')}"
+                yield from (path for path in (f"{place}.py", f"{place}/__init__.py") if path in there)
+
+
+# By job what its last run noticed of another head.
+NOTICED: dict[str, str] = {}
 WORKSHOP: list[Workshop] = []
 PLANNER: list[Planner] = []
 PLANS: dict[tuple[str, ...], Planned] = {}
@@ -294,7 +363,7 @@ def _replayed(
     analysis: Any = PlannedOnce(lambda _: repository, PLANNER[0]._uses, PLANNER[0]._summaries, folders=None)  # type: ignore[arg-type]
     clock = Clock()
     jobs = RequiredJobs(analysis, lambda _: repository, sources, ledger)
-    reuse = VerdictReuse(analysis, folder / "runs", clock, ledger)
+    reuse = VerdictReuse(analysis, folder / "runs", clock, ledger, sources.program)
     base, head = row[1], row[0]
     if not jobs.prepare(_target(Push("open", base, head), made.number), policy, ()).wanted:
         _add_baselines(made, policy, len(HOURS))
@@ -308,14 +377,25 @@ def _replayed(
         target = _target(push, made.number)
         prepared = jobs.prepare(target, policy, ())
         _add_baselines(made, policy, 1)
-        runs = reuse.with_reused(target, policy, prepared, (), ledger.runs(REPOSITORY, number=made.number))
         complete = [job for job in prepared.wanted if job.job is not None]
-        missing = [job for job in complete if not runs_of(job, target.head_sha, runs)]
+        NOTICED.clear()
+        missing: list[WantedJob] = []
+        # Jobs that rely on the Bridge tests of another one take verdicts over once those passed.
+        for due in ([job for job in complete if not job.tested_by], [job for job in complete if job.tested_by]):
+            known = ledger.runs(REPOSITORY, number=made.number)
+            known = (*known, *ledger.runs(REPOSITORY, head_sha=target.head_sha))
+            runs = reuse.with_reused(target, policy, prepared, (), known)
+            for job in due:
+                if not runs_of(job, target.head_sha, runs):
+                    missing.append(job)
+                    cause = _cause(job, ledger.runs(REPOSITORY, number=made.number))
+                    made.causes[cause] = made.causes.get(cause, 0) + job.gpu_minutes
+                    ledger.put_run(_passed(job, target.head_sha, made.number, clock.at, prepared.reached))
         wanted[push.kind], ran[push.kind] = len(complete), len(missing)
         made.planned += sum(job.gpu_minutes for job in complete)
         made.reused += sum(job.gpu_minutes for job in missing)
-        for job in missing:
-            ledger.put_run(_passed(job.id, job.digest, job.reuse_key, target.head_sha, made.number, clock.at, job.job))
+        if push.kind == "own file":
+            made.own_file += sum(job.gpu_minutes for job in complete)
     made.wanted, made.ran = dict(wanted), dict(ran)
     return made
 
@@ -336,21 +416,48 @@ def _target(push: Push, number: int) -> Target:
     return Pull(ref, "main", push.base, push.head, REPOSITORY, "ann", "MEMBER", draft=False, state=PullState.OPEN)
 
 
-def _passed(job_id: str, digest: str, key: str, head: str, number: int, at: datetime, job: Any) -> Run:
-    return Run(
-        key=run_key(REPOSITORY, head, digest, 1),
+def _cause(job: WantedJob, runs: tuple[Run, ...]) -> str:
+    """Why no verdict counted for a job."""
+    before = [run.job for run in runs if run.job_id == job.id and run.job is not None]
+    if not before or job.job is None:
+        return "no run before"
+    if not any(same_work(job.job, known) for known in before):
+        return "another job"
+    if not any(same_but_lines(job.job, known) for known in before):
+        return "another change"
+    return next((text for words, text in _CAUSES.items() if words in NOTICED.get(job.id, "")), "not known")
+
+
+_CAUSES = {
+    "was entered": "a function that it entered differs",
+    "imported differs": "what runs at import differs",
+    "came or went": "a method or file came or went",
+    "another way": "how a function is called differs",
+    "besides": "tests or other files differ",
+    "requirement": "a requirement differs",
+    "no whole record": "a job without a map",
+    ":": "a variable or class differs",
+}
+
+
+def _passed(job: WantedJob, head: str, number: int, at: datetime, reached: ReachedFiles) -> Run:
+    run = Run(
+        key=run_key(REPOSITORY, head, job.digest, 1),
         repository=REPOSITORY,
         number=number,
         head_sha=head,
-        job_id=job_id,
-        job_digest=digest,
+        job_id=job.id,
+        job_digest=job.digest,
         state=RunState.FINISHED,
         result=Result.PASS,
-        reuse_key=key,
+        reuse_key=job.reuse_key,
         created=at,
         updated=at,
-        job=job,
+        job=job.job,
     )
+    executed = _executed(run, tests=False)
+    paths = [file.path for file in executed.files if file.path in reached.sources] if executed is not None else []
+    return run.model_copy(update={"executed_files": pack("\n".join(paths)) if paths else ""})
 
 
 def _show(rows: list[Row]) -> None:
@@ -365,6 +472,11 @@ def _show(rows: list[Row]) -> None:
     for kind in HOURS:
         wanted, ran = (sum(part.get(kind, 0) for part in parts) for parts in _parts(rows))
         print(f"  {kind}: {wanted} jobs wanted, {ran} ran")
+    own = sum(row.own_file for row in rows)
+    print(f"  planned jobs on the heads that change their own file: {own:,} GPU minutes")
+    causes: Counter[str] = sum((Counter(row.causes) for row in rows), Counter())
+    for cause, minutes in causes.most_common():
+        print(f"  ran because {cause}: {minutes:,} GPU minutes")
 
 
 _TOTALS = {

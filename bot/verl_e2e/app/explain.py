@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import require_package
-from verl_e2e.app.plan_change import REQUIREMENTS, Planner
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.app.reached_files import REQUIREMENTS
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run

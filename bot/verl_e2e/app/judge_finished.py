@@ -135,7 +135,7 @@ def _digest(marks: tuple[str, ...]) -> str:
 
 def _executed_files(record: Record) -> str:
     executed = record.executed
-    if executed is None or executed.problem or executed.cut or any(process.problem for process in executed.processes):
+    if executed is None or not executed.is_whole:
         return ""
     paths = sorted(path for file in executed.files if not (path := file.path).startswith(f"{MEGATRON_LM_FOLDER}/"))
     text = packed.pack("\n".join(paths))

@@ -8,7 +8,7 @@ from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
-from verl_e2e.app.reached_files import reached_files
+from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.core.model.change import Change, ChangedPath
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.contract import Finding, check_contract
@@ -31,7 +31,6 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
-REQUIREMENTS = ("pyproject.toml", "uv.lock")
 _NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement differs that the policy lists in `reach.dependencies`")
@@ -258,12 +257,12 @@ class Planner:
 
     def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
         names = [name for name in REQUIREMENTS if reach.dependencies and name in change.names()]
-        return {name: _SAMEREQUIREMENTS for name in names if self._same(name, change, reach)}
+        commits = (change.merge_base or change.base, change.head)
+        return {name: _SAMEREQUIREMENTS for name in names if self.has_same_requirements(name, commits, reach)}
 
-    def _same(self, name: str, change: Change, reach: ReachPolicy) -> bool:
-        """Whether the file is known to keep every requirement that a run of verl imports."""
-        old = self.repository.read_blob(change.merge_base or change.base, name)
-        new = self.repository.read_blob(change.head, name)
+    def has_same_requirements(self, name: str, commits: tuple[str, str], reach: ReachPolicy) -> bool:
+        """Whether a file is known to keep, from one commit to another, every requirement that a run of verl imports."""
+        old, new = (self.repository.read_blob(commit, name) for commit in commits)
         if name == "pyproject.toml" and not same_build(old, new):
             return False
         return changed_requirements(old, new, reach.dependencies) == ()

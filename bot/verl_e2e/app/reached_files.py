@@ -3,9 +3,18 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles, digest_of, named_files, read_by_run
+from verl_e2e.core.plan.reached_files import (
+    NOT_KNOWN,
+    ReachedFiles,
+    digest_of,
+    may_be_compiled,
+    modules_of_package,
+    named_files,
+    read_by_run,
+)
 from verl_e2e.core.plan.read_by_tests import UnreadTestError, read_by_tests
 from verl_e2e.core.reach.standins import is_among
 from verl_e2e.core.reach.summary import Summary
@@ -13,9 +22,11 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 Summaries = Callable[[set[str]], Mapping[str, Summary]]
 
+# The files of requirements, whose entries are compared. The first one has the settings of pytest too.
+REQUIREMENTS = ("pyproject.toml", "uv.lock")
 
 # Raise it whenever the same tree would give another answer: kept ones are then made again.
-_VERSION = 1
+_VERSION = 2
 
 
 def reached_files(
@@ -49,7 +60,8 @@ def _read_of_policy(policy: Policy) -> list[object]:
         [exemption.unless_reached, [[pattern.pattern, wanted] for pattern, wanted in exemption.paths.steps]]
         for exemption in policy.exempt
     ]
-    return [aside, [policy.reach.package, policy.reach.roots] if policy.reach is not None else []]
+    reach = policy.reach
+    return [aside, [reach.package, reach.roots, bool(reach.dependencies)] if reach is not None else []]
 
 
 def _reached(
@@ -65,23 +77,35 @@ def _reached(
     roots = policy.reach.roots if policy.reach is not None else ()
     if any(is_among(link, roots) for link in links):
         return NOT_KNOWN
-    named = _named_by(sources, files, trees)
-    by_run = frozenset(read_by_run(files, policy, sources, named))
-    found = ReachedFiles(digest_of(files, by_run), sources=sources, roots=roots)
+    read = _contents(sources, files, trees)
+    named = named_files(read)
+    by_run, modules = (
+        frozenset(read_by_run(files, policy, sources, named)),
+        frozenset(modules_of_package(files, policy)),
+    )
+    lists = frozenset(REQUIREMENTS if policy.reach is not None and policy.reach.dependencies else ())
+    besides = "" if may_be_compiled(read) else digest_of(files, by_run - modules - lists)
+    found = ReachedFiles(digest_of(files, by_run), besides=besides, sources=sources, roots=roots)
     tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
     among_tests = any(is_among(link, tops) for link in links)
     by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
     if by_tests is None:
         return found
-    named |= _named_by(by_tests - sources, files, trees)
-    by_both = frozenset((*read_by_run(files, policy, sources, named), *by_run, *by_tests))
+    read = _contents(by_tests - sources, files, trees)
+    by_both = frozenset((*read_by_run(files, policy, sources, named | named_files(read)), *by_run, *by_tests))
     below = frozenset(path for path in by_tests if path.startswith(roots)) if roots else frozenset()
-    return ReachedFiles(found.digest, digest_of(files, by_both), sources | below, roots)
+    besides = (
+        ""
+        if not besides or may_be_compiled(read)
+        else digest_of(files, by_both - modules - (lists - {REQUIREMENTS[0]}))
+    )
+    with_tests = digest_of(files, by_both)
+    return replace(found, with_tests=with_tests, besides_with_tests=besides, sources=sources | below)
 
 
-def _named_by(sources: Iterable[str], files: Mapping[str, str], trees: SourceTrees) -> frozenset[str]:
+def _contents(sources: Iterable[str], files: Mapping[str, str], trees: SourceTrees) -> list[bytes]:
     ids = sorted({files[path] for path in sources if path.endswith(".py")})
-    return named_files(content for content in trees.read_objects(ids).values() if content is not None)
+    return [content for content in trees.read_objects(ids).values() if content is not None]
 
 
 def _by_tests(

@@ -15,7 +15,8 @@ from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.reuse import is_same_change, may_take_over, origin_of, taken_over
+from verl_e2e.core.pulls.reuse import comparable, is_same_change, may_take_over, origin_of, taken_over
+from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.text import packed
 from verl_e2e.ports import Clock, Ledger
@@ -31,6 +32,8 @@ class VerdictReuse:
     artifacts: Path
     clock: Clock
     ledger: Ledger
+    program: str = ""
+    """The version of what runs and judges the jobs."""
     refused: Kept[str] = field(default_factory=lambda: Kept(1024))
 
     def with_reused(
@@ -49,17 +52,44 @@ class VerdictReuse:
     def _taken_over(
         self, target: Target, policy: Policy, wanted: WantedJob, reached: ReachedFiles, runs: tuple[Run, ...]
     ) -> Run | None:
-        now = self.clock.now()
-        origin = origin_of(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
-        if origin is None or (origin.key, wanted.digest) in self.refused:
+        now, most_h = self.clock.now(), policy.gate.reuse_h
+        known = tuple(self._known(target, wanted, runs))
+        origin = origin_of(wanted, target, known, now, most_h)
+        judged = self._same_code(wanted, origin, reached) if origin is not None else None
+        others = comparable(wanted, target, known, now, most_h) if judged is None else ()
+        judged = judged or next((run for run in others if self._unaffected(target, policy, wanted, run, reached)), None)
+        if judged is None:
+            return None
+        here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
+        made = taken_over(judged, wanted, target, here, now).model_copy(update={"differs": judged in others})
+        # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
+        return self.ledger.add_run(made)
+
+    def _same_code(self, wanted: WantedJob, origin: Run, reached: ReachedFiles) -> Run | None:
+        """A run on the same code as it is judged for a job, None where it does not speak for it."""
+        if (origin.key, wanted.digest) in self.refused:
             return None
         judged = None if _ran_outside(origin, reached) else self._judged_for(wanted, origin)
         if judged is None:
             self.refused.put((origin.key, wanted.digest), origin.key)
-            return None
-        here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
-        # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
-        return self.ledger.add_run(taken_over(judged, wanted, target, here, now))
+        return judged
+
+    def _unaffected(self, target: Target, policy: Policy, wanted: WantedJob, run: Run, reached: ReachedFiles) -> bool:
+        """Whether a run on other code does the same on that of a target, by what it recorded."""
+        if (run.key, wanted.digest) in self.refused or run.job is None:
+            return False
+        tests = bool(run.job.bridge_tests) and not wanted.tested_by
+        try:
+            found = self.analysis.compare_code(target, policy, run, self.artifacts / run.key, tests=tests)
+        except LimitError:
+            found = None
+        if found is not None and not found.noticed and not _ran_outside(run, reached):
+            # With the same key today it ran by this very program, and reach is followed as it was then.
+            key = reuse_key(run.job, found.reached, self.program, tested_by=wanted.tested_by)
+            if key == run.reuse_key:
+                return True
+        self.refused.put((run.key, wanted.digest), run.key)
+        return False
 
     def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
         """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""

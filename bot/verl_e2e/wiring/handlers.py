@@ -156,7 +156,13 @@ def build_handlers(
         required_jobs=RequiredJobs(
             analysis=jobs.analysis, changes=jobs.changes, job_sources=jobs.sources, ledger=ledger
         ),
-        reuse=VerdictReuse(analysis=jobs.analysis, artifacts=jobs.artifacts, ledger=ledger, clock=clock),
+        reuse=VerdictReuse(
+            analysis=jobs.analysis,
+            artifacts=jobs.artifacts,
+            ledger=ledger,
+            clock=clock,
+            program=jobs.sources.program,
+        ),
         clock=clock,
     )
     collector = RunCollector(

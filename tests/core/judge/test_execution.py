@@ -293,3 +293,10 @@ def test_many_processes_are_counted_and_three_named() -> None:
 def test_a_process_without_a_phase_is_named_too() -> None:
     process = ExecutedProcess(phase="", role=ProcessRole.OTHER, title="", pid=1, python="", began_s=0.0)
     assert describe_process(process) == "other (no phase)"
+
+
+def test_a_record_is_whole_where_nothing_is_missing_from_it() -> None:
+    broken = TRAINER.model_copy(update={"problem": "the disk is full"})
+    assert ran().is_whole
+    for given in ({"problem": "switched off"}, {"cut": ("2 files more",)}, {"processes": (TRAINER, broken)}):
+        assert not ran().model_copy(update=given).is_whole

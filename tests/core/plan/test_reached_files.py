@@ -79,7 +79,13 @@ def test_a_digest_depends_on_paths_and_contents_alone() -> None:
 
 
 def test_a_source_that_ran_and_is_not_covered_is_named() -> None:
-    reached = ReachedFiles("d", "", frozenset({"src/lib/a.py"}), ("src/",))
+    reached = ReachedFiles("d", sources=frozenset({"src/lib/a.py"}), roots=("src/",))
     assert reached.outside(["src/lib/a.py", "tests/test_a.py"]) == ""
     assert reached.outside(["src/lib/z.py", "src/lib/a.py", "src/lib/y.py"]) == "src/lib/y.py"
     assert NOT_KNOWN.outside(["src/lib/z.py"]) == ""
+
+
+def test_each_job_has_digests_by_whether_it_has_tests() -> None:
+    reached = ReachedFiles("d", "t", "b", "w")
+    assert [reached.digest_for(tests=tests) for tests in (False, True)] == ["d", "t"]
+    assert [reached.besides_for(tests=tests) for tests in (False, True)] == ["b", "w"]

@@ -120,11 +120,13 @@ def _marks(text: str) -> Marks:
 
 
 def _reached_text(reached: ReachedFiles) -> str:
-    return json.dumps([reached.digest, reached.with_tests, sorted(reached.sources), reached.roots])
+    digests = (reached.digest, reached.with_tests, reached.besides, reached.besides_with_tests)
+    return json.dumps([digests, sorted(reached.sources), reached.roots])
 
 
 def _reached(text: str) -> ReachedFiles:
-    digest, with_tests, sources, roots = json.loads(text)
-    if not all(isinstance(found, str) for found in (digest, with_tests, *sources, *roots)):
+    (digest, with_tests, besides, besides_with_tests), sources, roots = json.loads(text)
+    digests = (digest, with_tests, besides, besides_with_tests)
+    if not all(isinstance(found, str) for found in (*digests, *sources, *roots)):
         raise ValueError(text)
-    return ReachedFiles(digest, with_tests, frozenset(sources), tuple(roots))
+    return ReachedFiles(*digests, frozenset(sources), tuple(roots))

@@ -95,3 +95,8 @@ class Executed(Document):
     problem: str = ""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it names all that ran in every process of the run."""
+        return not (self.problem or self.cut or any(process.problem for process in self.processes))

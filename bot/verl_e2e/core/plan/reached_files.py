@@ -18,6 +18,9 @@ _PATHS_ALONE = bytes(
     byte if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_./-") else 34 if byte in b"'\"" else 32
     for byte in range(256)
 )
+# TorchScript and Numba compile a function with all that it calls; other compilers go by what Python enters, or by
+# decorators of each function.
+_COMPILERS = (b"jit.script", b"import script", b"numba")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,11 @@ class ReachedFiles:
     digest: str = ""
     # The same together with what the Bridge tests of the plan can read; empty where that is not known.
     with_tests: str = ""
-    # The source files below `roots` that either digest covers.
+    # The same two without the modules of the package under test and the files of requirements, which are compared by
+    # what they hold; empty too where a source may be compiled in a way that no record of a run shows.
+    besides: str = ""
+    besides_with_tests: str = ""
+    # The source files below `roots` that the digests cover.
     sources: frozenset[str] = frozenset()
     # The import roots of the policy.
     roots: tuple[str, ...] = ()
@@ -36,6 +43,10 @@ class ReachedFiles:
     def digest_for(self, *, tests: bool) -> str:
         """The digest for a job with or without Bridge tests, empty where it is not known."""
         return self.with_tests if tests else self.digest
+
+    def besides_for(self, *, tests: bool) -> str:
+        """The digest for such a job of all but the modules of the package, empty where it is not known."""
+        return self.besides_with_tests if tests else self.besides
 
     def outside(self, executed: Iterable[str]) -> str:
         """The first executed source that no digest covers, empty for none: then reach was not followed far enough."""
@@ -50,6 +61,11 @@ def digest_of(files: Mapping[str, str], paths: Iterable[str]) -> str:
     """SHA-256 over paths, each with the id of its content."""
     text = "\0".join(f"{path}\0{files[path]}" for path in sorted(set(paths)))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def may_be_compiled(contents: Iterable[bytes]) -> bool:
+    """Whether sources may have functions compiled that run though Python never enters them."""
+    return any(word in content for content in contents for word in _COMPILERS)
 
 
 def named_files(contents: Iterable[bytes]) -> frozenset[str]:
@@ -77,18 +93,26 @@ def read_by_run(files: Iterable[str], policy: Policy, imported: frozenset[str], 
     - anything else below the import roots, as data and packages that shadow others
     - anything elsewhere that the policy does not set aside, or that an imported source names (`named`)
     """
-    reach = policy.reach
-    roots = reach.roots if reach is not None else ()
+    roots = policy.reach.roots if policy.reach is not None else ()
     files = tuple(files)
     common = {name for name, count in Counter(_tails(path)[0] for path in files).items() if count > 1}
-    packages = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in roots) if reach is not None else ()
+    modules = frozenset(modules_of_package(files, policy))
     for path in files:
-        if path.startswith(packages) and module_name(path, roots) is not None:
+        if path in modules:
             counts = path in imported
         else:
             counts = is_among(path, roots) or _is_named(path, named, common) or not _is_set_aside(path, policy)
         if counts:
             yield path
+
+
+def modules_of_package(files: Iterable[str], policy: Policy) -> Iterator[str]:
+    """The files that are modules of the package under test."""
+    reach = policy.reach
+    if reach is None:
+        return
+    packages = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots)
+    yield from (path for path in files if path.startswith(packages) and module_name(path, reach.roots) is not None)
 
 
 def _is_set_aside(path: str, policy: Policy) -> bool:

@@ -12,10 +12,12 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, asked_for
-from verl_e2e.core.pulls.reuse_key import is_image_pinned, same_but_commit
+from verl_e2e.core.pulls.reuse_key import is_image_pinned, same_but_commit, same_but_lines
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
 _RUN_AGAIN = "rerun"
+# Each comparison reads two trees.
+_MOST_COMPARED = 2
 
 
 def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[Entry]) -> bool:
@@ -58,6 +60,23 @@ def origin_of(wanted: WantedJob, target: Target, found: Iterable[Run], now: date
     if newest is None:
         return None
     return newest if newest.result is Result.PASS or is_same_change(newest, wanted) else None
+
+
+def comparable(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> tuple[Run, ...]:
+    """The runs on other code whose Pass counts for a job if they notice nothing of what differs, the newest first.
+
+    They are of the same pull request, or of one in the merge group, and for the same change.
+    """
+    age = timedelta(hours=most_h)
+    runs = [run for run in found if now - run.updated <= age and run.state is RunState.FINISHED and run.required]
+    failed = {run.reuse_key for run in runs if run.result is Result.FAIL and _may_contradict(run, target)}
+    if wanted.reuse_key in failed:
+        return ()
+    passed = (run for run in runs if run.result is Result.PASS and run.reuse_key and not run.carried_from)
+    own = (run for run in passed if run.number is not None and run.number in _numbers(target))
+    recorded = (run for run in own if run.executed_files and run.reuse_key not in {*failed, wanted.reuse_key})
+    same = (run for run in recorded if run.job and wanted.job and same_but_lines(run.job, wanted.job))
+    return tuple(sorted(same, key=lambda run: (run.updated, run.key), reverse=True))[:_MOST_COMPARED]
 
 
 def is_same_change(run: Run, wanted: WantedJob) -> bool:
@@ -124,9 +143,10 @@ def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Ru
 
 
 def origin_text(run: Run) -> str:
-    """Where a verdict was taken from, empty for a run's own: head, pull request and day."""
+    """Where a verdict was taken from, empty for a run's own: head, pull request and day, and whether code differs."""
     if not run.carried_from:
         return ""
+    met = ", which entered nothing that differs here" if run.differs else ""
     whose = f" of #{run.origin_number}" if run.origin_number is not None else ""
     when = f", {run.origin_at:%Y-%m-%d}" if run.origin_at is not None else ""
-    return f"reused from {run.carried_from[:12]}{whose}{when}"
+    return f"reused from {run.carried_from[:12]}{whose}{when}{met}"
