@@ -153,6 +153,8 @@ def _again(target_state: TargetState, steps: Actions, wait: float, poll_s: float
     # One that is due and did not begin waits for something else, which is looked at anyway.
     waits += [max((begin - target_state.now).total_seconds(), SOON_S) for begin in begins if begin > target_state.now]
     waits += [target_state.queue.again_s] * (target_state.queue.again_s > 0)
-    ends = (expires_at(override, target_state.policy.overrides) for override in target_state.overrides)
+    ends = [expires_at(override, target_state.policy.overrides) for override in target_state.overrides]
+    # No event tells that a day is over, and a gate may be open by an entry that counts until then.
+    ends += [standing.quarantine.ends_at for standing in steps.standings if standing.quarantine is not None]
     waits += [max((end - target_state.now).total_seconds(), SOON_S) for end in ends]
     return min(waits, default=None)

@@ -1,6 +1,6 @@
 """The policy's list of causes that are known to come and go: each with a reason, a link and a day on which it ends."""
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum, auto
 from typing import Annotated
 
@@ -49,6 +49,11 @@ class QuarantinedCause(DescribedDocument):
             fix = "give the `fingerprint` of the one failure that is meant, see `verl-e2e flaky`"
             raise UnfitError(f"{self.cause_id} would set a whole criterion aside", fix)
         return self
+
+    @property
+    def ends_at(self) -> datetime:
+        """The first moment at which it counts no more."""
+        return datetime.combine(self.until + timedelta(days=1), time(), UTC)
 
     def counts(self, today: date) -> Counts:
         """Whether the entry counts on a day."""
