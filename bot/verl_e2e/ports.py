@@ -344,11 +344,14 @@ class Ledger(Protocol):
         ...
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
-        """This pull request has, or had, this head."""
+        """This pull request has this head now."""
         ...
 
-    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
-        """Every pull request that was ever seen with a head, the newest first."""
+    def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first.
+
+        With `newest` those that had it when they were last seen.
+        """
         ...
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:

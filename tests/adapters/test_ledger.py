@@ -189,6 +189,18 @@ def test_a_head_knows_its_pull_requests_the_newest_first(store: Store) -> None:
     assert ledger.pulls_with(REPOSITORY, "b" * 40) == ()
 
 
+def test_a_pull_request_has_one_newest_head_also_after_it_went_back(store: Store) -> None:
+    ledger, ref = SqlLedger(store), PullRef(REPOSITORY, 5)
+    ledger.put_head(PullRef(REPOSITORY, 12), HEAD)
+    for head_sha in (HEAD, "b" * 40, HEAD):
+        ledger.put_head(ref, head_sha)
+        assert ref in ledger.pulls_with(REPOSITORY, head_sha, newest=True)
+        other = HEAD if head_sha != HEAD else "b" * 40
+        assert ref not in ledger.pulls_with(REPOSITORY, other, newest=True)
+    assert [found.number for found in ledger.pulls_with(REPOSITORY, HEAD)] == [12, 5]
+    assert ledger.pulls_with(REPOSITORY, "b" * 40) == (ref,)
+
+
 def test_groups_and_heads_of_an_earlier_version_move_into_their_tables(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

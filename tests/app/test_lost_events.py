@@ -62,6 +62,15 @@ def test_only_what_is_newer_than_all_that_is_known_was_missed() -> None:
     assert search(("o/r#8", "o/r#10", "o/other#5"), (), pulls) == {"o/r#11", "o/r#12"}
 
 
+def test_a_push_that_was_lost_is_found_also_when_it_goes_back_to_an_earlier_head() -> None:
+    app, pulls, ref = App(), Listed({"o/r": (8,)}), PullRef("o/r", 8)
+    lost = LostEvents(pulls, app.handlers.heads, app.handlers.base_changes, cast(Worklist, NothingWanted()))
+    for head_sha, found in (("1" * 40, set()), ("2" * 40, {"o/r#8"}), ("1" * 40, set[str]())):
+        app.handlers.heads.remember(replace(app.open(), ref=ref, head_sha=head_sha))
+        # GitHub lists the first head.
+        assert set(lost.search(("o/r#8",))) == found
+
+
 def test_a_repository_of_which_nothing_is_known_is_not_searched() -> None:
     assert search((), ("o/r",), Listed({"o/r": (1, 2)})) == set()
 

@@ -64,6 +64,7 @@ class FakeLedger:
         self.sent: dict[tuple[str, str, str], Posted] = {}
         self.groups: dict[tuple[str, str], MergeGroup] = {}
         self.heads: dict[tuple[str, str], set[int]] = {}
+        self.newest: dict[PullRef, str] = {}
 
     def add(self, entry: Entry) -> bool:
         known = {(type(item), item.repository, item.number, item.source) for item in self.written}
@@ -138,10 +139,12 @@ class FakeLedger:
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
         self.heads.setdefault((ref.repository, head_sha), set()).add(ref.number)
+        self.newest[ref] = head_sha
 
-    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+    def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
         numbers = self.heads.get((repository, head_sha), set())
-        return tuple(PullRef(repository, number) for number in sorted(numbers, reverse=True))
+        refs = (PullRef(repository, number) for number in sorted(numbers, reverse=True))
+        return tuple(ref for ref in refs if not newest or self.newest[ref] == head_sha)
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         return self.sent.get((repository, kind, subject))

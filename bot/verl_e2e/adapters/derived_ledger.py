@@ -162,15 +162,16 @@ class DerivedLedger:
         return self._book(repository, head_sha).group
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
-        """This pull request has, or had, this head."""
+        """This pull request has this head now."""
         book = self._book(ref.repository, head_sha)
         if ref.number not in book.pulls:
             changed = book.model_copy(update={"pulls": tuple(sorted((*book.pulls, ref.number), reverse=True))})
             self._keep(ref.repository, head_sha, changed, now=False)
 
-    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
-        """Every pull request that was ever seen with a head, the newest first."""
-        return tuple(PullRef(repository, number) for number in self._book(repository, head_sha).pulls)
+    def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first; with `newest` those that have it now."""
+        refs = (PullRef(repository, number) for number in self._book(repository, head_sha).pulls)
+        return tuple(ref for ref in refs if not newest or self._pulls.pull(ref).head_sha == head_sha)
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         """What was posted for a subject, as the book of its head or of a head before knows."""

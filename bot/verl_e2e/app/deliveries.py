@@ -94,10 +94,13 @@ class LostEvents:
         return {reference_text(ref) for ref in found}
 
     def _lost_pushes(self, listed: Iterable[OpenPull], known: Collection[PullRef]) -> set[PullRef]:
-        """Known pull requests with a head that was never looked at: the push was not delivered."""
+        """Known pull requests with another head than when they were last looked at: the push was not delivered.
+
+        That may be a head that they had before, to which someone went back.
+        """
         refs = frozenset(known)
-        shared = ((pull.ref, self.heads.sharing(pull.ref.repository, pull.head_sha)) for pull in listed)
-        return {ref for ref, seen in shared if ref in refs and ref not in seen}
+        of_known = (pull for pull in listed if pull.ref in refs)
+        return {pull.ref for pull in of_known if not self.heads.was_last_seen_with(pull.ref, pull.head_sha)}
 
     def _listed(self, repository: str) -> tuple[OpenPull, ...]:
         """The open pull requests; none where the App is no longer, which must not hide what the others have."""

@@ -33,6 +33,10 @@ class KnownHeads:
         """Every pull request that was ever seen with this head, the newest first, at most twenty."""
         return self.ledger.pulls_with(repository, head_sha)[:_MOST_SHARING]
 
+    def was_last_seen_with(self, ref: PullRef, head_sha: str) -> bool:
+        """Whether this was the head of the pull request when it was last looked at."""
+        return ref in self.ledger.pulls_with(ref.repository, head_sha, newest=True)
+
     def with_sharing(self, reference: Reference, heads: Iterable[str]) -> tuple[Reference, ...]:
         """The reference, and every pull request that shares one of the heads: one gate is shown for all of them."""
         found = (self.sharing(reference.repository, head_sha) for head_sha in heads if head_sha)

@@ -189,15 +189,26 @@ class SqlLedger:
         return MergeGroup(repository, row.base_branch, row.base_sha, head_sha, pulls, since, destroyed=row.destroyed)
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
-        """This pull request has, or had, this head."""
-        row = {"repository": ref.repository, "head_sha": head_sha, "number": ref.number}
-        if ref not in self.pulls_with(ref.repository, head_sha):
-            with self._store.write() as connection:
-                connection.execute(self._store.insert(heads).values(row).on_conflict_do_nothing())
+        """This pull request has this head now."""
+        of_pull = (heads.c.repository == ref.repository, heads.c.number == ref.number)
+        with self._store.read() as connection:
+            if connection.scalar(sa.select(heads.c.newest).where(*of_pull, heads.c.head_sha == head_sha)):
+                return
+        row = {"repository": ref.repository, "head_sha": head_sha, "number": ref.number, "newest": True}
+        put = self._store.insert(heads).values(row)
+        keys = [heads.c.repository, heads.c.head_sha, heads.c.number]
+        with self._store.write() as connection:
+            connection.execute(sa.update(heads).where(*of_pull).values(newest=False))
+            connection.execute(put.on_conflict_do_update(index_elements=keys, set_={"newest": True}))
 
-    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
-        """Every pull request that was ever seen with a head, the newest first."""
+    def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first.
+
+        With `newest` those that had it when they were last seen.
+        """
         wanted = sa.select(heads.c.number).where(heads.c.repository == repository, heads.c.head_sha == head_sha)
+        if newest:
+            wanted = wanted.where(heads.c.newest)
         with self._store.read() as connection:
             return tuple(PullRef(repository, number) for number in connection.scalars(wanted.order_by(-heads.c.number)))
 

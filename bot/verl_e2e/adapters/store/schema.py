@@ -91,6 +91,8 @@ heads = sa.Table(
     sa.Column("repository", sa.Text, primary_key=True),
     sa.Column("head_sha", sa.Text, primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    # Whether it was the head when the pull request was last looked at.
+    sa.Column("newest", sa.Boolean, nullable=False, default=True),
 )
 # A target is wanted while `asked` is ahead of `done`; `touched` is when something last happened to it, `finished` when
 # it was last looked at.
@@ -195,6 +197,10 @@ _QUEUE = (
     "ALTER TABLE entries ADD COLUMN verb TEXT NOT NULL DEFAULT ''",
     "CREATE INDEX entries_switches ON entries (repository, seq) WHERE verb IN ('pause', 'resume')",
 )
+_NEWEST_HEADS = (
+    "ALTER TABLE heads ADD COLUMN newest BOOLEAN NOT NULL DEFAULT TRUE",
+    "CREATE INDEX heads_of_pull ON heads (repository, number)",
+)
 _APPEND_ONLY = {
     "sqlite": (
         """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
@@ -223,7 +229,7 @@ def steps(dialect: str) -> Sequence[Step]:
     types = _TYPES[dialect]
     first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
     outbox_step = tuple(statement.format_map(types) for statement in _OUTBOX)
-    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads), _REUSE, _QUEUE
+    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads), _REUSE, _QUEUE, _NEWEST_HEADS
 
 
 def _move_groups_and_heads(connection: sa.Connection) -> None:
@@ -236,7 +242,9 @@ def _move_groups_and_heads(connection: sa.Connection) -> None:
         place = {"repository": kept["repository"], "head_sha": kept["subject"].partition(":")[0]}
         if kind == "head":
             for number in json.loads(kept["digest"]):
-                connection.execute(sa.insert(heads).values(**place, number=int(number)))
+                # The column that a later step adds is not there yet.
+                row = {**place, "number": int(number)}
+                connection.execute(sa.insert(sa.table("heads", *map(sa.column, row))).values(row))
         elif kind == "group":
             group = json.loads(kept["digest"])
             values = {name: group[name] for name in ("base_branch", "base_sha")}
