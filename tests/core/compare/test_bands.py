@@ -51,6 +51,8 @@ def bands_with(job: Job, *correlations: float) -> Bands:
         {"wrapper": {"COMMON_TP": "2", "COMMON_VPP": "2", "NUM_GPUS": "4", "SAVE_FREQ": "1", "MODEL_PATH": "/m"}},
         {"overrides": ("trainer.total_epochs=3", "actor_rollout_ref.actor.optim.lr=0.001")},
         {"overrides": ("ray_kwargs.ray_init.num_cpus=40", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3")},
+        # What a job gets on a GPU that it shares.
+        {"overrides": ("+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=2477551884",)},
         {"checkpoint": Checkpoint(model_id="local/tiny-qwen2", model_path="$HOME/kit/model", random_weights=True)},
         {"steps": 20, "gpu_count": 4},
     ],
