@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,31 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
     assert folder.is_relative_to(hub_cache(variables))
     assert json.loads((folder / "recipe.json").read_text()) == recipe.model_dump(mode="json")
     assert all(found.ok for found in check_model(job, tmp_path, variables, prepared=True))
+
+
+@pytest.mark.usefixtures("own_umask")
+def test_the_user_of_the_cage_can_read_a_model_whose_weights_were_written_for_one_user(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}    (folder / 'config.json').chmod(0o600)\n")
+    program.chmod(0o755)
+    job, variables = with_recipe(world, str(program)), {**base, "HF_HOME": str(tmp_path / "hf")}
+    *_, finding = prepare(job, shared_trees, variables, base, tmp_path)
+    assert finding.ok, finding
+    recipe = job.checkpoint.synthetic
+    assert recipe is not None
+    folder = model_folder(recipe, variables)
+    made = [path for path in (folder, *folder.parents, *folder.iterdir()) if path.is_relative_to(tmp_path / "hf")]
+    assert [path.name for path in made if path.stat().st_mode & 0o044 != 0o044] == []
+    assert [path.name for path in made if path.is_dir() and path.stat().st_mode & 0o011 != 0o011] == []
+
+
+@pytest.fixture
+def own_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
 
 def test_the_commands_by_hand_name_the_model_that_is_made_for_them(

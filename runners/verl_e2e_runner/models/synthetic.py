@@ -7,6 +7,7 @@ libraries of the run and without the code under test.
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def make_model(
 ) -> Made:
     """Make the model in `folder`, unless it lies there as this recipe and these libraries make it."""
     argv = (python, str(HOST_PYTHON / "verl_e2e_make_model.py"))
+    make_shared_folder(folder.parent)
     # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
@@ -55,10 +57,28 @@ def make_model(
     answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
+    share(folder)
     lost = answer.get("missing_kinds") or []
     without = f", without layers of the kinds {', '.join(map(str, lost))}" if lost else ""
     parameters = f"{answer.get('parameters', 0) / 1e6:.1f} million parameters"
     return Made(f"{recipe.what}{without}, {parameters}, made in {answer.get('seconds', 0)} s: {folder}")
+
+
+def make_shared_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for every user to read; an error is left to who writes."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with suppress(OSError):
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+
+
+def share(folder: Path) -> None:
+    """Let the user of the cage read what was made, whatever the umask was; safetensors writes files for one user."""
+    with suppress(OSError):
+        folder.chmod(0o755)
+        for file in folder.iterdir():
+            file.chmod(0o644)
 
 
 def _recipe(recipe: Synthetic) -> dict[str, Any]:
