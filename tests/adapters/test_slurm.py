@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import SlurmEngine, order, runners_of, until
+from tests.fakes.engines import SlurmEngine, order, own_host, runners_of, unending, until
 from tests.fakes.patience import HANG_S
 from tests.fakes.slurm_accounting import accounted_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
-from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
 from verl_e2e.adapters.dispatch.slurm_check import check_cluster
@@ -256,16 +255,12 @@ def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
 
 @pytest.fixture
 def slow(world: World, tmp_path: Path) -> Job:
-    python = tmp_path / "python-that-never-answers"
-    python.write_text("#!/bin/sh\nexec sleep 600\n")
-    python.chmod(0o755)
-    return world.job(site=world.site(python=str(python)))
+    return unending(world, tmp_path)
 
 
 @pytest.mark.slurm
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.host
 def test_a_run_that_reaches_its_time_limit_completes_its_folder_and_is_no_fail(
     slow: Job, engine: SlurmEngine, tmp_path: Path
 ) -> None:
@@ -302,7 +297,6 @@ def on_a_node_whose_daemon_died(engine: SlurmEngine, number: str) -> None:  # no
 @pytest.mark.slurm
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.host
 @pytest.mark.parametrize(
     ("fault", "state", "says"),
     [
@@ -325,9 +319,8 @@ def test_what_slurm_does_to_a_run_is_named_and_is_no_fail(
 
 @pytest.mark.slurm
 @pytest.mark.cluster
-@pytest.mark.host
 def test_what_the_controller_will_never_take_is_refused(slow: Job, engine: SlurmEngine) -> None:
-    settings = SlurmSettings(engine.root, command=COMMAND, options=("--partition=none-such",))
+    settings = SlurmSettings(engine.root, command=own_host(engine.root), options=("--partition=none-such",))
     commands = SlurmCommands(environ=engine.cluster.environ)
     backend = SlurmBackend(settings, commands, clock=engine.clock, open_log=open_log)
     with pytest.raises(BackendError, match=r"sbatch did not take the job: .*partition") as refused:
@@ -337,7 +330,6 @@ def test_what_the_controller_will_never_take_is_refused(slow: Job, engine: Slurm
 
 @pytest.mark.slurm
 @pytest.mark.cluster
-@pytest.mark.host
 def test_a_cluster_is_checked_before_a_job_needs_it(engine: SlurmEngine, tmp_path: Path) -> None:
     commands = SlurmCommands(environ=engine.cluster.environ)
     found = check_cluster(SlurmSettings(engine.root), commands)
@@ -373,7 +365,6 @@ def test_a_cluster_is_checked_before_a_job_needs_it(engine: SlurmEngine, tmp_pat
 
 @pytest.mark.slurm
 @pytest.mark.cluster
-@pytest.mark.host
 def test_a_run_that_no_node_takes_in_time_is_lost(slow: Job, engine: SlurmEngine) -> None:
     backend, run = engine.make(), order(slow).model_copy(update={"queue_deadline_s": 60})
     engine.cluster.ask("scontrol", "update", f"NodeName={engine.cluster.node}", "State=DRAIN", "Reason=full")
@@ -389,7 +380,6 @@ def test_a_run_that_no_node_takes_in_time_is_lost(slow: Job, engine: SlurmEngine
 @pytest.mark.cluster
 @pytest.mark.accounting
 @pytest.mark.slow
-@pytest.mark.host
 def test_a_job_that_the_controller_forgot_is_known_by_the_accounting(slow: Job, world: World, tmp_path: Path) -> None:
     (tmp_path / "slurm").mkdir()
     (tmp_path / "orders").mkdir()
@@ -411,13 +401,12 @@ def test_a_job_that_the_controller_forgot_is_known_by_the_accounting(slow: Job, 
 
 @pytest.mark.slurm
 @pytest.mark.cluster
-@pytest.mark.host
 def test_a_cluster_is_reached_by_ssh(world: World, engine: SlurmEngine, tmp_path: Path) -> None:
     """The words of a command arrive as they were sent, through a real sshd with a key of its own."""
     with real_sshd(tmp_path, engine.cluster) as ssh:
         commands = SlurmCommands("login", engine.cluster.environ, ssh=ssh)
         assert commands.ask(["printf", "%s\n", "$(id) ; 'a b' &"]).text == "$(id) ; 'a b' &\n"
-        settings = SlurmSettings(engine.root, command=COMMAND)
+        settings = SlurmSettings(engine.root, command=own_host(engine.root))
         backend = SlurmBackend(settings, commands, clock=engine.clock, open_log=open_log)
         run = order(world.job())
         assert backend.submit(run) == backend.submit(run)

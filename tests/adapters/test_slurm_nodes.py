@@ -47,7 +47,7 @@ out.mkdir()
 (out / "events.jsonl").write_text('{"kind": "ended", "t_s": 1.0, "data": {"reason": "exited"}}\\n')
 """
 
-pytestmark = [pytest.mark.slurm, pytest.mark.cluster, pytest.mark.host]
+pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import Engine, LocalEngine, RayEngine, SlurmEngine, order, runners_of, until
+from tests.fakes.engines import Engine, LocalEngine, RayEngine, SlurmEngine, order, runners_of, unending, until
 from tests.fakes.ray_cluster import RayCluster, ray_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
@@ -19,8 +19,6 @@ from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Backend, BackendError, Progress
-
-pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +62,7 @@ def backend(engine: Engine) -> Backend:
 
 @pytest.fixture
 def slow(world: World, tmp_path: Path) -> Job:
-    """A job whose interpreter never answers: the runner waits for it in preflight until it is ended."""
-    python = tmp_path / "python-that-never-answers"
-    python.write_text("#!/bin/sh\nexec sleep 600\n")
-    python.chmod(0o755)
-    return world.job(site=world.site(python=str(python)))
+    return unending(world, tmp_path)
 
 
 def seen(backend: Backend, run: Run) -> Progress:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 from uuid import uuid4
 
 import psutil
@@ -24,6 +24,7 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.ray_cluster import SLOT, RayCluster
 from tests.fakes.slurm_cluster import SlurmCluster
+from tests.runners.world import World
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.copying import CAPS, Caps
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
@@ -76,12 +77,12 @@ class Engine(Protocol):
         ...
 
 
-def order(job: Job, *, attempt: int = 1) -> Run:
+def order(job: Job, *, attempt: int = 1, at: datetime | None = None) -> Run:
     """A run of a job, with a key that no other test has: an engine remembers jobs for longer than one test.
 
-    Its time is the true one, for an engine has a clock of its own.
+    Its time is the true one unless `at` is given, for an engine has a clock of its own.
     """
-    at = datetime.now(UTC)
+    at = at or datetime.now(UTC)
     key = run_key(f"o/{uuid4()}", job.bridge.commit, job.digest(), attempt)
     return Run(
         key=key,
@@ -103,7 +104,20 @@ def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + HANG_S
     while not holds():
         assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.2)
+        time.sleep(0.1)
+
+
+def unending(world: World, folder: Path) -> Job:
+    """A job whose interpreter never answers: the runner waits for it in preflight until it is ended."""
+    python = folder / "python-that-never-answers"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    return world.job(site=world.site(python=str(python)))
+
+
+def own_host(root: Path) -> tuple[str, ...]:
+    """How `verl-e2e` is called, on a host of these orders alone: runs of other tests are not in its way."""
+    return ("env", f"VERL_E2E_HOST_FOLDER={root.parent / 'host'}", *COMMAND)
 
 
 def runners_of(run: Run) -> list[int]:
@@ -125,15 +139,21 @@ class LocalEngine:
 
     def make(self, caps: Caps = CAPS) -> Backend:
         """A new back end, as after a restart of the service."""
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.root.parent)}
-        return LocalBackend(self.root, environ=environ, clock=self.clock, open_log=open_log, caps=caps)
+        return self.with_changes(caps=caps)
 
-    def lose_reply(self, run: Run) -> None:
-        """Submit in another process, and kill that process."""
+    def with_changes(self, **changes: Any) -> LocalBackend:
+        """The same, with other words for the back end."""
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.root.parent)}
+        usual = {"environ": environ, "clock": self.clock, "open_log": open_log, "command": own_host(self.root)}
+        return LocalBackend(self.root, **{**usual, **changes})
+
+    @contextmanager
+    def submitting_elsewhere(self, run: Run) -> Iterator[IO[bytes]]:
+        """Submit in another process, which is killed at the end; it says `ready` before and `submitted` after."""
         script = (
             "import sys, threading; from pathlib import Path; from tests.fakes.engines import LocalEngine, Run; "
-            "LocalEngine(Path(sys.argv[1])).make().submit(Run.model_validate_json(sys.stdin.read())); "
-            "print('submitted', flush=True); threading.Event().wait()"
+            "backend, run = LocalEngine(Path(sys.argv[1])).make(), Run.model_validate_json(sys.stdin.read()); "
+            "print('ready', flush=True); backend.submit(run); print('submitted', flush=True); threading.Event().wait()"
         )
         words = [sys.executable, "-c", script, str(self.root)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as other:
@@ -141,8 +161,13 @@ class LocalEngine:
             assert other.stdout is not None
             other.stdin.write(run.model_dump_json().encode())
             other.stdin.close()
-            assert other.stdout.readline() == b"submitted\n"
+            yield other.stdout
             other.kill()
+
+    def lose_reply(self, run: Run) -> None:
+        """Submit in another process, and kill that process."""
+        with self.submitting_elsewhere(run) as printed:
+            assert printed.read(16) == b"ready\nsubmitted\n"
 
     def restart(self) -> None:
         """Nothing but the service itself, of which `make` gives a new one."""
@@ -157,21 +182,21 @@ class LocalEngine:
 
     def lose_node(self, run: Run) -> None:
         """As a restart of the machine: all processes of the run end."""
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(ORDER_VARIABLE) == run.key:
-                    process.kill()
-            except psutil.Error:
-                continue
+        _end_all({run.key})
 
     def clear(self) -> None:
         """End what still runs."""
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(ORDER_VARIABLE) and str(self.root) in " ".join(process.cmdline()):
-                    process.kill()
-            except psutil.Error:
-                continue
+        _end_all({path.parent.name for path in self.root.glob("*/job.json")})
+
+
+def _end_all(keys: set[str]) -> None:
+    """Kill every process of the runs with these keys."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(ORDER_VARIABLE) in keys:
+                process.kill()
+        except psutil.Error:
+            continue
 
 
 class SlurmEngine:
@@ -186,7 +211,7 @@ class SlurmEngine:
 
     def make(self, caps: Caps = CAPS, **changes: str) -> Backend:
         """A new back end, as after a restart of the service."""
-        settings = SlurmSettings(folder=self.root, command=COMMAND, options=("--exclusive",))
+        settings = SlurmSettings(folder=self.root, command=own_host(self.root), options=("--exclusive",))
         commands = SlurmCommands(environ={**self.cluster.environ, "HOME": str(self.root.parent), **changes})
         return SlurmBackend(settings, commands, clock=self.clock, open_log=open_log, caps=caps)
 
@@ -244,11 +269,11 @@ class RayEngine:
         self.clock = StoryClock()
         self.cluster = cluster
 
-    def make(self, caps: Caps = CAPS, address: str = "", command: tuple[str, ...] = COMMAND) -> Backend:
+    def make(self, caps: Caps = CAPS, address: str = "", command: tuple[str, ...] = ()) -> Backend:
         """A new back end, as after a restart of the service."""
         from verl_e2e.adapters.dispatch.ray_client import RayClient
 
-        settings = RaySettings(folder=self.root, command=command, resources={SLOT: 1.0})
+        settings = RaySettings(folder=self.root, command=command or own_host(self.root), resources={SLOT: 1.0})
         client = RayClient(address or self.cluster.address, self.cluster.headers)
         return RayBackend(settings, client, clock=self.clock, open_log=open_log, caps=caps)
 

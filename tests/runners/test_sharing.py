@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.builders import make_job
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.dispatch.local_backend import HOST_VARIABLE
 from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Gpu
@@ -47,7 +48,7 @@ def place(
     tmp_path: Path, job: Job, devices: Devices, *, problem: str = "", **environ: str
 ) -> AbstractContextManager[Place]:
     environ = {FOLDER_VARIABLE: str(tmp_path / "host"), **environ}
-    return take_place(job, problem, environ, lambda: devices, lock=tmp_path / "lock")
+    return take_place(job, problem, environ, lambda: devices)
 
 
 def test_runs_that_are_kept_apart_have_gpus_and_users_of_their_own(tmp_path: Path) -> None:
@@ -125,14 +126,13 @@ def test_a_cluster_of_the_host_is_not_shared(tmp_path: Path) -> None:
 
 _HOLDER = """
 import sys
-from pathlib import Path
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner.sharing.devices import Device, Devices
 from verl_e2e_runner.sharing.place import take_place
 job = Job.model_validate_json(sys.argv[1])
 host = Devices((Device(Gpu(index=0, name="G", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
-with take_place(job, "", {"VERL_E2E_HOST_FOLDER": sys.argv[2]}, lambda: host, lock=Path(sys.argv[3])) as found:
+with take_place(job, "", {"VERL_E2E_HOST_FOLDER": sys.argv[2]}, lambda: host) as found:
     print(found.gpus, flush=True)
     sys.stdin.read()
 """
@@ -140,7 +140,7 @@ with take_place(job, "", {"VERL_E2E_HOST_FOLDER": sys.argv[2]}, lambda: host, lo
 
 @pytest.mark.parametrize("isolation", [SHARING, SiteIsolation()])
 def test_a_killed_holder_keeps_nobody_out(tmp_path: Path, isolation: SiteIsolation) -> None:
-    words = [job(isolation=isolation).model_dump_json(), str(tmp_path / "host"), str(tmp_path / "lock")]
+    words = [job(isolation=isolation).model_dump_json(), str(tmp_path / "host")]
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline()
@@ -172,17 +172,35 @@ def test_a_trainer_that_others_started_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere")])
 def test_a_lock_that_cannot_be_had_is_no_reason_to_stop(tmp_path: Path, make: object) -> None:
-    lock = tmp_path / "lock"
+    (tmp_path / "host").mkdir()
+    lock = tmp_path / "host" / "alone.lock"
     make(lock)  # type: ignore[operator]
     with place(tmp_path, job(isolation=SiteIsolation()), gpus(1)) as found:
         assert found.finding.ok
-    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "host" / "elsewhere").exists()
 
 
-def test_without_a_folder_for_locks_a_run_is_alone(tmp_path: Path) -> None:
+def test_without_a_folder_for_locks_a_run_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LOCK", tmp_path / "lock")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "host").symlink_to(tmp_path / "elsewhere")
     with place(tmp_path, job(), gpus(1)) as found:
         assert found.finding.ok
         assert "cannot hold its locks" in found.finding.summary
+        with place(tmp_path, job(), gpus(1)) as second:
+            assert not second.finding.ok
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_the_service_hands_down_the_variable_that_the_runner_reads() -> None:
+    assert HOST_VARIABLE == FOLDER_VARIABLE
+
+
+def test_a_named_folder_is_a_host_of_its_own(tmp_path: Path) -> None:
+    """Containers that share GPUs share the folder, whatever their /tmp: a run that must be alone is alone there."""
+    alone = job(isolation=SiteIsolation())
+    with place(tmp_path, alone, gpus(1)) as first, place(tmp_path / "other", alone, gpus(1)) as elsewhere:
+        assert first.finding.ok
+        assert elsewhere.finding.ok
+        with place(tmp_path, alone, gpus(1)) as second:
+            assert not second.finding.ok

@@ -23,6 +23,7 @@ from verl_e2e_runner.sharing.locks import has_locked, holders, make_folder, open
 # verl names its sockets /tmp/rl-colocate-zmq-... whatever TMPDIR says, so the lock lies where they lie.
 _SHARED = Path("/tmp")  # noqa: S108
 LOCK = _SHARED / "verl-e2e.lock"
+# Names a folder that all runs of a host share, where containers of one host have a /tmp of their own.
 FOLDER_VARIABLE = "VERL_E2E_HOST_FOLDER"
 _FOLDER = _SHARED / "verl-e2e-host"
 _ENTRY_POINT = "verl.trainer.main_ppo"
@@ -48,17 +49,18 @@ def take_place(
     problem: str,
     environ: Mapping[str, str],
     devices: Callable[[], Devices],
-    *,
-    lock: Path = LOCK,
 ) -> Iterator[Place]:
     """Hold a place on the host; the finding blocks when there is none.
 
     `problem` says why this host cannot keep code under test apart, empty where it can. Every lock ends with its
     process, so a killed process blocks no other run.
     """
-    folder = Path(environ.get(FOLDER_VARIABLE) or _FOLDER)
+    named = environ.get(FOLDER_VARIABLE)
+    folder = Path(named or _FOLDER)
+    usable = make_folder(folder)
+    lock = folder / "alone.lock" if named and usable else LOCK
     with ExitStack() as held:
-        why_alone = _why_alone(job, problem) or ("" if make_folder(folder) else f"{folder} cannot hold its locks")
+        why_alone = _why_alone(job, problem) or ("" if usable else f"{folder} cannot hold its locks")
         if why_alone:
             yield Place(_alone(held, lock, folder, why_alone))
         else:
@@ -81,7 +83,8 @@ def _alone(held: ExitStack, lock: Path, folder: Path, why_alone: str) -> Finding
     if descriptor is not None:
         held.callback(os.close, descriptor)
         if not has_locked(descriptor):
-            others = holders(folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST))
+            files = (folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST))
+            others = holders(file for file in files if file.exists())
             return _refused(", ".join(others) or _holder(descriptor), why_alone)
         write_note(descriptor, str(os.getpid()))
     trainer = _trainer()

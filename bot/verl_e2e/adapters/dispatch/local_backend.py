@@ -48,6 +48,8 @@ from verl_e2e.ports import Clock, Progress
 
 # A note: when the runner ended.
 _ENDED = "ended"
+# Names the folder that the runs of this host share; a runner that did not know it would take another host's place.
+HOST_VARIABLE = "VERL_E2E_HOST_FOLDER"
 
 
 class LocalBackend:
@@ -73,7 +75,8 @@ class LocalBackend:
         capacity: Capacity = ONE_RUN,
     ) -> None:
         self._root = root.resolve()
-        self._environ = safe_environment(environ)
+        kept = {name: value for name, value in environ.items() if name == HOST_VARIABLE}
+        self._environ = {**safe_environment(environ), **kept}
         self._clock = clock
         self._open_log = open_log
         self._arguments = arguments
