@@ -65,10 +65,6 @@ def _slurm() -> str:
     return "" if known == _IT_RUNS else known
 
 
-def _cluster() -> str:
-    return "" if os.environ.get("WITH_CLUSTERS") == "1" else "opt in with WITH_CLUSTERS=1"
-
-
 def _ray() -> str:
     missing = [name for name in ("ray", "aiohttp", "hydra") if importlib.util.find_spec(name) is None]
     return f"not installed: {', '.join(missing)} (make test-all REQUIRE_ALL=1 installs all)" if missing else ""
@@ -142,7 +138,6 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "accounting": _accounting,
     "bwrap": _program("bwrap"),
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
-    "cluster": _cluster,
     "gpu": _gpu,
     "labelled": _labelled,
     "models": _models,
@@ -166,7 +161,7 @@ SLOW = frozenset(
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
-OPT_IN = frozenset({"accounting", "cluster", "gpu", "labelled", "models", "online"})
+OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.fakes.clocks import BEGAN, HandClock
-from tests.fakes.engines import LocalEngine, order, runners_of, unending, until
+from tests.fakes.engines import LocalEngine, order, ready, runners_of, unending, until
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.core.model.jobs import Job
@@ -32,9 +32,8 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    made = LocalEngine(tmp_path / "runs")
-    yield made
-    made.clear()
+    with ready(LocalEngine(tmp_path / "runs")) as made:
+        yield made
 
 
 @pytest.fixture

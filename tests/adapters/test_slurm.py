@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import SlurmEngine, order, own_host, runners_of, unending, until
+from tests.fakes.engines import SlurmEngine, order, own_host, ready, runners_of, unending, until
 from tests.fakes.patience import HANG_S
 from tests.fakes.slurm_accounting import accounted_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
@@ -246,33 +246,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
-    root = tmp_path / "orders"
-    root.mkdir()
-    made = SlurmEngine(root, cluster)
-    yield made
-    made.clear()
+    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
+        yield made
 
 
 @pytest.fixture
 def slow(world: World, tmp_path: Path) -> Job:
     return unending(world, tmp_path)
-
-
-@pytest.mark.slurm
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_a_run_that_reaches_its_time_limit_completes_its_folder_and_is_no_fail(
-    slow: Job, engine: SlurmEngine, tmp_path: Path
-) -> None:
-    backend, run = engine.make(), order(slow)
-    number = backend.submit(run)
-    until(lambda: "phase" in backend.poll(run).note)
-    engine.cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
-    until(lambda: backend.poll(run).state.final)
-    assert backend.poll(run).state is RunState.LOST
-    assert "time limit" in backend.poll(run).note
-    assert backend.artifacts(run, tmp_path / "home")
-    assert "interrupted" in (tmp_path / "home" / "events.jsonl").read_text()
 
 
 def taken_away_by_a_job_of_more_weight(engine: SlurmEngine, number: str) -> None:  # noqa: ARG001  (one of a table)
@@ -295,7 +275,6 @@ def on_a_node_whose_daemon_died(engine: SlurmEngine, number: str) -> None:  # no
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "state", "says"),
@@ -318,7 +297,6 @@ def test_what_slurm_does_to_a_run_is_named_and_is_no_fail(
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 def test_what_the_controller_will_never_take_is_refused(slow: Job, engine: SlurmEngine) -> None:
     settings = SlurmSettings(engine.root, command=own_host(engine.root), options=("--partition=none-such",))
     commands = SlurmCommands(environ=engine.cluster.environ)
@@ -329,7 +307,6 @@ def test_what_the_controller_will_never_take_is_refused(slow: Job, engine: Slurm
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 def test_a_cluster_is_checked_before_a_job_needs_it(engine: SlurmEngine, tmp_path: Path) -> None:
     commands = SlurmCommands(environ=engine.cluster.environ)
     found = check_cluster(SlurmSettings(engine.root), commands)
@@ -354,17 +331,19 @@ def test_a_cluster_is_checked_before_a_job_needs_it(engine: SlurmEngine, tmp_pat
     blind = SlurmCommands(environ={**environ, "PATH": f"{hidden}:{environ['PATH']}"})
     with pytest.raises(BackendError, match="a node does not see what lies in"):
         check_cluster(SlurmSettings(engine.root), blind)
+    # A file without a cluster. For one that is not there Slurm's commands look again and again for a minute.
+    (tmp_path / "slurm.conf").touch()
+    broken = SlurmCommands(environ={**environ, "SLURM_CONF": str(tmp_path / "slurm.conf")})
     with pytest.raises(BackendError, match="`sbatch --version` ended with 1"):
-        check_cluster(SlurmSettings(engine.root), SlurmCommands(environ={**environ, "SLURM_CONF": "/nowhere"}))
+        check_cluster(SlurmSettings(engine.root), broken)
     engine.cluster.ask("sbatch", "--exclusive", "--wrap=sleep 600", "--output=/dev/null")
     engine.cluster.wait_until("squeue", "--noheader", "--format=%T", shows="RUNNING")
     assert "no node looked at the folder of orders" in check_cluster(
-        SlurmSettings(engine.root, options=("--exclusive",)), commands
+        SlurmSettings(engine.root, options=("--exclusive",)), commands, free_node_s=1
     )
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 def test_a_run_that_no_node_takes_in_time_is_lost(slow: Job, engine: SlurmEngine) -> None:
     backend, run = engine.make(), order(slow).model_copy(update={"queue_deadline_s": 60})
     engine.cluster.ask("scontrol", "update", f"NodeName={engine.cluster.node}", "State=DRAIN", "Reason=full")
@@ -377,7 +356,6 @@ def test_a_run_that_no_node_takes_in_time_is_lost(slow: Job, engine: SlurmEngine
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 @pytest.mark.accounting
 @pytest.mark.slow
 def test_a_job_that_the_controller_forgot_is_known_by_the_accounting(slow: Job, world: World, tmp_path: Path) -> None:
@@ -400,7 +378,6 @@ def test_a_job_that_the_controller_forgot_is_known_by_the_accounting(slow: Job, 
 
 
 @pytest.mark.slurm
-@pytest.mark.cluster
 def test_a_cluster_is_reached_by_ssh(world: World, engine: SlurmEngine, tmp_path: Path) -> None:
     """The words of a command arrive as they were sent, through a real sshd with a key of its own."""
     with real_sshd(tmp_path, engine.cluster) as ssh:
@@ -412,6 +389,23 @@ def test_a_cluster_is_reached_by_ssh(world: World, engine: SlurmEngine, tmp_path
         assert backend.submit(run) == backend.submit(run)
         until(lambda: backend.poll(run).state is RunState.FINISHED)
         assert runners_of(run) == []
+
+
+# The last one, for Slurm looks at time limits every 30 s from the start of its controller on.
+@pytest.mark.slurm
+@pytest.mark.slow
+def test_a_run_that_reaches_its_time_limit_completes_its_folder_and_is_no_fail(
+    slow: Job, engine: SlurmEngine, tmp_path: Path
+) -> None:
+    backend, run = engine.make(), order(slow)
+    number = backend.submit(run)
+    until(lambda: "phase" in backend.poll(run).note)
+    engine.cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    until(lambda: backend.poll(run).state.final)
+    assert backend.poll(run).state is RunState.LOST
+    assert "time limit" in backend.poll(run).note
+    assert backend.artifacts(run, tmp_path / "home")
+    assert "interrupted" in (tmp_path / "home" / "events.jsonl").read_text()
 
 
 class real_sshd:  # noqa: N801  (a context manager)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import SlurmEngine, order, until
+from tests.fakes.engines import SlurmEngine, order, ready, until
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
@@ -47,7 +47,7 @@ out.mkdir()
 (out / "events.jsonl").write_text('{"kind": "ended", "t_s": 1.0, "data": {"reason": "exited"}}\\n')
 """
 
-pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
+pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
-    root = tmp_path / "orders"
-    root.mkdir()
-    made = SlurmEngine(root, cluster)
-    yield made
-    made.clear()
+    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
+        yield made
 
 
 @pytest.fixture

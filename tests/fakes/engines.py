@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 from uuid import uuid4
 
 import psutil
@@ -75,6 +75,17 @@ class Engine(Protocol):
     def clear(self) -> None:
         """End what still runs."""
         ...
+
+
+AnyEngine = TypeVar("AnyEngine", bound=Engine)
+
+
+@contextmanager
+def ready(engine: AnyEngine) -> Iterator[AnyEngine]:
+    """An engine with an empty folder of orders; at the end nothing runs."""
+    engine.root.mkdir()
+    yield engine
+    engine.clear()
 
 
 def order(job: Job, *, attempt: int = 1, at: datetime | None = None) -> Run:

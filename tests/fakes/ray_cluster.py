@@ -24,10 +24,9 @@ GPUS = 8
 SLOT = "slot"
 # A node that is gone is missed after seconds, not after half a minute.
 _IMPATIENT = {
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "3",
 }
 _LIVE = ('"status": "PENDING"', '"status": "RUNNING"')
@@ -74,15 +73,12 @@ class RayCluster:
                 "--dashboard-host=127.0.0.1",
                 f"--temp-dir={self.folder}",
                 f"--ray-client-server-port={_free_port()}",
+                "--no-monitor",
             ]
         else:
             words = [f"--address=127.0.0.1:{self.port}", f"--num-gpus={GPUS}", f"--resources={json.dumps({SLOT: 1})}"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        environ |= {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self.token,
-            "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-        }
+        environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, **_IMPATIENT}
         with (self.folder / f"{node}.out").open("ab") as out:
             self.started[node] = subprocess.Popen(
                 [

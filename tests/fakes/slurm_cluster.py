@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from tests.fakes.patience import HANG_S
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _TRIAL_S = 60.0
+# How long a daemon may take to end.
+_END_S = 20.0
 NOTHING: Mapping[str, Sequence[str]] = {}
 _CONFIGURATION = """\
 ClusterName=verl-e2e
@@ -46,7 +48,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
 ReturnToService=2
-KillWait=5
+KillWait=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 MpiDefault=none
 {more}
 {nodes}
@@ -126,7 +129,24 @@ class SlurmCluster:
         """End one of the daemons as systemd does, or by another signal."""
         process = self.started.pop(daemon)
         process.send_signal(number)
-        process.wait()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def shut_down(self) -> None:
+        """End all daemons, and what they left: a step whose controller is gone tries for ever to tell it its end."""
+        first = [name for name in self.nodes if name in self.started]
+        # Without munged the others wait for a long time.
+        last = [name for name in ("slurmctld", *reversed(tuple(self.before)), "munged") if name in self.started]
+        for daemon in (*first, *last):
+            self.stop(daemon)
+        ours = os.fsencode(f"SLURM_CONF={self.environ['SLURM_CONF']}")
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if ours in file.read_bytes().split(b"\0"):
+                    os.kill(int(file.parent.name), signal.SIGKILL)
 
     def ask(self, *words: str) -> str:
         """What one of Slurm's commands prints."""
@@ -183,9 +203,7 @@ def slurm_cluster(
         cluster.bring_up(limit_s)
         yield cluster
     finally:
-        # The last one first: without munged the others wait for a long time.
-        for daemon in reversed(tuple(cluster.started)):
-            cluster.stop(daemon)
+        cluster.shut_down()
 
 
 def free_port() -> int:

@@ -8,17 +8,15 @@ from verl_e2e.adapters.dispatch.slurm_script import gpus_words
 from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.ports import BackendError
 
-# How long a free node is waited for.
-_FREE_NODE_S = 20
 _SCRIPT = "#!/bin/bash\ntrue\n"
 # What a node prints that has no such file.
 _MISSING = "missing"
 
 
-def check_cluster(settings: SlurmSettings, commands: SlurmCommands) -> str:
+def check_cluster(settings: SlurmSettings, commands: SlurmCommands, *, free_node_s: int = 20) -> str:
     """What the cluster is, in words; BackendError with the fix for the first thing that keeps jobs from running.
 
-    It starts one task of a second on a node, without a GPU, and waits for a free node for a short time only.
+    It starts one task of a second on a node, without a GPU, and waits `free_node_s` for a free node.
     """
     version = commands.ask(["sbatch", "--version"])
     if version.code:
@@ -36,17 +34,17 @@ def check_cluster(settings: SlurmSettings, commands: SlurmCommands) -> str:
         raise BackendError(f"Slurm would not take a job with one GPU: {taken.error}; {fix}")
     accounting = commands.ask(["sacct", "--noheader", "--allocations", "--starttime=now"])
     kept = "with accounting" if accounting.code == 0 else "without accounting"
-    return f"{version.text.strip()[:60]}, {kept}, {_on_a_node(settings, commands)}"
+    return f"{version.text.strip()[:60]}, {kept}, {_on_a_node(settings, commands, free_node_s)}"
 
 
-def _on_a_node(settings: SlurmSettings, commands: SlurmCommands) -> str:
+def _on_a_node(settings: SlurmSettings, commands: SlurmCommands, free_node_s: int) -> str:
     """Whether a node reads what this machine wrote into the folder of orders."""
     mark = secrets.token_hex(8)
     file = settings.folder / f".check-{mark}"
     with disk_errors():
         file.write_text(mark)
     try:
-        words = ["srun", f"--immediate={_FREE_NODE_S}", "--nodes=1", "--ntasks=1", "--time=1", *settings.options]
+        words = ["srun", f"--immediate={free_node_s}", "--nodes=1", "--ntasks=1", "--time=1", *settings.options]
         read = commands.ask([*words, "sh", "-c", f'cat "$1" 2>/dev/null || echo {_MISSING}', "sh", str(file)])
     finally:
         file.unlink(missing_ok=True)
@@ -55,4 +53,4 @@ def _on_a_node(settings: SlurmSettings, commands: SlurmCommands) -> str:
     if read.text.strip() == _MISSING:
         fix = "name a folder in VERL_E2E_SLURM_FOLDER that the nodes have at the same path"
         raise BackendError(f"a node does not see what lies in {settings.folder}; {fix}")
-    return f"no node looked at the folder of orders within {_FREE_NODE_S} s ({read.error})"
+    return f"no node looked at the folder of orders within {free_node_s} s ({read.error})"

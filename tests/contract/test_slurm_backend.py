@@ -1,0 +1,32 @@
+"""The promises of a back end on a real Slurm cluster.
+
+A controller that is killed begins with a state that is up to 5 s old: runs of earlier tests, which ended, may then hold
+the node until their time limit. So what holds after a crash is not tested here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.backend_promises import Promises
+from tests.fakes.engines import SlurmEngine, ready
+from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
+    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
+        yield made
+
+
+class TestSlurm(Promises):
+    """Nothing of its own."""
