@@ -34,7 +34,7 @@ def agreement(folder):
         rounded = _probabilities(family.from_pretrained(folder, dtype=torch.bfloat16)(input_ids=rows).logits)
         found["transformers_bf16"] = _compared(own, rounded, sampled)
         bridge = AutoBridge.from_hf_pretrained(folder)
-        model = build(bridge.to_megatron_provider(load_weights=False), torch.float32)
+        model = build(bridge.to_megatron_provider(load_weights=False), torch.float32, folder)
         bridge.load_hf_weights(model)
         model[0].eval()
         positions = torch.arange(TOKENS).expand(ROWS, TOKENS)

@@ -15,6 +15,7 @@ import stand_in
 stand_in.install()
 
 import torch
+import yaml
 from megatron.bridge import AutoBridge
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
@@ -50,13 +51,13 @@ def attempted(work, folder):
 def round_trip(folder):
     """Import and export one model."""
     bridge = AutoBridge.from_hf_pretrained(folder)
-    model = build(bridge.to_megatron_provider(load_weights=False), torch.bfloat16)
+    model = build(bridge.to_megatron_provider(load_weights=False), torch.bfloat16, folder)
     bridge.load_hf_weights(model)
     return compared(folder, dict(bridge.export_hf_weights(model, cpu=True, show_progress=False)))
 
 
-def build(provider, dtype):
-    """The model on the CPU, as verl builds it on one GPU, but for kernels."""
+def build(provider, dtype, folder):
+    """The model on the CPU, as verl builds it on one GPU for a job on the folder, but for kernels."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
@@ -66,8 +67,15 @@ def build(provider, dtype):
     own |= dict.fromkeys(("gradient_accumulation_fusion", "moe_permute_fusion", "apply_rope_fusion"), False)
     # What verl sets whatever the model is.
     verls = {"moe_token_dispatcher_type": "alltoall", "moe_router_load_balancing_type": "none"}
-    provider.apply_overrides_and_finalize(dtype=dtype, overrides={**verls, **own})
+    provider.apply_overrides_and_finalize(dtype=dtype, overrides={**verls, **own, **_of_recipe(folder)})
     return provider.provide_distributed_model(wrap_with_ddp=False, use_cpu_initialization=True)
+
+
+def _of_recipe(folder):
+    """What the model's recipe has verl set of Megatron-LM's configuration."""
+    given = json.loads(Path(folder, "recipe.json").read_text())["recipe"]["overrides"]
+    settings = (text.partition(".override_transformer_config.")[2].partition("=") for text in given)
+    return {name: yaml.safe_load(value) for name, _, value in settings if name}
 
 
 def compared(folder, exported):

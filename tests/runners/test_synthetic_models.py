@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -199,6 +200,52 @@ def test_a_gate_for_each_head_lies_next_to_the_queries() -> None:
     assert PUBLISHED.head_gates(tensors, None, 8) == {}
 
 
+def test_tensors_that_a_family_does_not_have_are_left_out_by_whole_parts_of_their_names() -> None:
+    tensors = {"thinker.visual.proj.weight": 1, "thinker.my.visual.weight": 2, "thinker.visuals.weight": 3}
+    assert PUBLISHED.kept(tensors, ["thinker.visual"]) == {"thinker.my.visual.weight": 2, "thinker.visuals.weight": 3}
+    assert PUBLISHED.kept(tensors, []) == tensors
+
+
+def test_written_tensors_have_the_shapes_that_the_configuration_says() -> None:
+    text = {"num_hidden_layers": 3, "hidden_size": 64, "kv": 4, "width": 16, "window": [0, 1, 1]}
+    config = {"vision_config": {"layers": 2}, "text_config": text}
+    everywhere = {"each": "num_hidden_layers", "among": None, "around": 0.0}
+    asked = [
+        {**everywhere, "names": ["layers.*.v"], "shape": ["kv*width", "hidden_size"]},
+        {**everywhere, "names": ["layers.*.v"], "shape": ["2*kv*width", 8], "among": "window"},
+        {**everywhere, "names": ["blocks.*.a", "blocks.*.b"], "shape": [3], "each": "vision_config.layers"},
+        {**everywhere, "names": ["norm"], "shape": ["hidden_size"], "around": 1.0},
+    ]
+    assert PUBLISHED.written(config, asked) == {
+        "layers.0.v": ([64, 64], 0.0),
+        "layers.1.v": ([128, 8], 0.0),
+        "layers.2.v": ([128, 8], 0.0),
+        **{f"blocks.{number}.{end}": ([3], 0.0) for number in (0, 1) for end in "ab"},
+        "norm": ([64], 1.0),
+    }
+    # A model of text alone.
+    assert PUBLISHED.written(text, asked[:1])["layers.0.v"] == ([64, 64], 0.0)
+
+
+def test_a_text_model_lies_inside_the_configuration_of_a_family_that_sees_pictures() -> None:
+    config = {"architectures": ["Text"], "hidden_size": 64, "image_token_id": 5, "tie_word_embeddings": False}
+    outer = {
+        "architecture": "Whole",
+        "model_type": "llava",
+        "fields": {"bias": False, "vision_config.width": 128, "vision_config.layers": 2},
+    }
+    assert PUBLISHED.with_outer(config, outer, {"image_token_id": "<im>"}) == {
+        "architectures": ["Whole"],
+        "model_type": "llava",
+        "image_token_id": 5,
+        "tie_word_embeddings": False,
+        "bias": False,
+        "vision_config": {"width": 128, "layers": 2},
+        "text_config": {"architectures": ["Text"], "hidden_size": 64, "tie_word_embeddings": False},
+    }
+    assert PUBLISHED.with_outer(config, None, {"image_token_id": "<im>"}) is config
+
+
 @pytest.mark.parametrize(
     ("style", "place", "norm", "joint"),
     [
@@ -332,6 +379,17 @@ def test_another_recipe_is_another_folder(base: dict[str, str]) -> None:
     assert len({model_folder(recipe, base) for recipe in (*recipes, *again)}) == 2 * len(recipes)
 
 
+def constant_tensors(python: str, folder: Path) -> list[str]:
+    """The tensors whose numbers are all zero or all one: a program that loses one of them has the same model."""
+    text = (
+        "import glob, sys; from safetensors.torch import load_file\n"
+        "for file in glob.glob(sys.argv[1] + '/*.safetensors'):\n"
+        "    [print(name) for name, all in load_file(file).items() if (all == 0).all() or (all == 1).all()]\n"
+    )
+    done = subprocess.run((python, "-c", text, str(folder)), capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 @pytest.mark.models
 @pytest.mark.parametrize("family", MODELS, ids=lambda family: family.name)
 def test_the_model_of_a_family_is_made_and_made_the_same_again(family: Family, tmp_path: Path) -> None:
@@ -344,6 +402,7 @@ def test_the_model_of_a_family_is_made_and_made_the_same_again(family: Family, t
         assert made.problem == ""
         records.append(json.loads((folder / "recipe.json").read_text()))
     assert records[0]["files"] == records[1]["files"]
+    assert constant_tensors(python, tmp_path / "one") == []
     known = {token["content"] for token in json.loads((tmp_path / "one/tokenizer.json").read_text())["added_tokens"]}
     assert known.issuperset(recipe.named_tokens)
     assert records[0]["missing_kinds"] == []

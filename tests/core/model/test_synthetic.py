@@ -25,12 +25,24 @@ BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "archi
         {"least_layers": 0},
         {"overrides": ("trainer.total_training_steps=1",)},
         {"overrides": ("+actor_rollout_ref.rollout.engine_kwargs.vllm.hf_overrides.model_type=a b",)},
+        {"overrides": ("++actor_rollout_ref.actor.megatron.override_transformer_config.a=1 b",)},
+        {"overrides": ("++actor_rollout_ref.actor.megatron.override_ddp_config.a=1",)},
+        {"published": {"architecture": "A", "written": [{"names": ["a/b"], "shape": [1]}]}},
+        {"published": {"architecture": "A", "written": [{"names": ["a.*"], "shape": [1]}]}},
+        {"published": {"architecture": "A", "written": [{"names": ["a"], "shape": ["hidden+1"]}]}},
+        {"published": {"architecture": "A", "written": [{"names": ["a"], "shape": [0]}]}},
+        {"published": {"architecture": "A", "outer": {"architecture": "A", "model_type": "../b"}}},
         {"unknown": 1},
     ),
 )
 def test_a_recipe_names_a_class_and_fields_and_nothing_else(more: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Synthetic.model_validate({**BASE, **more})
+
+
+def test_a_recipe_may_say_what_bridge_should_have_set_of_megatron() -> None:
+    asked = "++actor_rollout_ref.ref.megatron.override_transformer_config.attention_output_gate=True"
+    assert Synthetic.model_validate({**BASE, "overrides": [asked]}).overrides == (asked,)
 
 
 def test_a_recipe_may_name_each_size_of_a_model() -> None:

@@ -30,16 +30,25 @@ SizeName = Literal[
     "vocabulary",
     "window",
 ]
-# A setting of the rollout engine's own, for a model's configuration; nothing else is the model's to say.
+# How the rollout engine reads the model's configuration, and what Bridge should have set of Megatron-LM's; nothing else
+# is the model's to say.
 Override = Annotated[
     str,
     StringConstraints(
-        pattern=r"^\+actor_rollout_ref\.rollout\.engine_kwargs\.vllm\.hf_overrides\.[a-z_]+=[A-Za-z0-9_\[\]]+$",
+        pattern=r"^(\+actor_rollout_ref\.rollout\.engine_kwargs\.vllm\.hf_overrides\.[a-z_]+=[A-Za-z0-9_\[\]]+"
+        r"|\+\+actor_rollout_ref\.(actor|ref)\.megatron\.override_transformer_config\.[a-z_]+=[A-Za-z0-9_]+)$",
         max_length=200,
     ),
 ]
 # A part of the name of a tensor.
 TensorName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=80)]
+# The name of a tensor, or of one for each number, which stands in the place of `*`.
+TensorPattern = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*(\.\*(\.[A-Za-z0-9_]+)+)?$", max_length=120)
+]
+# Numbers and fields of the configuration, multiplied.
+_FACTOR = r"([0-9]+|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)"
+Dimension = Size | Annotated[str, StringConstraints(pattern=rf"^{_FACTOR}(\*{_FACTOR})*$", max_length=120)]
 
 
 class ModelSizes(DescribedDocument):
@@ -71,6 +80,32 @@ class ModelSizes(DescribedDocument):
     """Positions that attention with a window sees, where the family has one."""
 
 
+class WrittenTensor(DescribedDocument):
+    """Tensors of a family's checkpoints that the class does not have, or has in another shape."""
+
+    names: tuple[TensorPattern, ...]
+    """Their names in the checkpoint; `*` is the number of a layer."""
+    shape: tuple[Dimension, ...]
+    """Numbers, or fields of the configuration, or products of both: `num_attention_heads*v_head_dim`."""
+    each: FieldName = "num_hidden_layers"
+    """The field with the number of layers, where a name has a `*`."""
+    among: FieldName | None = None
+    """The field with an entry for each layer that is 0 for those without such a tensor; null: each layer has one."""
+    around: float = 0.0
+    """What the numbers of a vector are near to: 1 for the weight of a norm. Of a matrix it is not read."""
+
+
+class Outer(DescribedDocument):
+    """The configuration of a family whose text model alone is made by the class; that one's becomes `text_config`."""
+
+    architecture: Name
+    """The entry of its `architectures`."""
+    model_type: Name
+    """The `model_type` of transformers that keeps every field as it is written."""
+    fields: dict[FieldName, FieldValue] = Field(default_factory=dict)
+    """Its other fields and their values; a dot leads into an inner one."""
+
+
 class Published(DescribedDocument):
     """How a family's checkpoints differ from those of the class of transformers whose layers they have."""
 
@@ -80,7 +115,7 @@ class Published(DescribedDocument):
     """The `model_type` of transformers that keeps every field as it is written; null: the class's own."""
     aliases: dict[FieldName, FieldName] = Field(default_factory=dict)
     """Fields of the published configuration, and the field of the class with the same value; a dot leads inside."""
-    patterns: dict[FieldName, tuple[str, ...]] = Field(default_factory=dict)
+    patterns: dict[FieldName, tuple[str | int, ...]] = Field(default_factory=dict)
     """Fields with an entry for each layer, and the entries that follow one another, again and again."""
     renamed: dict[TensorName, TensorName] = Field(default_factory=dict)
     """Parts of the names of the class's tensors, and what they are called instead."""
@@ -92,6 +127,12 @@ class Published(DescribedDocument):
     """The matrix with a row for each query head, next to `q_proj`; null: there is none."""
     norms_add_one: bool = False
     """Whether a norm multiplies by one more than its weight."""
+    left_out: tuple[TensorName, ...] = ()
+    """Parts of the names, as they are then, of tensors that the class has and the family's checkpoints do not."""
+    written: tuple[WrittenTensor, ...] = ()
+    """Tensors that are made by name and shape, in the place of the class's own where it has the name."""
+    outer: Outer | None = None
+    """The family's configuration around that of the class, where the class is one of text alone; null: none."""
 
 
 class Recipe(DescribedDocument):
@@ -117,19 +158,26 @@ class Recipe(DescribedDocument):
     """What stands in a chat for an `image`, a `video` or an `audio`; empty for a family that reads text alone."""
     processor: dict[FieldName, FieldValue] = Field(default_factory=dict)
     """Arguments of what prepares images and sounds; those of its parts begin with the part's name and a dot."""
-    head_size: Literal[64, 128, 256] = 64
+    head_size: Literal[64, 128, 192, 256] = 64
     """Width of one head, where the family's rope or kernels ask for more than the least."""
     least_layers: Size = 4
     """The fewest layers in which every kind of layer of the family is found."""
     experts: bool = False
     """Whether its layers have routed experts."""
     overrides: tuple[Override, ...] = ()
-    """Hydra overrides by which verl's rollout engine knows the model, for each job on it."""
+    """Hydra overrides by which verl's rollout engine and Megatron-LM know the model, for each job on it."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """The number that all weights follow from."""
 
     def __hash__(self) -> int:
         return hash((self.model_type, self.architecture, self.seed))
+
+    @property
+    def known_as(self) -> str:
+        """The entry of `architectures` in the model's configuration, by which Bridge finds its class for it."""
+        if self.published is None:
+            return self.architecture
+        return (self.published.outer or self.published).architecture
 
 
 class Synthetic(Recipe):

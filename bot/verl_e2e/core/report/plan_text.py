@@ -120,7 +120,7 @@ def _job_line(job: JobOutline) -> str:
     if job.obstacles:
         model = f" on {job.checkpoint.model_id}" if job.checkpoint else ""
         if job.uncoverable:
-            return f"job {job.id}: not covered, no host can run it: {job.blocked}"
+            return f"job {job.id}: not covered: {job.blocked}"
         return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
     reason = job.fitted().reason
     gpus = _count(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")

@@ -1,6 +1,10 @@
-"""What a family's checkpoints have that the class of transformers with the same layers does not: names, MTP layers."""
+"""What a family's checkpoints have that the class of transformers with the same layers does not.
+
+Names, MTP layers, tensors that are written by name, and a configuration around the one of the text.
+"""
 
 import json
+import math
 from pathlib import Path
 
 WEIGHTS = "model.safetensors"
@@ -24,24 +28,25 @@ def publish(recipe, folder):
     if not published and not layers:
         return 0
     tensors = load_file(Path(folder, WEIGHTS))
-    added = {}
+    own = sum(tensor.numel() for tensor in tensors.values())
     after = config.get("num_hidden_layers", 0)
     for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers or 0, after).items():
         other = tensors[like]
         shaped = other if widths == 1 else other.new_empty(len(other), widths * len(other))
-        added[name] = new_weight(name, shaped, recipe["seed"])
-    tensors |= added
+        tensors[name] = new_weight(name, shaped, recipe["seed"])
     if published:
-        gates = head_gates(tensors, published["head_gates"], config["num_attention_heads"])
-        added |= {name: new_weight(name, shape, recipe["seed"]) for name, shape in gates.items()}
-        tensors = with_names({**tensors, **added}, published, torch.cat)
-        tensors = stacked(tensors, published["stacked"], torch.stack)
+        gates = head_gates(tensors, published["head_gates"], config.get("num_attention_heads"))
+        tensors |= {name: new_weight(name, shape, recipe["seed"]) for name, shape in gates.items()}
+        tensors = stacked(with_names(tensors, published, torch.cat), published["stacked"], torch.stack)
         if published["norms_add_one"]:
             tensors = {name: tensor - 1 if name.endswith("norm.weight") else tensor for name, tensor in tensors.items()}
-        config = with_aliases(config, published)
+        tensors = kept(tensors, published["left_out"])
+        config = with_outer(with_aliases(config, published), published["outer"], recipe.get("tokens") or {})
+        for name, (shape, around) in written(config, published["written"]).items():
+            tensors[name] = new_weight(name, torch.full(shape, around, dtype=torch.bfloat16), recipe["seed"])
     save_file(dict(sorted(tensors.items())), Path(folder, WEIGHTS), metadata={"format": "pt"})
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    return sum(tensor.numel() for tensor in added.values())
+    return sum(tensor.numel() for tensor in tensors.values()) - own
 
 
 def mtp_layers(names, style, layers, after):
@@ -106,6 +111,52 @@ def with_aliases(config, published):
     }
     known = {"model_type": published["model_type"]} if published["model_type"] else {}
     return {**config, **aliases, **lists, **known, "architectures": [published["architecture"]]}
+
+
+def kept(tensors, parts):
+    """The tensors in whose names none of these whole parts is."""
+    return {name: tensor for name, tensor in tensors.items() if not any(f".{part}." in f".{name}." for part in parts)}
+
+
+def with_outer(config, outer, tokens):
+    """The configuration inside of the family's own, where the class is one of text alone; ids of tokens move out."""
+    if outer is None:
+        return config
+    moved = {name: value for name, value in config.items() if name in tokens}
+    text = {name: value for name, value in config.items() if name not in tokens}
+    whole = {"architectures": [outer["architecture"]], "model_type": outer["model_type"], **moved}
+    for name, value in outer["fields"].items():
+        *holders, last = name.split(".")
+        holder = whole
+        for part in holders:
+            holder = holder.setdefault(part, {})
+        holder[last] = value
+    # What programs read of any model, whether or not it has a text model inside.
+    common = ("dtype", "tie_word_embeddings", "eos_token_id", "pad_token_id", "bos_token_id")
+    return {**{name: text[name] for name in common if name in text}, **whole, "text_config": text}
+
+
+def written(config, tensors):
+    """Shapes of tensors by name, and the number that those of one dimension are near to; a later entry wins."""
+    shapes = {}
+    for tensor in tensors:
+        shape = [_product(config, size) for size in tensor["shape"]]
+        chosen = _field(config, tensor["among"]) if tensor["among"] else None
+        for name in tensor["names"]:
+            numbers = range(_field(config, tensor["each"]) if "*" in name else 1)
+            own = (number for number in numbers if chosen is None or chosen[number])
+            shapes |= {name.replace("*", str(number)): (shape, tensor["around"]) for number in own}
+    return shapes
+
+
+def _product(config, size):
+    factors = str(size).split("*")
+    return math.prod(int(factor) if factor.isdecimal() else _field(config, factor) for factor in factors)
+
+
+def _field(config, name):
+    """A field of the configuration, or of the text model inside of it."""
+    return _inside(config if name.partition(".")[0] in config else config["text_config"], name)
 
 
 def _inside(config, field):

@@ -29,7 +29,10 @@ FACTORS = ("routed_scaling_factor", "router_scaling_factor")
 
 
 def fill(model, seed):
-    """Fill the model's floating-point parameters, and give their number and one digest of all of them."""
+    """Fill all floating-point numbers of the model that are saved, and give their number and one digest of them.
+
+    Not all of them are parameters: no gradient reaches the bias of a router.
+    """
     text = getattr(model, "thinker", model)
     output, entry = (layer.weight for layer in (text.get_output_embeddings(), text.get_input_embeddings()))
     tied = output is entry
@@ -37,7 +40,9 @@ def fill(model, seed):
     heads = {id(output): TIED if tied else HEAD, id(entry): TIED if tied else HEAD}
     whole, count = hashlib.sha256(), 0
     with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters(), key=lambda pair: pair[0]):
+        saved = model.state_dict().keys()
+        buffers = [pair for pair in model.named_buffers() if pair[0] in saved]
+        for name, tensor in sorted([*model.named_parameters(), *buffers], key=lambda pair: pair[0]):
             if tensor.is_floating_point():
                 numbers = _drawn(name, tensor.shape, seed)
                 # Ernie stores the bias of its router as a matrix of one row.
