@@ -12,6 +12,7 @@ from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.core.model.change import Change, ChangedPath
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.contract import Finding, check_contract
+from verl_e2e.core.plan.converters import registered
 from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.lint import lint_policy
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
@@ -21,7 +22,7 @@ from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import Program, module_name
+from verl_e2e.core.reach.program import ModuleView, Program, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
@@ -140,7 +141,13 @@ class Planner:
         symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
         contents = self.repository.read_objects([tree.files[path] for path in symbols])
         words = {word.decode("ascii") for text in contents.values() for word in _WORD.findall(text or b"")}
-        return lint_policy(policy, paths, symbols, words)
+        converters = [
+            converter
+            for path, view in views.items()
+            if view is not None
+            for converter in registered(path, contents.get(tree.files[path]) or b"", _imported(view, tree.program))
+        ]
+        return lint_policy(policy, paths, symbols, words, converters)
 
     def tree(self, revision: str, policy: Policy) -> _Tree:
         """One tree with all that is reached in it, from memory where it was followed before."""
@@ -289,6 +296,12 @@ def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
     if not unread:
         return ()
     return (f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.",)
+
+
+def _imported(view: ModuleView, program: Program) -> frozenset[str]:
+    """The files of the program that a module imports from."""
+    targets = (view.target(item) for items in view.by_scope.values() for item in items)
+    return frozenset(program.paths[target] for target in targets if target in program.paths)
 
 
 def _taken(paths: Iterable[str], head: _Tree, policy: Policy, reach: ReachPolicy) -> Mapping[str, frozenset[str]]:

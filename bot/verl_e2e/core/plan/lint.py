@@ -9,6 +9,7 @@ from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.quarantine import MOST_DAYS, Counts
 from verl_e2e.core.model.validated import PathPatterns
+from verl_e2e.core.plan.converters import Converter
 from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
@@ -16,17 +17,24 @@ from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
 Symbols = Mapping[str, Collection[str]]
 
 
-def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words: Collection[str]) -> tuple[str, ...]:
+def lint_policy(
+    policy: Policy,
+    paths: Collection[str],
+    symbols: Symbols,
+    words: Collection[str],
+    converters: Collection[Converter] = (),
+) -> tuple[str, ...]:
     """One sentence for each finding.
 
     `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
-    identifiers of those files.
+    identifiers of those files, `converters` the classes of Bridge that they register.
     """
     return (
         *lint_alone(policy),
         *_idle_paths(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
         *_nameless_families(policy, symbols),
+        *_models_of_others(policy, converters),
         *_unjudged(policy, paths, symbols),
     )
 
@@ -88,6 +96,33 @@ def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
             shown = ", ".join(sorted(classes)[:3])
             what = f"none of its classes ({shown}) bears its name, so no run shows it"
             yield f"{policy.source}: family {family.name}: {what}"
+
+
+def _models_of_others(policy: Policy, converters: Collection[Converter]) -> Iterator[str]:
+    """Families whose synthetic model is not the one that their files are about: no run of it shows what changed there.
+
+    The class that converts it may bear the family's name all the same, as Qwen3MoEBridge bears qwen3, and a run would
+    count for both.
+    """
+    for family in policy.families if converters else ():
+        if family.synthetic is None:
+            continue
+        asked = family.synthetic.recipe.known_as
+        where = f"{policy.source}: family {family.name}"
+        found = [converter for converter in converters if converter.architecture == asked]
+        entered = {path for converter in found for path in (converter.path, *converter.uses)}
+        if not found:
+            yield f"{where}: its synthetic model is a {asked}, for which no class of Bridge is registered"
+        elif not any(map(family.paths.match, entered)):
+            others = [other.name for other in policy.families if other.paths.match(found[0].path)]
+            belongs = f", which belongs to family {' and '.join(others)}" if others else ""
+            converts = f"{found[0].name} of {found[0].path} converts{belongs}"
+            yield f"{where}: its synthetic model is a {asked}, which {converts}: its runs show none of its own files"
+        elif family.named is None:
+            apart = (item for item in converters if item.path not in entered and family.paths.match(item.path))
+            for other in {item.path: item for item in apart}.values():
+                what = f"{other.name} of {other.path} converts a {other.architecture}, which no model of the family is"
+                yield f"{where}: {what}: give its files a family of their own"
 
 
 @dataclass(frozen=True, slots=True)
