@@ -57,12 +57,13 @@ class LoRA:
 def helper():
     return 2
 """
+TESTED = "def one():\n    return 1\n\n\ndef two():\n    return 2\n"
 PROJECT = '[project]\nname = "lib"\ndependencies = ["torch>=2", "rich>=1"]\n'
 FILES: Mapping[str, Edit] = {
     "src/lib/__init__.py": "from lib.lora import LoRA\n",
     "src/lib/lora.py": LORA,
     "src/lib/spare.py": "x = 1\n",
-    "src/lib/tested.py": "def one():\n    return 1\n\n\ndef two():\n    return 2\n",
+    "src/lib/tested.py": TESTED,
     "src/lib/shapes.json": "{}",
     "docs/guide.md": "# Guide\n",
     TEST: "import lib.tested\n\n\ndef test():\n    pass\n",
@@ -143,6 +144,11 @@ def lora(old: str, new: str) -> Mapping[str, Edit]:
         # Of the Bridge tests alone.
         ({"src/lib/tested.py": "def one():\n    return 1\n\n\ndef two():\n    return 3\n"}, False, False),
         ({"src/lib/tested.py": "def one():\n    return 2\n\n\ndef two():\n    return 2\n"}, False, True),
+        # Tests may import or replace a function that they never enter, and ask for one that is not there.
+        ({"src/lib/tested.py": "def one():\n    return 1\n"}, False, True),
+        ({"src/lib/tested.py": f"{TESTED}\n\ndef three():\n    return 3\n"}, False, True),
+        (lora("\n\ndef helper():\n    return 2\n", ""), False, True),
+        (lora("def helper", "def added():\n    return 3\n\n\ndef helper"), False, True),
         ({TEST: "def test():\n    assert False\n"}, False, True),
         ({"tests/conftest.py": ""}, False, True),
         # What it enters, what runs at import, and what takes the place of something.

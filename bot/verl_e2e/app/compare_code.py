@@ -57,7 +57,7 @@ def compared(
         return CodeComparison("a requirement differs that a run imports", old)
     entered = _entered(executed, tests=tests)
     sources = {*old.sources, *new.sources, *(path for path in entered if path.startswith(old.roots))}
-    return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered), old)
+    return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered, tests=bool(named)), old)
 
 
 def _entered(executed: Executed, *, tests: bool) -> Mapping[str, Collection[str]]:
@@ -86,6 +86,8 @@ def noticed_in(
     commits: tuple[str, str],
     sources: Iterable[str],
     entered: Mapping[str, Collection[str]],
+    *,
+    tests: bool,
 ) -> str:
     """What a run at the first commit notices of the modules of the second; empty for nothing.
 
@@ -109,7 +111,7 @@ def noticed_in(
             return f"{path}: {ABSENT}"
         before, after = (contents[blob] if blob is not None else None for blob in blobs)
         pairs.append((Version(path, before), Version(path, after)))
-    return noticed(pairs, Sides(old.program, new.program, old.reach, new.reach), entered, roots)
+    return noticed(pairs, Sides(old.program, new.program, old.reach, new.reach), entered, roots, by_tests=tests)
 
 
 def _executed_in(folder: Path, folders: RunFolders, run: Run) -> Executed | None:

@@ -153,11 +153,11 @@ def ran(files: Mapping[str, str], folder: Path) -> tuple[object, dict[str, set[s
             del sys.modules[name]
 
 
-def noticed_of(changed: Mapping[str, str | None], entered: Mapping[str, set[str]]) -> str:
+def noticed_of(changed: Mapping[str, str | None], entered: Mapping[str, set[str]], *, by_tests: bool = False) -> str:
     head = {path: text for path, text in {**FILES, **changed}.items() if text is not None}
     both = Sides(program(FILES), program(head), reach(FILES, ENTRY), reach(head, ENTRY))
     pairs = [(version(path, FILES.get(path)), version(path, head.get(path))) for path in changed]
-    return noticed(pairs, both, entered, ROOTS)
+    return noticed(pairs, both, entered, ROOTS, by_tests=by_tests)
 
 
 # An edit of the library, and what of it the run notices; empty where it keeps its verdict.
@@ -243,6 +243,20 @@ def test_an_edit_is_noticed_where_it_may_change_what_the_run_does(
     assert (expected in found) if expected else found == "", found
     # An edit with another result is noticed whatever the table says.
     assert found or ran({**FILES, **edited}, tmp_path / "after")[0] == result
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        ("return [x, deep]", "return [deep, x]", ""),
+        ("# ", "#  ", ""),
+        ("LIMIT = 3\n", "LIMIT = 3\nMORE = 4\n", "MORE came or went, and tests may ask for it"),
+        ("\n\nclass Own(Base)", "\n\ndef new(x):\n    return x\n\n\nclass Own(Base)", "new came or went"),
+    ),
+)
+def test_tests_may_ask_for_any_name(old: str, new: str, expected: str) -> None:
+    found = noticed_of({PATH: LIB.replace(old, new)}, {PATH: {"main"}}, by_tests=True)
+    assert (expected in found) if expected else found == "", found
 
 
 def test_a_file_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:

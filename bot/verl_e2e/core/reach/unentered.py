@@ -10,9 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from verl_e2e.core.reach.changes import FileDifference, SymbolChange, compare
 from verl_e2e.core.reach.effects import Sides, Version
+from verl_e2e.core.reach.importing import ClaimKind
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.summary import parse
 
+# What the program proves of names by all files that could ask for them.
+_OF_NAMES = frozenset({ClaimKind.ADDED, ClaimKind.REMOVED, ClaimKind.LISTED, ClaimKind.IMPORTED})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # How each function of a file is made and called, by its symbol; several definitions of one name are one entry.
 _Heads = Mapping[str, tuple[str, ...]]
@@ -23,20 +26,25 @@ def noticed(
     both: Sides,
     entered: Mapping[str, Collection[str]],
     roots: tuple[str, ...],
+    *,
+    by_tests: bool = False,
 ) -> str:
     """What a run of the older tree notices of the newer one, as `PATH: REASON`; empty for nothing.
 
     `pairs` are the older and the newer version of each source that a run of either tree can read and that differs;
     `both` are the trees. `entered` has by path the qualified names of all functions that the run entered.
+    With `by_tests` the run has tests, which the trees do not hold and which may ask for any name: none comes or goes.
     """
     for old, new in pairs:
-        reason = _noticed_of(old, new, both, entered.get(new.path, ()), roots)
+        reason = _noticed_of(old, new, both, entered.get(new.path, ()), roots, by_tests=by_tests)
         if reason:
             return f"{new.path}: {reason}"
     return ""
 
 
-def _noticed_of(old: Version, new: Version, both: Sides, entered: Collection[str], roots: tuple[str, ...]) -> str:
+def _noticed_of(
+    old: Version, new: Version, both: Sides, entered: Collection[str], roots: tuple[str, ...], *, by_tests: bool
+) -> str:
     if old.content is None or new.content is None:
         return "the file came or went"
     difference = compare(old.content, new.content)
@@ -45,6 +53,9 @@ def _noticed_of(old: Version, new: Version, both: Sides, entered: Collection[str
     module = module_name(new.path, roots) or ""
     if difference.import_time or not all(both.proofs.holds(claim, module) for claim in difference.claims):
         return "what runs when it is imported differs"
+    names = sorted(claim.name for claim in difference.claims if by_tests and claim.kind in _OF_NAMES)
+    if names:
+        return f"{names[0]} came or went, and tests may ask for it"
     before, after = _heads(old.content), _heads(new.content)
     reason = _noticed_names(before, after, entered)
     return reason or next(
