@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.core.builders import make_job
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
@@ -48,7 +48,7 @@ class Step:
             "VERL_E2E_JOB": pack(job_for(at)),
             "VERL_E2E_TARGET": str(OrderTarget(at.world.head(1), 1)),
         }
-        command = [sys.executable, "-m", "verl_e2e", "action", verb]
+        command = [*verl_e2e(), "action", verb]
         self.done = subprocess.run(
             command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S
         )

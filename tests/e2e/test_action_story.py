@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
@@ -72,7 +72,7 @@ class Actions:
             "VERL_E2E_SITE": "hopper-offline",
             "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
         }
-        command_line = [sys.executable, "-m", "verl_e2e", "action", command]
+        command_line = [*verl_e2e(), "action", command]
         done = subprocess.run(
             command_line,
             env=variables | changes,

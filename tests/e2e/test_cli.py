@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
@@ -73,7 +74,7 @@ RECORDED = {
 
 def _verl_e2e(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
+    command = [*verl_e2e(), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, input=stdin, check=False)
 
 
@@ -236,7 +237,7 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
 )
 def test_a_users_mistake_is_one_sentence_and_exit_2(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     clean = {"PATH": os.environ["PATH"]}
-    command = [sys.executable, "-m", "verl_e2e", *arguments]
+    command = [*verl_e2e(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert words in done.stderr

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.faults import server_error
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
@@ -45,7 +45,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "verl_e2e", "doctor", *arguments]
+    command = [*verl_e2e(), "doctor", *arguments]
     settings = {
         "PATH": os.environ["PATH"],
         "GITHUB_API_URL": f"{world.url}/api/v3",

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
@@ -85,7 +86,7 @@ class Place:
         # The stand-in for verl has no engine whose weights could be read.
         clean["VERL_E2E_RECORD"] = "executed"
         _wait_for_the_host()
-        command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
+        command = [*verl_e2e(), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
     def site(self) -> Path:

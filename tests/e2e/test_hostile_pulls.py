@@ -18,7 +18,7 @@ from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.repository import BareRepository
 from tests.fakes.github_standin.world import SECRET, World, living
 from tests.fakes.patience import HANG_S, slowness
-from tests.fakes.service_process import environment, serving
+from tests.fakes.service_process import SERVE, environment, serving
 
 BOMBS, OTHERS = 20, 4
 # Far more than it takes, for a machine that does other things too.
@@ -98,7 +98,7 @@ def test_twenty_bombs_at_once_hold_up_neither_webhooks_nor_other_pull_requests(
     seconds: list[float] = []
     environ = environment(world, tmp_path / "data")
     del environ["VERL_E2E_TICK_S"]
-    with serving(environ, tmp_path / "log") as (process, address):
+    with serving(environ, tmp_path / "log", SERVE) as (process, address):
         world.deliveries.url = f"{address}/webhook"
         world.deliveries.hold()
         names = [list(COMMITS)[number % len(COMMITS)] for number in range(BOMBS)]

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.faults import server_error, used_up
 from tests.fakes.github_standin.repository import Edit, Moved
 from tests.fakes.github_standin.world import World, living
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def plan(world: World, *arguments: object, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "verl_e2e", "plan", "--cache", str(cache), *map(str, arguments)]
+    command = [*verl_e2e(), "plan", "--cache", str(cache), *map(str, arguments)]
     clean = {"PATH": os.environ["PATH"], "GITHUB_API_URL": f"{world.standin.url}/api/v3"}
     return subprocess.run(
         command, capture_output=True, text=True, env={**clean, **environment}, timeout=HANG_S, check=False
@@ -148,7 +148,7 @@ def test_a_server_that_errs_is_asked_again(world: World, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("--head", "x"), ()])
 def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "verl_e2e", "plan", *arguments]
+    command = [*verl_e2e(), "plan", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert "--repo, --base and --head" in done.stderr
@@ -157,7 +157,7 @@ def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ..
 @pytest.mark.online
 def test_a_public_pull_request_on_github_is_planned(tmp_path: Path) -> None:
     address = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232"
-    command = [sys.executable, "-m", "verl_e2e", "plan", address, "--json", "--cache", str(tmp_path)]
+    command = [*verl_e2e(), "plan", address, "--json", "--cache", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["levels"] == [0, 3]

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.fakes import command_server
 from tests.fakes.patience import HANG_S
 
 GIT = {
@@ -44,7 +44,7 @@ def repository(path: Path, files: dict[str, str]) -> str:
 
 
 def verl_e2e(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
+    command = [*command_server.verl_e2e(), *map(str, arguments)]
     clean = {"PATH": os.environ["PATH"]}
     return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.test_serve import SECRET, key, settings
 from tests.fakes.patience import HANG_S
-from tests.fakes.service_process import serving
+from tests.fakes.service_process import SERVE, serving
 from verl_e2e.cli.privacy import close_to_others
 
 __all__ = ["key", "settings"]
@@ -74,7 +74,10 @@ def test_files_that_an_earlier_version_left_open_are_closed_with_a_note(
 def test_secrets_may_come_from_files_and_are_in_no_environment(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     environ = {name: value for name, value in settings.items() if name != "GITHUB_WEBHOOK_SECRET"}
-    with serving(environ | {"GITHUB_WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}, tmp_path / "log") as (process, _):
+    with serving(environ | {"GITHUB_WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}, tmp_path / "log", SERVE) as (
+        process,
+        _,
+    ):
         assert SECRET.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
 
 

@@ -18,8 +18,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
-from tests.fakes.service_process import SERVE, figures, inherited, serving
+from tests.fakes.service_process import figures, inherited, serving
 
 SECRET = "hunter2hunter2hunter2"
 
@@ -45,7 +46,7 @@ def settings(key: str, tmp_path: Path) -> dict[str, str]:
 
 def ended(environ: Mapping[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        (*SERVE, *words), env=dict(environ), capture_output=True, text=True, timeout=HANG_S, check=False
+        (*verl_e2e(), "serve", *words), env=dict(environ), capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 

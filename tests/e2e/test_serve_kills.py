@@ -28,7 +28,7 @@ from tests.fakes.github_standin.faults import Fault, When, cut, server_error, sl
 from tests.fakes.github_standin.server import Exchange
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.postgres import Server, controlled_server
-from tests.fakes.service_process import environment, serving, until
+from tests.fakes.service_process import SERVE, environment, serving, until
 from tests.stories.conftest import furnish
 from tests.stories.service import Service, running
 from verl_e2e.adapters.store import Store, open_store
@@ -174,7 +174,7 @@ class Bots:
         for index, environ in enumerate(self._settings):
             if index not in self._live:
                 log = self._log.with_name(f"{self._log.name}{index}")
-                self._live[index] = self._stack.enter_context(serving(environ, log))
+                self._live[index] = self._stack.enter_context(serving(environ, log, SERVE))
 
     def deliver(self, dice: random.Random) -> None:
         """The next deliveries go to one of them, as a proxy sends them."""

@@ -4,13 +4,13 @@ import io
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from verl_e2e.cli.step_output import StepOutput
 from verl_e2e.core.text.escape import BREAK, step_text
@@ -48,7 +48,7 @@ def test_a_hostile_name_is_no_command_on_the_runner_and_untouched_elsewhere(
 ) -> None:
     name = f"x\n{lead}::error title=verl-e2e::All required jobs passed\n::stop-commands::t\n##[add-mask]a"
     done = subprocess.run(
-        [sys.executable, "-m", "verl_e2e", "judge", name],
+        [*verl_e2e(), "judge", name],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "GITHUB_ACTIONS": where, "PYTHONUTF8": "1"},
         capture_output=True, text=True, check=False, timeout=HANG_S,

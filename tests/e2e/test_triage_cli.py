@@ -4,9 +4,9 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.places import ROOT
 
 LOG = ROOT / "tests" / "fixtures" / "logs" / "level0-dataset-missing.log.xz"
@@ -14,7 +14,7 @@ FOLDER = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 
 
 def triage(*arguments: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "verl_e2e", "triage", *map(str, arguments)]
+    argv = [*verl_e2e(), "triage", *map(str, arguments)]
     environment = {**os.environ}
     return subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
 
@@ -64,7 +64,7 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> N
 def on_a_terminal(*arguments: object) -> str:
     """What the program prints with a pseudo terminal as its standard output."""
     leader, follower = pty.openpty()
-    argv = [sys.executable, "-m", "verl_e2e", "triage", *map(str, arguments)]
+    argv = [*verl_e2e(), "triage", *map(str, arguments)]
     done = subprocess.run(argv, stdout=follower, env={**os.environ}, check=False)
     os.close(follower)
     with os.fdopen(leader, "rb") as terminal:

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
 from tests.fakes.patience import HANG_S
 
@@ -38,10 +39,16 @@ def environment(world: World, folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """The service while the block lasts, with its address; its log goes to a file. It is killed at the end."""
+def serving(
+    environ: Mapping[str, str], log: Path, command: Sequence[str] = ()
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """The service while the block lasts, with its address; its log goes to a file. It is killed at the end.
+
+    A test that looks at the process itself, or kills it and looks at once, gives SERVE as its command.
+    """
     with log.open("a") as lines:
-        process = subprocess.Popen(SERVE, env=dict(environ), stdout=subprocess.PIPE, stderr=lines, text=True)
+        words = command or (*verl_e2e(), "serve")
+        process = subprocess.Popen(words, env=dict(environ), stdout=subprocess.PIPE, stderr=lines, text=True)
     try:
         assert process.stdout is not None
         said = process.stdout.readline()

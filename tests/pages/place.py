@@ -2,12 +2,14 @@
 
 Stand-ins, each for what no test machine has: small repositories of our own making for Megatron-Bridge, verl and
 Megatron-LM; recorded run folders for runs; a GitHub of our own on this machine; no GPU, so that a run is Blocked; the
-packages of the test environment in the place of a download; a shell script for pipx.
+packages of the test environment in the place of a download; a shell script for pipx; and a process that has imported
+our packages starts our command (`tests.fakes.command_server`).
 """
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
@@ -227,8 +230,9 @@ def _environment(root: Path, settings: dict[str, str]) -> dict[str, str]:
     """A person's environment: a home of their own, our command and the stand-ins for programs on PATH."""
     programs = root / "bin"
     programs.mkdir()
-    (programs / "pipx").write_text(PIPX)
-    (programs / "pipx").chmod(0o755)
+    for name, text in (("pipx", PIPX), ("verl-e2e", f'#!/bin/sh\nexec {shlex.join(verl_e2e())} "$@"\n')):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     (root / "home").mkdir()
     return {
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -75,7 +75,7 @@ NOT_TYPED = {
     r"^\(?(umask 077; )?curl |(?m:^ssh )": "talks to the network",
     r"-m pip install '(ray|verl-e2e)\[": "downloads an extra",
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
-    r"^make (test|coverage|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the index",
+    r"^make (test|coverage|check|format|lock|bench|lint|types|clean|architecture)\b": "takes long, or asks the index",
     r"^sqlite3 ": "a program that only the host of a service has",
     r"^([A-Z_]+=\S+ )?(docker|enroot|helm|kubectl|podman|ray|nvidia-smi|nft) ": "acts on a host or cluster",
     r"^(srun|sbatch|squeue|scontrol|systemctl|apt|apt-get|nginx|useradd|buildah) ": "acts on a host or cluster",
