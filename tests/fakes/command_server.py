@@ -1,7 +1,8 @@
 """Starts `verl-e2e` by a fork of a process that has imported it: of most commands the imports take the longest.
 
-What runs is the command in a process of its own, with descriptors, folder and environment of the one that asked. Where it
-matters how Python itself starts (its switches, PYTHONPATH, which packages a command imports), a test starts Python.
+What runs is the command in a process of its own, with descriptors, folder and environment of the one that asked.
+Where it matters how Python itself starts (its switches, PYTHONPATH, which packages a command imports), a test starts
+Python.
 """
 
 import atexit
