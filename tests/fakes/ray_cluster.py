@@ -109,7 +109,8 @@ class RayCluster:
         for node in ("head", "gpus"):
             if node not in self.started:
                 self.start(node)
-        self.wait_until_ready()
+                # A node looks for its head for less time than one may need to come up on a busy machine.
+                self.wait_until_ready()
 
     def stop(self, job: str) -> None:
         """Stop a job, and wait for its end."""
