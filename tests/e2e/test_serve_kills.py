@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.adapters.databases import fresh_database
-from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
+from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from tests.fakes.github_standin.server import Exchange
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.postgres import Server, controlled_server
@@ -39,9 +40,11 @@ KILLS = 2
 GATE = "verl-e2e"
 # GitHub's lists show what was created after so long. The service waits longer, by the time that may pass from when it
 # writes down that it creates something until GitHub has it: requests that GitHub puts off, and a busy machine.
-LAG_S, LIST_LAG_S = 3.0, 10
+LAG_S, LIST_LAG_S = 5.0, 12
 # A kill comes after so many requests to GitHub at most; planning a pull request and starting its run takes about 30.
+# Every other one comes while GitHub creates something and has not answered yet.
 MOST_CALLS, LONGEST_S = 30, 20.0
+CREATIONS = (r"/dispatches$", r"/comments$", r"/check-runs$")
 # Runs that leave nothing block the gate, and some are still under way.
 WITH_RUNS = ("in_progress", "queued", "action_required", "failure")
 FAULTS = (server_error(502), server_error(502, When.AFTER), cut(), cut(When.AFTER), slow_down(429, 1))
@@ -55,6 +58,9 @@ class Sides:
         self.dice = random.Random(seed)
         # Of their own: they are thrown by the threads that answer.
         self._fault_dice = random.Random(seed)
+        # The creation that a kill waits for, empty for none.
+        self._awaited = ""
+        self._lock = threading.Lock()
         self.pulls: dict[int, bool] = {}
         self.typos: Counter[int] = Counter()
         # The heads that no gate may call good: no run of theirs passes.
@@ -97,9 +103,25 @@ class Sides:
             self._never_green.add(self.world.head(number))
 
     def faulty(self, method: str, path: str) -> Fault | None:
-        """Every twentieth answer goes wrong."""
-        del path
-        return self._fault_dice.choice(FAULTS) if method != "GET" and self._fault_dice.random() < 0.05 else None
+        """Every twentieth answer goes wrong, and the one that a kill waits for."""
+        with self._lock:
+            if self._awaited and method == "POST" and re.search(self._awaited, path):
+                self._awaited = ""
+                return silence(0.3, When.AFTER)
+            return self._fault_dice.choice(FAULTS) if method != "GET" and self._fault_dice.random() < 0.05 else None
+
+    def go_on(self) -> None:
+        """Until the service has asked GitHub for so much more: the moment does not depend on the machine's speed."""
+        calls = self.world.standin.traffic
+        asked = len(calls) + self.dice.randint(0, MOST_CALLS)
+        _wait(lambda: len(calls) >= asked)
+        time.sleep(self.dice.uniform(0.0, 0.2))
+
+    def await_creation(self) -> None:
+        """Until GitHub is about to create something; its answer will be lost."""
+        self._awaited = self.dice.choice(CREATIONS)
+        _wait(lambda: not self._awaited)
+        self._awaited = ""
 
     def missing(self, world: World) -> list[str]:
         """What is not as it must be yet."""
@@ -152,6 +174,13 @@ class Sides:
         return found
 
 
+def _wait(true: Callable[[], object]) -> None:
+    """Wait for something that may not come."""
+    deadline = time.monotonic() + LONGEST_S
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def plain(text: str) -> str:
     """A card without ids of commits, addresses and times.
 
@@ -180,14 +209,6 @@ class Bots:
         """The next deliveries go to one of them, as a proxy sends them."""
         _, address = dice.choice(list(self._live.values()))
         self._world.deliveries.url = f"{address}/webhook"
-
-    def work_on(self, dice: random.Random) -> None:
-        """Until they have asked GitHub for so much more, so that the moment does not depend on the machine's speed."""
-        calls = self._world.standin.traffic
-        asked, deadline = len(calls) + dice.randint(0, MOST_CALLS), time.monotonic() + LONGEST_S
-        while len(calls) < asked and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(dice.uniform(0.0, 0.2))
 
     def kill(self, dice: random.Random) -> None:
         """Kill one of them."""
@@ -301,14 +322,14 @@ def test_kills_lose_nothing_double_nothing_turn_nothing_green_and_change_no_end(
             for _ in range(2):
                 service.deliver(sides.dice)
                 sides.act()
-            service.work_on(sides.dice)
+            sides.go_on()
             if server is not None and number % KILLS_PER_RESTART == 0:
                 server.restart()
-                service.work_on(sides.dice)
+            if number % 2:
+                sides.await_creation()
             service.kill(sides.dice)
             service.start()
         service.deliver(sides.dice)
-        world.faults.clear()
         took_s = until(lambda: not sides.missing(world), why=lambda: sides.missing(world))
         pulls = f"{len(sides.pulls)} pull requests, {len(world.runs())} runs"
         sys.stderr.write(f"{kills} kills, seed {seed}, {world.faults.met} faults, {pulls}: there in {took_s:.1f} s\n")
