@@ -1,6 +1,6 @@
 """What an entry of the quarantine may be: one cause, a day, a reason and a link; never a criterion as a whole."""
 
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -65,3 +65,9 @@ def test_an_entry_without_a_day_a_reason_or_a_link_is_refused(key: str) -> None:
 )
 def test_an_entry_counts_for_at_most_a_quarter_and_through_its_last_day(today: date, counts: Counts) -> None:
     assert QuarantinedCause.model_validate(ENTRY).counts(today) is counts
+
+
+def test_an_entry_ends_with_the_last_second_of_its_day() -> None:
+    entry = QuarantinedCause.model_validate(ENTRY)
+    assert entry.counts((entry.ends_at - timedelta(seconds=1)).date()) is Counts.YES
+    assert entry.counts(entry.ends_at.date()) is Counts.EXPIRED
