@@ -56,3 +56,11 @@ def test_a_job_is_written_as_schema_1_always_was_and_so_keeps_its_digest() -> No
 
 def _canonical(document: dict[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_a_site_without_quicker_imports_is_written_as_before() -> None:
+    job = make_job()
+    quick = job.model_copy(update={"site": job.site.model_copy(update={"quick_imports": True})})
+    assert "quick_imports" not in job.model_dump(mode="json")["site"]
+    assert Job.model_validate_json(quick.model_dump_json()) == quick
+    assert quick.digest() != job.digest()

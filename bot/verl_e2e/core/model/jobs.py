@@ -276,6 +276,8 @@ class SiteProfile(DescribedDocument):
     """How code under test is kept apart on this host."""
     needs: SiteNeeds = SiteNeeds()
     """What a job takes of this host, where the usual values do not fit."""
+    quick_imports: bool = False
+    """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
 
     def needs_of(self, gpu_count: int) -> Needs:
         """What a job on so many GPUs takes of each of its hosts."""
@@ -291,6 +293,8 @@ class SiteProfile(DescribedDocument):
             document.pop("gpus_per_node", None)
         if self.needs == SiteNeeds():
             document.pop("needs", None)
+        if not self.quick_imports:
+            document.pop("quick_imports", None)
         return document
 
 
