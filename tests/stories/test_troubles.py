@@ -59,6 +59,19 @@ def test_a_lost_push_is_found_though_github_does_not_say_which_webhooks_failed(s
     assert world.gate(number) == "success"
 
 
+def test_the_last_edit_of_a_card_is_made_good_when_it_failed(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    story.service.go_on()
+    world.faults.add(server_error(500), "PATCH", r"/issues/comments/\d+$", times=99)
+    story.finish(SMOKE)
+    assert world.gate(number) == "success"
+    assert "verl-e2e: Pass " not in world.card(number)
+    world.faults.clear()
+    story.service.go_on(1_000)
+    assert "verl-e2e: Pass " in world.card(number)
+
+
 def test_a_lost_end_of_a_run_is_found_by_the_clock(story: Story) -> None:
     world = story.world
     number = story.open()
