@@ -282,7 +282,8 @@ def _keys(kind: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def test_the_documented_site_shows_the_defaults() -> None:
     site = documented("site-profiles.md", "name")
     # These keys are in the document of a job only where they are set.
-    unset = {"needs": SiteNeeds().model_dump(mode="json"), "gpus_per_node": None}
+    usual = SiteNeeds().model_dump(mode="json")
+    unset: dict[str, Any] = {"needs": usual, "gpus_per_node": None, "quick_imports": False, "cannot_run": {}}
     assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json") | unset
 
 

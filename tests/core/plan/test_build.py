@@ -14,6 +14,7 @@ from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, Level, Variant, variant_named
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
+from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Feature
 
@@ -271,6 +272,27 @@ def test_the_card_is_told_what_the_features_leave_open() -> None:
         f"fp8: {fp8.limitation}",
         f"no script of verl shows audio: {audio.reason}",
     )
+
+
+def test_a_model_with_what_the_site_cannot_run_takes_no_gpu() -> None:
+    latent = next(feature for feature in POLICY.features if feature.name == "mla")
+    variant = variant_named("4-feature")
+    assert variant is not None
+    outline = JobOutline(variant, (), POLICY.checkpoint, features=(latent,))
+    whole = HOPPER.model_copy(update={"cannot_run": {}})
+    why = "job 4-feature-mla is not run: site profile hopper-offline cannot run mla: vLLM's Triton attention"
+    with pytest.raises(BuildError, match=why):
+        build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES)
+    assert build_job(outline, policy=POLICY, site=whole, sources=SOURCES).id == "4-feature-mla"
+
+
+def test_what_the_model_has_counts_without_being_asked_for_and_not_for_another_model() -> None:
+    family = next(family for family in POLICY.families if family.name == "deepseek_v3")
+    outline = with_obstacles(JobOutline(VARIANTS[0], (), family.checkpoint), POLICY)
+    with pytest.raises(BuildError, match="cannot run mla"):
+        build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES)
+    other = Checkpoint(model_id="local/tiny", model_path="/models/tiny")
+    assert build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES, checkpoint=other).checkpoint == other
 
 
 def test_a_blocked_outline_is_no_job() -> None:

@@ -278,6 +278,8 @@ class SiteProfile(DescribedDocument):
     """What a job takes of this host, where the usual values do not fit."""
     quick_imports: bool = False
     """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
+    cannot_run: dict[str, str] = Field(default_factory=dict)
+    """Features of a model that no run on this host gets through, and why; a job whose model has one is not run."""
 
     def needs_of(self, gpu_count: int) -> Needs:
         """What a job on so many GPUs takes of each of its hosts."""
@@ -295,6 +297,8 @@ class SiteProfile(DescribedDocument):
             document.pop("needs", None)
         if not self.quick_imports:
             document.pop("quick_imports", None)
+        if not self.cannot_run:
+            document.pop("cannot_run", None)
         return document
 
 

@@ -98,6 +98,9 @@ def build_job(
     fitted = outline.fitted(site.gpu_memory_gib)
     if fitted.problem:
         raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
+    unable = _unable(outline, site, given=checkpoint)
+    if unable:
+        raise BuildError(f"job {outline.id} is not run: {unable}")
     outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
     nodes = _nodes(outline, site)
@@ -150,6 +153,15 @@ def build_job(
         site=site,
         needs=site.needs_of(variant.gpu_count // nodes),
     )
+
+
+def _unable(outline: JobOutline, site: SiteProfile, *, given: Checkpoint | None) -> str:
+    """Which feature of the job's model no run on the site gets through, and why; empty where it may."""
+    shown = {feature.name for feature in outline.features}
+    # Of a checkpoint that takes the place of the plan's nothing is known.
+    of_model = set() if given else set(outline.model.features or ())
+    found = sorted({*shown, *of_model} & {*site.cannot_run})
+    return "; ".join(f"site profile {site.name} cannot run {name}: {site.cannot_run[name]}" for name in found)
 
 
 def _chosen_tests(choice: Choice, site: SiteProfile, gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
