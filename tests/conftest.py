@@ -161,6 +161,23 @@ SLOW = frozenset(
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
+# A worker takes whole files. These take more than 25 s on two cores.
+LONGEST = frozenset(
+    {
+        "contract/test_ray_backend.py",
+        "contract/test_service.py",
+        "contract/test_standin.py",
+        "e2e/test_follow_ups.py",
+        "e2e/test_hostile_pulls.py",
+        "e2e/test_serve_database.py",
+        "e2e/test_serve_kills.py",
+        "e2e/test_serve_lanes.py",
+        "e2e/test_serve_story.py",
+        "pages/test_every_command.py",
+        "stories/test_machine.py",
+        "stories/test_troubles.py",
+    }
+)
 OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
@@ -172,6 +189,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.search_seed is None:
         config.option.search_seed = random.SystemRandom().randrange(10**6)
     config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
+
+
+def _place(item: pytest.Item) -> Path:
+    """The file of a test, below the folder of all tests where it lies there."""
+    return item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that none of them is left for a single worker at the end."""
+    items.sort(key=lambda item: _place(item).as_posix() not in LONGEST)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -235,6 +262,5 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
-    if {path.as_posix(), path.parts[0]} & SLOW:
+    if {_place(item).as_posix(), _place(item).parts[0]} & SLOW:
         item.add_marker("slow")
