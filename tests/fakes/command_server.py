@@ -123,6 +123,9 @@ def _become(asked: dict[str, object]) -> list[str]:
 
 
 def _main() -> None:
+    # Who started the tests may ignore a signal, as nohup and a shell's background do, and a child inherits that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _import_all()
     alive = os.dup(0)
     with socket.socket(socket.AF_UNIX) as listening:

@@ -171,6 +171,9 @@ class SlurmCluster:
             # A node without a fault refuses this, and is ready without it.
             self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
             self.wait_until("sinfo", "--noheader", f"--nodes={node}", "--format=%T", shows="idle", limit_s=limit_s)
+            # A node that the controller remembers is idle before it has said what it has.
+            asked = f"sbatch --test-only --nodelist={node} --gres=gpu:1 --wrap=true 2>&1 && echo taken"
+            self.wait_until("bash", "-c", asked, shows="taken", limit_s=limit_s)
 
     def empty(self) -> None:
         """End every job."""

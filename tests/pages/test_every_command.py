@@ -78,6 +78,7 @@ NOT_TYPED = {
     r"^make (test|coverage|check|format|lock|bench|lint|types|clean|architecture)\b": "takes long, or asks the index",
     r"^sqlite3 ": "a program that only the host of a service has",
     r"^([A-Z_]+=\S+ )?(docker|enroot|helm|kubectl|podman|ray|nvidia-smi|nft) ": "acts on a host or cluster",
+    r"^install .*/etc/systemd/": "installs a unit on a host; tests/project/test_deploy.py reads it",
     r"^(srun|sbatch|squeue|scontrol|systemctl|apt|apt-get|nginx|useradd|buildah) ": "acts on a host or cluster",
     r"^(pg_dump|createdb|pg_restore) ": "acts on a database server; tests/project/test_deploy.py does it",
     r"(?m)^export VERL_E2E_BACKEND=(slurm|ray)$": "asks a cluster, and names its folders",

@@ -58,10 +58,14 @@ def test_two_runs_have_gpus_ports_names_and_users_of_their_own(world: World, tmp
         "HOME": os.environ.get("HOME", "/"),
         "VERL_E2E_RECORDER_KEY": str(tmp_path / "key/recorder.key"),
         "VERL_E2E_HOST_FOLDER": str(tmp_path / "host"),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     outs = [tmp_path / "first", tmp_path / "second"]
     runners = [
-        subprocess.Popen([sys.executable, "-c", RUNNER, str(out)], stdin=subprocess.PIPE, env=environ, cwd=ROOT)
+        # A service that keeps its files for itself starts its runs with its umask.
+        subprocess.Popen(
+            [sys.executable, "-c", RUNNER, str(out)], stdin=subprocess.PIPE, env=environ, cwd=ROOT, umask=0o077
+        )
         for out in outs
     ]
     for runner in runners:

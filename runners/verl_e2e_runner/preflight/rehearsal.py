@@ -120,6 +120,8 @@ def _make_stand_ins(folder: Path, given: Path) -> None:
     """The stand-ins in a folder that they know as `given`."""
     shims = folder / "bin"
     shims.mkdir(parents=True)
+    # Where the user of a cage cannot read them, a shell goes on to the real programs.
+    shims.chmod(0o755)
     script = shims / _STAND_INS[0]
     script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
     script.chmod(0o755)
