@@ -142,7 +142,8 @@ def test_the_end_of_a_run_is_that_of_its_runner_however_late_the_look_is(world: 
     backend = engine.with_changes(command=("/bin/sh", "-c", "exit 2", "sh"))
     run = order(world.job())
     backend.submit(run)
-    until((engine.root / run.key / "ended").exists)
+    note = engine.root / run.key / "ended"
+    until(lambda: note.exists() and note.read_text() != "")
     engine.clock.ahead = timedelta(hours=2)
     took = backend.poll(run).took
     assert took is not None
@@ -150,7 +151,7 @@ def test_the_end_of_a_run_is_that_of_its_runner_however_late_the_look_is(world: 
     assert took.ended - began < timedelta(hours=1)
     # A time that cannot be true, as a run that is not isolated may write it, and none at all: by now.
     for written in (str((began - timedelta(hours=9)).timestamp()), "1e300", "soon"):
-        (engine.root / run.key / "ended").write_text(written)
+        note.write_text(written)
         assert (took := backend.poll(run).took) is not None
         assert took.ended is not None
         assert took.ended - began > timedelta(hours=1)

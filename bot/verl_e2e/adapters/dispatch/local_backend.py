@@ -19,7 +19,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ from verl_e2e.ports import Clock, Progress
 
 # A note: when the runner ended.
 _ENDED = "ended"
+# By how much the process table may be wrong about a start: it counts from a boot that it knows to the second.
+_UNSURE = timedelta(seconds=1)
 # Names the folder that the runs of this host share; a runner that did not know it would take another host's place.
 HOST_VARIABLE = "VERL_E2E_HOST_FOLDER"
 
@@ -161,7 +163,7 @@ class LocalBackend:
             ended = self._clock.now()
             with suppress(OSError, ValueError, OverflowError):
                 noted = datetime.fromtimestamp(float(folder.read(_ENDED)), UTC)
-                ended = noted if began <= noted <= ended else ended
+                ended = max(began, noted) if began - _UNSURE <= noted <= ended else ended
             return BackendTimes(who="the runner on this host", started=began, ended=ended)
         return BackendTimes(who="the runner on this host")
 
