@@ -266,7 +266,9 @@ DIFFERING = "2" * 64
     ("given", "target", "counts"),
     (
         ({}, PULL, True),
-        ({"from_fork": True}, PULL, True),
+        # Its own code says what it entered, and who approved that head did not see this one.
+        ({"from_fork": True}, PULL, False),
+        ({"number": 8, "from_fork": True}, replace(GROUP, pulls=(7, 8)), False),
         ({"number": 8}, replace(GROUP, pulls=(7, 8)), True),
         ({"reuse_key": KEY}, PULL, False),
         ({"reuse_key": ""}, PULL, False),
@@ -298,6 +300,32 @@ def test_a_failure_on_either_code_speaks_against_a_comparison_and_the_newest_two
         stranger = failed.model_copy(update={"from_fork": True})
         assert comparable(WANTED, PULL, [*runs, stranger], NOW, 24) != ()
     assert comparable(WANTED, PULL, [*runs, earlier(result=Result.FAIL, reuse_key="3" * 64)], NOW, 24) != ()
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes", "counts"),
+    (
+        ({}, 1, False),
+        # It failed on what may be the code of this head, with or without a record.
+        ({"executed_files": ""}, 1, False),
+        ({"reuse_key": ""}, 1, False),
+        ({"job": job_at(OTHER, changed=change(TRANSFORM))}, 1, False),
+        ({"from_fork": True}, 1, False),
+        # What passed after it is the newer word.
+        ({}, -1, True),
+        ({"number": 8}, 1, True),
+        ({"job_id": "1-resume"}, 1, True),
+        ({"required": False}, 1, True),
+        ({"result": Result.BLOCKED}, 1, True),
+    ),
+)
+def test_no_pass_is_compared_after_which_the_job_failed_in_the_same_pull_request(
+    given: dict[str, Any], minutes: int, counts: bool
+) -> None:
+    passed = earlier(reuse_key=DIFFERING)
+    known = {"result": Result.FAIL, "reuse_key": "3" * 64, "updated": NOW + timedelta(minutes=minutes)}
+    failed = passed.model_copy(update=known | given)
+    assert comparable(WANTED, PULL, [passed, failed], NOW, 24) == ((passed,) if counts else ())
 
 
 def test_that_code_differs_is_said() -> None:
