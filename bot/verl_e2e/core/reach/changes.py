@@ -5,24 +5,23 @@ symbol whose code differs when it is called, and as a difference of what importi
 """
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
-from verl_e2e.core.reach.normal import Common, Frozen, freeze, normalize
+from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalize
 from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
 from verl_e2e.core.reach.summary import BODY, encoding_of, parse
 from verl_e2e.core.reach.syntax import assigned_names
 
 IMPORT_TIME = "import time"
-_QUOTED = re.compile(r"'(\w+)(?=')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +177,7 @@ class _Side:
     """The code of one version by symbol; definitions that have a token are the same on the other side and left out."""
 
     def __init__(self, tree: ast.Module, numbers: Numbers) -> None:
+        self._tree = tree
         self._numbers = numbers
         self._nodes: dict[str, list[ast.AST]] = {}
         self._keys: dict[str, list[Frozen]] = {}
@@ -185,6 +185,14 @@ class _Side:
         imports: set[str] = set()
         self._body(tree.body, imports)
         self.imports = frozenset(imports)
+
+    def binds_once(self, symbol: str) -> bool:
+        """Whether a name of the module means one symbol wherever the file has it."""
+        return "." not in symbol and self._bound[symbol] == 1 and not self._bound["*"]
+
+    @cached_property
+    def _bound(self) -> Counter[str]:
+        return Counter(all_bound_names(walk(self._tree)))
 
     @property
     def symbols(self) -> set[str]:
@@ -195,12 +203,11 @@ class _Side:
         """The symbol's whole code, equal for equal code."""
         return tuple(self._keys[symbol])
 
-    def text(self, symbol: str) -> str:
-        """The symbol's whole code as text, equal for equal code, with each name in quotes."""
+    def frozen(self, symbol: str) -> Frozen:
+        """The symbol's whole code with all its names, equal for equal code."""
         key = partial(freeze, tokens=self._numbers.tokens)
-        return str(
-            [deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in self._nodes[symbol]]
-        )
+        nodes = self._nodes[symbol]
+        return tuple(deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in nodes)
 
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
@@ -262,14 +269,13 @@ def _statements(node: ast.AST) -> Iterable[Statement]:
 
 def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
     renamed = _renames(before, after)
-    last_parts: dict[str, str] = {}
+    # Elsewhere in the file only these surely mean the same symbol under both names.
+    followed = {old: new for old, new in renamed.items() if before.binds_once(old) and after.binds_once(new)}
     for old_name, new_name in renamed.items():
-        last_parts.setdefault(old_name.rpartition(".")[2], new_name.rpartition(".")[2])
-    for old_name, new_name in renamed.items():
-        if not new_name.rpartition(".")[2].startswith("_"):
+        if old_name not in followed or not new_name.startswith("_"):
             yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
     moved = {*renamed, *renamed.values()}
-    same = _same_but_for_renames(before, after, last_parts)
+    same = _same_but_for_renames(before, after, followed)
     for name in (before.symbols | after.symbols) - moved:
         line = after.lines.get(name) or before.lines[name]
         if name not in before.symbols or name not in after.symbols:
@@ -285,13 +291,19 @@ def _same_but_for_renames(before: _Side, after: _Side, renamed: Mapping[str, str
     both = before.symbols & after.symbols
     same = {name for name in both if before.key(name) == after.key(name)}
     if renamed:
-        same |= {name for name in both - same if _mentioning(before.text(name), renamed) == after.text(name)}
+        same |= {name for name in both - same if _mentioning(before.frozen(name), renamed) == after.frozen(name)}
     return same
 
 
-def _mentioning(text: str, renamed: Mapping[str, str]) -> str:
-    """A text with each quoted name that was renamed under its new name; `renamed` has the last parts of the names."""
-    return _QUOTED.sub(lambda found: f"'{renamed.get(found[1], found[1])}", text)
+def _mentioning(frozen: object, renamed: Mapping[str, str]) -> object:
+    """Code with each renamed name under its new one; an attribute or a text of the same letters is something else."""
+    match frozen:
+        case ("Name", str(name), *rest):
+            return ("Name", renamed.get(name, name), *rest)
+        case tuple():
+            return tuple(_mentioning(part, renamed) for part in frozen)
+        case _:
+            return frozen
 
 
 def _renames(before: _Side, after: _Side) -> dict[str, str]:

@@ -24,6 +24,8 @@ from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+# What gives the names that an object has.
+LISTS_NAMES = frozenset({"vars", "dir", "getmembers", "__dict__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,14 @@ class ImportedCode:
     def mentioned(self) -> frozenset[str]:
         """Every name, attribute and short text of the file that could stand for a name."""
         return frozenset(_mentions(self._nodes))
+
+    @cached_property
+    def lists_names(self) -> bool:
+        """Whether the file may list its own names, so that each that comes or goes may be seen."""
+        if "globals" in self.mentioned or ("modules" in self.mentioned and LISTS_NAMES & self.mentioned):
+            return True
+        calls = (node for node in _import_time_nodes(self.tree) if isinstance(node, ast.Call) and not node.args)
+        return any(isinstance(call.func, ast.Name) and call.func.id in {"dir", "vars", "locals"} for call in calls)
 
     @cached_property
     def evaluated(self) -> frozenset[str]:

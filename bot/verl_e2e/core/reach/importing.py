@@ -8,7 +8,8 @@ Import-time code is the tree without the bodies of functions. Equal code needs n
     one more name from a module that the file imports before, or one less that nothing uses
     another `__all__`
 
-Each under conditions: some are seen in the file itself, the others are returned as claims for the program to prove.
+Each under conditions, and not where the file lists its own names (`globals()`): some are seen in the file itself, the
+others are returned as claims for the program to prove.
 """
 
 import ast
@@ -35,6 +36,8 @@ class ClaimKind(StrEnum):
     LISTED = "listed"
     # The import of `name` from `module` succeeds, and runs nothing that did not run before.
     IMPORTED = "imported"
+    # What the import of `name` from `module` loaded at the base is loaded at the head as well.
+    LOADED = "loaded"
     # The decorator `name` reads no docstring.
     UNREAD = "unread"
     # No base of the class named `name` looks at what its subclasses hold.
@@ -51,7 +54,7 @@ class Claim:
     # The symbol and line that the difference is reported at.
     symbol: str
     line: int
-    # For `imported`: the module, the dots in front of it, and what is taken from it (None: the module itself).
+    # For `imported` and `loaded`: the module, the dots in front of it, and what is taken from it (None: the module).
     module: str = ""
     dots: int = 0
     attribute: str | None = None
@@ -83,6 +86,7 @@ class _Comparison:
         self.after = after
         lazy = has_future_annotations(before.tree) and has_future_annotations(after.tree)
         self._reader = ItemReader(before.annotations, lazy)
+        self._lists_names = before.lists_names or after.lists_names
 
     def bodies(self, old: list[ast.stmt], new: list[ast.stmt], owner: _Owner) -> _Found:
         """Compare two bodies of a module, or of a class that both sides have."""
@@ -162,6 +166,8 @@ class _Comparison:
     ) -> bool:
         if not all(item.light for item in (*was, *now)) or len(was) > 1 or len(now) > 1:
             return False
+        if owner is None and self._lists_names:
+            return False
         if name == "__all__" and owner is None:
             return True
         if name.startswith("__") and name.endswith("__"):
@@ -192,11 +198,8 @@ class _Comparison:
                 if unit is None or unit in kept or not self._import_may_go(unit, follows, adding=adding):
                     continue
                 found.add((item.name, unit))
-                if adding:
-                    claims.append(
-                        Claim(ClaimKind.IMPORTED, unit.bound, BODY, item.line, unit.module, unit.dots, unit.attribute)
-                    )
-                kind = ClaimKind.ADDED if adding else ClaimKind.REMOVED
+                runs, kind = (ClaimKind.IMPORTED, ClaimKind.ADDED) if adding else (ClaimKind.LOADED, ClaimKind.REMOVED)
+                claims.append(Claim(runs, unit.bound, BODY, item.line, unit.module, unit.dots, unit.attribute))
                 claims.append(Claim(kind, unit.bound, BODY, item.line))
         return found
 
@@ -204,7 +207,7 @@ class _Comparison:
         """Whether an imported name may come or go; those of `follows` come after another one of their module."""
         there, elsewhere = (self.after, self.before) if adding else (self.before, self.after)
         name = unit.bound
-        if unit.attribute == "*" or unit.module == "__future__" or there.bound[name] > 1:
+        if unit.attribute == "*" or unit.module == "__future__" or there.bound[name] > 1 or self._lists_names:
             return False
         if elsewhere.bound[name] or elsewhere.bound["*"] or name in elsewhere.mentioned or name in BUILTIN_NAMES:
             return False

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import assert_never
 
+from verl_e2e.core.reach.evaluates import HARMLESS_MODULES
+from verl_e2e.core.reach.import_items import LISTS_NAMES
 from verl_e2e.core.reach.importing import Claim, ClaimKind
 from verl_e2e.core.reach.normal import READS_DOCSTRINGS
 from verl_e2e.core.reach.program import ModuleView, Program
@@ -15,6 +17,8 @@ from verl_e2e.core.reach.walk import Reach
 _HOOKLESS_ORIGINS = ("megatron.core.", "megatron.training.", "torch.nn.", "torch.autograd.")
 _HOOKLESS_NAMES = frozenset({"abc.ABC", "typing.Generic", "typing.Protocol"})
 _HOOKLESS_BUILTINS = frozenset({"object", "dict", "list", "Exception", "ValueError", "RuntimeError", "TypeError"})
+# Among the names that are taken of a module: a file that has it by its name may ask for any.
+EVERY_NAME = "?"
 _HOOKS = ("__init_subclass__", "__set_name__", "__prepare__")
 
 
@@ -24,9 +28,9 @@ class Proofs:
     def __init__(self, base: Program, head: Program, base_reach: Reach) -> None:
         self._base = base
         self._head = head
-        self._base_reach = base_reach
         self._entries = base_reach.entries
         self._asked: dict[int, dict[str, set[str | None]]] = {}
+        self._listed: dict[int, set[str]] = {}
         self._attributes: dict[int, set[str]] = {}
         self._below: dict[str, set[str]] = {}
 
@@ -41,6 +45,8 @@ class Proofs:
                 return not any("*" in self._names_asked(module, program) for program in (self._base, self._head))
             case ClaimKind.IMPORTED:
                 return self._import_succeeds(claim, module)
+            case ClaimKind.LOADED:
+                return self._stays_loaded(claim, module)
             case ClaimKind.UNREAD:
                 return all(
                     self._reads_no_docstring(module, claim.name, program) for program in (self._base, self._head)
@@ -51,13 +57,26 @@ class Proofs:
                 assert_never(kind)
 
     def _names_asked(self, module: str, program: Program) -> set[str | None]:
-        """What all files of a program take from a module by an import; None for the module itself."""
+        """What all files of a program take from a module, by an import or by a text; None for the module itself."""
         table = self._asked.get(id(program))
         if table is None:
             table = self._asked[id(program)] = {}
             for view, item in _imports(program):
                 table.setdefault(view.target(item), set()).add(item.attribute)
+            for outer, name in _named(program):
+                table.setdefault(outer, set()).add(name)
         return table.get(module, set())
+
+    def _is_listed(self, module: str, program: Program) -> bool:
+        """Whether a file that lists the names of some object has the module as an object."""
+        found = self._listed.get(id(program))
+        if found is None:
+            found = self._listed[id(program)] = set()
+            for view in filter(None, map(program.view, program.paths)):
+                refs = (ref for symbol in view.symbols.values() for ref in symbol.refs)
+                if any(part in LISTS_NAMES for ref in refs for part in ref.split(".")):
+                    found.update(_taken_whole(view))
+        return module in found
 
     def _is_unasked(self, name: str, module: str, program: Program) -> bool:
         """Whether no file takes the name from the module, and none could without saying so."""
@@ -70,7 +89,7 @@ class Proofs:
         ):
             return False
         lazy = view is not None and ("__getattr__" in view.symbols or view.lazy)
-        if lazy or asked & {name, "*"}:
+        if lazy or asked & {name, "*", EVERY_NAME} or self._is_listed(module, program):
             return False
         return not as_object or not self._is_attribute_anywhere(name, program)
 
@@ -98,13 +117,49 @@ class Proofs:
         there = self._head.lookup(target, claim.attribute or "")
         return there is not None and module not in self._imports_below(target)
 
+    def _stays_loaded(self, claim: Claim, module: str) -> bool:
+        """Whether an import that is gone loads nothing by itself, or something else at the head surely does so too."""
+        view = self._base.view(module)
+        target = view.absolute(claim.module, claim.dots) if view is not None else claim.module
+        if target in HARMLESS_MODULES:
+            return True
+        inner = f"{target}.{claim.attribute}"
+        there = self._base.view(target)
+        # Of another package nothing tells whether a name is a module.
+        if target in self._base and inner not in self._base and not (there and "__getattr__" in there.symbols):
+            return True
+        known = self._certain_importers_at_head
+        return any(
+            importers - {module}
+            for (name, attribute), importers in known.items()
+            if (name, attribute) == (target, claim.attribute) or f"{name}.".startswith(f"{inner}.")
+        )
+
     @cached_property
-    def _certain_importers(self) -> Mapping[tuple[str, str | None], set[str]]:
-        """The modules that are imported at the base and surely take a name from a module, by both."""
+    def _certain_importers(self) -> "_Importers":
+        return self._read_certain_importers(self._base)
+
+    @cached_property
+    def _certain_importers_at_head(self) -> "_Importers":
+        return self._read_certain_importers(self._head)
+
+    def _read_certain_importers(self, program: Program) -> "_Importers":
+        """The modules that surely take a name from a module when the other program's entries are imported, by both."""
         found: dict[tuple[str, str | None], set[str]] = {}
-        for theirs, item in _imports(self._base):
-            if theirs.name in self._base_reach.imported and _is_certain(item):
-                found.setdefault((theirs.target(item), item.attribute), set()).add(theirs.name)
+        todo = [outer for entry in self._entries if entry.module for outer in _with_outer(entry.module)]
+        begun = set(todo)
+        while todo:
+            view = program.view(todo.pop())
+            for item in view.by_scope.get(BODY, ()) if view is not None else ():
+                assert view is not None
+                if not _is_certain(item):
+                    continue
+                target = view.target(item)
+                found.setdefault((target, item.attribute), set()).add(view.name)
+                inner = (f"{target}.{item.attribute}",) if item.attribute is not None else ()
+                new = {name for name in (*_with_outer(target), *inner) if name in program.paths} - begun
+                begun |= new
+                todo.extend(new)
         return found
 
     def _imports_below(self, module: str) -> set[str]:
@@ -154,6 +209,8 @@ class Proofs:
         return not rest and self._is_hookless(found.node.module, found.node.symbol, program, depth + 1)
 
 
+# By a module and a name in it the modules that surely take it.
+_Importers = Mapping[tuple[str, str | None], set[str]]
 _MOST_BASES = 30
 
 
@@ -174,6 +231,29 @@ def _imports(program: Program) -> Iterator[tuple[ModuleView, Import]]:
             for item in scope:
                 assert view is not None
                 yield view, item
+
+
+def _with_outer(module: str) -> Iterator[str]:
+    """A module and the packages around it."""
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def _named(program: Program) -> Iterator[tuple[str, str]]:
+    """Each module that a text of a file names, with the name of it that follows; `EVERY_NAME` where none does."""
+    for view in filter(None, map(program.view, program.paths)):
+        texts = (ref[1:] for symbol in view.symbols.values() for ref in symbol.refs if ref.startswith("!"))
+        for parts in (text.split(".") for text in texts):
+            for end in range(1, len(parts) + 1):
+                if (outer := ".".join(parts[:end])) in program.paths:
+                    yield outer, parts[end] if end < len(parts) else EVERY_NAME
+
+
+def _taken_whole(view: ModuleView) -> Iterator[str]:
+    """What a file may have as the object of a module."""
+    for item in (item for items in view.by_scope.values() for item in items):
+        target = view.target(item)
+        yield from _with_outer(target) if item.attribute is None else (f"{target}.{item.attribute}",)
 
 
 def _is_certain(item: Import) -> bool:
