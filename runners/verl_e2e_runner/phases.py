@@ -24,6 +24,7 @@ from verl_e2e.core.model.record import (
     Check,
     EndReason,
     Environment,
+    Finding,
 )
 from verl_e2e_runner.bridge_tests.early import EarlyTests, early_tests
 from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
@@ -42,6 +43,7 @@ from verl_e2e_runner.isolation.host import (
 )
 from verl_e2e_runner.models.synthetic import RECIPE_FILE, made_model
 from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
@@ -84,6 +86,8 @@ class Run:
     place: Place
     # Results of the Bridge tests from elsewhere; None: they are run here.
     junit: bytes | None = None
+    # Where the run leaves its kernel caches; None: nowhere.
+    keep_caches: Path | None = None
 
     def emit(self, kind: str, **data: object) -> None:
         """Record an event, and show the beginning of a phase."""
@@ -104,6 +108,8 @@ def run_phases(run: Run) -> Ended:
     )
     if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
         return _refused(run, trees)
+    caches = take_caches(run.job.site, run.session, run.work, keep=run.keep_caches)
+    trees = replace(trees, findings=(*trees.findings, *caches.findings))
     executed = begin_record(run.job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
     tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
     with early_tests() as early:
@@ -118,17 +124,44 @@ def run_phases(run: Run) -> Ended:
             devices=run.devices,
             ready=lambda seen: _begin_tests(run, tested, seen, early),
         )
-        _write_environment(run, trees, seen)
+        seen = replace(seen, findings=(*seen.findings, *_misfits(run, seen, caches)))
+        _write_environment(run, trees, seen, caches)
         if seen.blocked:
             return _not_started(run, "preflight found what blocks the run")
         _record_recipe(run, seen)
         tests = _bridge_tests(run, tested, seen, early)
     executed.take(BRIDGE_TESTS_PHASE, run.recorder, tested.cage)
-    _write_environment(run, trees, seen, tests)
+    _write_environment(run, trees, seen, caches, tests)
     if reason := _stopping(tests):
         run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
         return _not_started(run, reason)
-    return _train(run, trees, seen, executed)
+    caches.give(trees.cage)
+    ended = _train(run, trees, seen, executed)
+    _keep_caches(run, trees, seen, ended)
+    return ended
+
+
+def _misfits(run: Run, seen: Preflight, caches: TakenCaches) -> tuple[Finding, ...]:
+    """The finding for caches that were filled on another kind of host, recorded."""
+    found = check_fit(caches.caches, seen.interpreter.versions, seen.gpus)
+    for finding in found:
+        run.emit("finding", **finding.model_dump(mode="json"))
+    return found
+
+
+def _keep_caches(run: Run, trees: Trees, seen: Preflight, ended: Ended) -> None:
+    """Leave the kernel caches of the run where its operator asked for them."""
+    if run.keep_caches is None:
+        return
+    if run.session.caches is None:
+        run.progress.note("no kernel caches kept: the workers belong to a Ray cluster that was there before the run")
+        return
+    if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+        run.progress.note("no kernel caches kept: the run did not come to its end")
+        return
+    container = seen.container.image or seen.container.asked if seen.container else ""
+    origin = origin_of(run.job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=container)
+    run.progress.note(keep_caches(run.session.caches, run.keep_caches, origin))
 
 
 def _record_recipe(run: Run, seen: Preflight) -> None:
@@ -271,7 +304,9 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
         )
 
 
-def _write_environment(run: Run, trees: Trees, seen: Preflight, tests: BridgeTests | None = None) -> None:
+def _write_environment(
+    run: Run, trees: Trees, seen: Preflight, caches: TakenCaches | None = None, tests: BridgeTests | None = None
+) -> None:
     launch = seen.launches[0] if seen.launches else None
     document = Environment(
         repositories=trees.states,
@@ -291,6 +326,7 @@ def _write_environment(run: Run, trees: Trees, seen: Preflight, tests: BridgeTes
         absent_tests=tests.absent if tests else (),
         tests_not_run=tests.not_run if tests else "",
         isolation=state_of(trees.cage, run.host),
+        kernel_caches=caches.caches if caches else None,
         suspects_word=SUSPECTS_WORD,
     )
     run.recorder.document(ENVIRONMENT_FILE, document)

@@ -56,6 +56,7 @@ def run_job(
     junit: bytes | None = None,
     now: Callable[[], datetime] = utc_now,
     order_nonce: str = "",
+    keep_caches: Path | None = None,
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when it was interrupted.
 
@@ -63,7 +64,8 @@ def run_job(
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `place` gives the run its place on this
     host meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
     states the job's commit; then the Bridge tests are not run here. `order_nonce` is what the order held, and is
-    returned with the end of the run. Raises FolderInUseError when `out` already holds a run.
+    returned with the end of the run. With `keep_caches` the run begins with empty kernel caches and leaves what it
+    compiled in that folder, which does not exist or is empty. Raises FolderInUseError when `out` already holds a run.
     """
     clock, began = SystemClock(), now()
     nonce = secrets.token_hex(16)
@@ -83,6 +85,9 @@ def run_job(
         caged=caged,
     )
     session = replace(session, ray_address=cluster_of(job, environ))
+    if (keep_caches or job.site.kernel_caches is not None) and not (session.ray_address or job.site.ray_address):
+        # The workers of another cluster have their caches by variables of its own.
+        session = replace(session, caches=(own / "suspect" if caged else own) / "cache")
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
@@ -92,7 +97,7 @@ def run_job(
     ):
         cache = work / "cache" if work else None
         own_gpus = replace(opened, gpus=taken.gpus)
-        run = Run(job, environ, out, own, cache, host, own_gpus, recorder, progress, devices, taken, junit)
+        run = Run(job, environ, out, own, cache, host, own_gpus, recorder, progress, devices, taken, junit, keep_caches)
         recorder.nonce = order_nonce
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
@@ -154,7 +159,7 @@ def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
         opened = open_session(
             session.nonce, session.imports, executed=session.executed, fingerprints=session.fingerprints
         )
-        opened = replace(opened, ray_address=session.ray_address)
+        opened = replace(opened, ray_address=session.ray_address, caches=session.caches)
     try:
         yield opened
     finally:

@@ -14,6 +14,7 @@ from verl_e2e.core.model.record import QUICK_VARIABLE
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.hub import synthetic_folder
+from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (
     EXECUTED_VARIABLE,
@@ -161,6 +162,8 @@ def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, st
     if session.gpus is not None:
         # Without the order of the bus, CUDA counts the fastest GPU first and NVML does not.
         process |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, session.gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if session.caches is not None:
+        process |= {name: str(session.caches / folder) for name, folder in KERNEL_CACHES.items()}
     if {"bridge", "megatron_lm", "verl"} - trees.private:
         # Byte code next to the sources would change a checkout that is used in place.
         process["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -237,6 +237,11 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
         (("check", "--repo", "nowhere", "--base", "a", "--verl", "nowhere", "--out", "x"), "nowhere"),
         (("plan",), "give a pull request, or all of --repo, --base and --head"),
         (("run", "--job", "job.json", "--out", ""), "the path is empty"),
+        (("run", "--job", "j", "--out", "x", "--keep-caches", "k", "--dry-run"), "--keep-caches needs a run"),
+        (
+            ("run", "--job", "j", "--out", "x", "--keep-caches", "/"),
+            "--keep-caches / exists and is not an empty folder",
+        ),
         (("judge", ""), "the path is empty"),
         (("frobnicate",), "No such command"),
     ],

@@ -266,7 +266,7 @@ def test_every_check_is_answered_and_all_cheap_faults_come_together(
     }
     assert all(finding.fix for finding in faults.values())
     answered = {finding.check for finding in result.findings}
-    assert answered == set(Check) - {Check.BRIDGE_TESTS, Check.OTHER_RUNS, Check.ISOLATION}
+    assert answered == set(Check) - {Check.BRIDGE_TESTS, Check.OTHER_RUNS, Check.ISOLATION, Check.KERNEL_CACHES}
     untried = [finding for finding in result.findings if finding.check is Check.IMPORT_WORKER]
     assert "was not checked" in untried[0].summary
     message = [data for kind, data in emit.events if kind == "finding"]
@@ -356,6 +356,7 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
         Check.OTHER_RUNS,
         Check.IMAGE,
         Check.ISOLATION,
+        Check.KERNEL_CACHES,
     }
     assert len(result.imports) == 6
     assert (tmp_path / "train.parquet").read_bytes().startswith(b"PAR1")

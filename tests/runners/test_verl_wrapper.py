@@ -207,3 +207,14 @@ def test_quicker_imports_reach_every_process_where_the_site_asks_for_them(
     assert start.set_here.get(QUICK_VARIABLE) == (file if quick else None)
     override = f"++ray_kwargs.ray_init.runtime_env.env_vars.{QUICK_VARIABLE}='{file}'"
     assert (override in start.argv) is quick
+
+
+def test_the_caches_of_a_session_win_over_those_of_the_host(world: World, tmp_path: Path, session: Session) -> None:
+    job = world.job(site=world.site(process={"TRITON_CACHE_DIR": "/home/me/.triton"}))
+    trees = planned_trees(job, tmp_path)
+    base = {"VLLM_CACHE_ROOT": "/home/me/vllm"}
+    for caches, triton, vllm in ((None, "/home/me/.triton", "/home/me/vllm"), ("/own", "/own/triton", "/own/vllm")):
+        given = replace(session, caches=Path(caches) if caches else None)
+        made = launches(job, trees, given, base=base)[0].environment
+        assert (made["TRITON_CACHE_DIR"], made["VLLM_CACHE_ROOT"]) == (triton, vllm)
+        assert made.get("CUDA_CACHE_PATH") == ("/own/cuda" if caches else None)

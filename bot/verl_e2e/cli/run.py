@@ -51,6 +51,11 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
 )
 @click.option("--junit", type=FOLDER, help="Results of Bridge tests that ran elsewhere; they are not run again.")
 @click.option("--junit-commit", metavar="SHA", help="The commit of --junit, when the file does not name it.")
+@click.option(
+    "--keep-caches",
+    type=FOLDER,
+    help="Leave the kernels that this run of trusted code compiles in this new folder, for `kernel_caches` of a site.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the exact commands as a bash script, and run nothing.")
 @click.option("--prepare", is_flag=True, help="Create the folders that the script of --dry-run needs, and run nothing.")
 @JSON_OPTION
@@ -61,6 +66,7 @@ def run(
     baseline: str | None,
     junit: Path | None,
     junit_commit: str | None,
+    keep_caches: Path | None,
     *,
     as_json: bool,
     **flags: bool,
@@ -82,6 +88,10 @@ def run(
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
 
+    if keep_caches and (flags["prepare"] or flags["dry_run"]):
+        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
+    if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
+        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
     job = read_job(job_file)
     environ = dict(os.environ)
     brought = read_junit_file(junit, job, junit_commit) if junit else None
@@ -97,7 +107,14 @@ def run(
         return 0
     order_nonce = take_nonce(job_file)
     interrupted = run_job(
-        job, out, environ=environ, work=work, stream=sys.stderr, junit=brought, order_nonce=order_nonce
+        job,
+        out,
+        environ=environ,
+        work=work,
+        stream=sys.stderr,
+        junit=brought,
+        order_nonce=order_nonce,
+        keep_caches=keep_caches,
     )
     folders = run_folders()
     verdicts = judging.judge_folders(folders, out)

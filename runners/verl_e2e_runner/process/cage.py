@@ -16,6 +16,7 @@ from pathlib import Path
 
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.process.hub import hub_cache
+from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES
 
 # What every program needs of a Linux system. Not among them: homes, /run with its sockets, /var, /mnt.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/sys")
@@ -26,11 +27,8 @@ _GIB = 1 << 30
 _DEVICES = re.compile(r"^(nvidia.*|dri|kfd|infiniband|gdrdrv)$")
 # Caches that a host may have placed where the code cannot write: variable, and folder below its own cache.
 _CACHES = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "VLLM_CACHE_ROOT": "vllm",
+    **KERNEL_CACHES,
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "CUDA_CACHE_PATH": "cuda",
     "HF_DATASETS_CACHE": "datasets",
     "HF_MODULES_CACHE": "modules",
 }

@@ -115,6 +115,13 @@ def hand_folder_over(folder: Path, cage: Cage) -> None:
     folder.chmod(0o700)
 
 
+def hand_file_over(file: Path, cage: Cage) -> None:
+    """Give a file that the recorder just made to the code under test."""
+    if cage.other_user:
+        os.chown(file, cage.uid, cage.uid)
+    file.chmod(0o600)
+
+
 def with_own_scratch(cage: Cage | None, name: str) -> Cage | None:
     """The cage for one program of a run: all that it writes lies in a folder of its own, which no other program sees.
 

@@ -34,6 +34,8 @@ class Session:
     gpus: tuple[int, ...] | None = None
     # The Ray cluster of the job's nodes, HOST:PORT; empty: verl starts one of its own.
     ray_address: str = ""
+    # The folder of the kernel caches, as the code under test sees it; None: where the libraries put them anyway.
+    caches: Path | None = None
 
 
 def planned_session(

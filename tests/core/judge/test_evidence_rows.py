@@ -5,7 +5,8 @@ from verl_e2e.core.judge import evidence_rows
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.executed import Executed, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
-from verl_e2e.core.model.record import QUICK_VARIABLE, Container
+from verl_e2e.core.model.kernel_caches import CachesOrigin, KernelCaches
+from verl_e2e.core.model.record import QUICK_VARIABLE, Container, Environment
 from verl_e2e.core.report.run_card import Card, render_text
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})
@@ -52,6 +53,22 @@ def test_the_packages_of_the_image_are_named() -> None:
     )
     assert rows[1] == "Packages: torch 2.9.0, vllm 0.11"
     assert len(evidence_rows.host(make_record(environment=make_environment(packages={})))) == 1
+
+
+def test_the_kernels_that_a_run_began_with_are_named() -> None:
+    caches = KernelCaches(folders=("triton", "vllm"), files=812, size_bytes=35 << 20, digest="0f" * 32)
+    origin = CachesOrigin(
+        filled="2026-11-23T22:00:00+00:00", job="0-a", commits={"bridge": "b" * 40}, packages={}, gpus=()
+    )
+    row = "Kernel caches: triton, vllm: 812 files, 35.0 MiB, sha256 0f0f0f0f0f0f; "
+    for given, filled in (
+        (None, "not known which run filled them"),
+        (origin, "filled by a run of Bridge bbbbbbbbbbbb"),
+    ):
+        environment = make_environment(kernel_caches=caches.model_copy(update={"origin": given}))
+        assert evidence_rows.host(make_record(environment=environment))[-1] == f"{row}{filled}"
+        assert Environment.model_validate_json(environment.model_dump_json()) == environment
+    assert "kernel_caches" not in make_environment().model_dump(mode="json")
 
 
 def test_what_of_ours_ran_in_the_run_is_declared() -> None:

@@ -64,3 +64,11 @@ def test_a_site_without_quicker_imports_is_written_as_before() -> None:
     assert "quick_imports" not in job.model_dump(mode="json")["site"]
     assert Job.model_validate_json(quick.model_dump_json()) == quick
     assert quick.digest() != job.digest()
+
+
+def test_a_site_without_kernel_caches_is_written_as_before() -> None:
+    job = make_job()
+    cached = job.model_copy(update={"site": job.site.model_copy(update={"kernel_caches": "/srv/kernels"})})
+    assert "kernel_caches" not in job.model_dump(mode="json")["site"]
+    assert Job.model_validate_json(cached.model_dump_json()) == cached
+    assert cached.digest() != job.digest()

@@ -185,6 +185,7 @@ TESTED = ChosenTest(test="tests/test_a.py", why=WhyChosen.CHANGED, reason="it ch
         ({"overrides": ("a=b",)}, False),
         ({"bridge_tests": ()}, False),
         ({"site": make_job().site}, False),
+        ({"site": PINNED.model_copy(update={"kernel_caches": "/srv/kernels"})}, False),
     ),
 )
 def test_a_key_covers_the_job_but_for_what_says_why_it_was_planned(changes: dict[str, Any], same: bool) -> None:

@@ -51,6 +51,8 @@ def host(record: Record) -> tuple[str, ...]:
     if environment.hand_installed:
         by_hand = (f"{name} {environment.packages.get(name, '')}".strip() for name in environment.hand_installed)
         rows.append(f"Installed by hand: {', '.join(by_hand)}")
+    if environment.kernel_caches is not None:
+        rows.append(f"Kernel caches: {environment.kernel_caches.text}")
     return tuple(rows)
 
 

@@ -278,6 +278,8 @@ class SiteProfile(DescribedDocument):
     """What a job takes of this host, where the usual values do not fit."""
     quick_imports: bool = False
     """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
+    kernel_caches: str | None = None
+    """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
     cannot_run: dict[str, str] = Field(default_factory=dict)
     """Features of a model that no run on this host gets through, and why; a job whose model has one is not run."""
 
@@ -297,6 +299,8 @@ class SiteProfile(DescribedDocument):
             document.pop("needs", None)
         if not self.quick_imports:
             document.pop("quick_imports", None)
+        if self.kernel_caches is None:
+            document.pop("kernel_caches", None)
         if not self.cannot_run:
             document.pop("cannot_run", None)
         return document

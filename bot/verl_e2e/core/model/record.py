@@ -7,7 +7,7 @@ in them is redacted before it is written (`verl_e2e.core.text.redact`).
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, FailFast, Field
+from pydantic import AliasChoices, FailFast, Field, SerializerFunctionWrapHandler, model_serializer
 
 from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.bands import Bands
@@ -16,6 +16,7 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from verl_e2e.core.model.jobs import Job, Network
+from verl_e2e.core.model.kernel_caches import KernelCaches
 from verl_e2e.core.model.manifest import Mode, Seal
 from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.related import RelatedRun, Role
@@ -67,6 +68,7 @@ class Check(StrEnum):
     OTHER_RUNS = "other_runs"
     NEIGHBOURS = "neighbours"
     ISOLATION = "isolation"
+    KERNEL_CACHES = "kernel_caches"
 
 
 class Finding(Document):
@@ -205,11 +207,21 @@ class Environment(Document):
     tests_not_run: str = ""
     # None in folders of an earlier version, which knew no isolation.
     isolation: IsolationState | None = None
+    # The compiled kernels that the run began with, None where it began with empty caches.
+    kernel_caches: KernelCaches | None = None
     # Names of the folder's files, and keys of this one as `environment.json#KEY`, whose content the code under test
     # could choose; everything else was written by the recorder, out of its reach.
     suspects_word: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+    @model_serializer(mode="wrap")
+    def _without_unused_caches(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without `kernel_caches` where there were none, so that an earlier version reads the record of such a run."""
+        document: dict[str, object] = whole(self)
+        if self.kernel_caches is None:
+            document.pop("kernel_caches", None)
+        return document
 
 
 class EndReason(StrEnum):

@@ -83,6 +83,7 @@ _OF_PREFLIGHT: Mapping[Check, RetryClass] = {
     Check.STALE_CHECKPOINTS: _LASTING,
     Check.BRIDGE_TESTS: _UNKNOWN,
     Check.ISOLATION: _LASTING,
+    Check.KERNEL_CACHES: _LASTING,
 }
 # Rules about what is outside of the program; every other rule is about code.
 _OF_RULE: Mapping[str, RetryClass] = {

@@ -1,0 +1,432 @@
+"""The operator's kernel caches: what a run takes of them, who sees the copy, and how a run fills such a folder."""
+
+import io
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+
+from tests.runners.world import BRIDGE, VERL, World, commit, fingerprint
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.judge import evidence_rows
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.kernel_caches import ORIGIN_FILE, CachesOrigin, KernelCaches
+from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu, RepositoryState
+from verl_e2e_runner.isolation.host import Host, find_isolation
+from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
+from verl_e2e_runner.process import kernel_caches
+from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES, CacheCopy, CacheRefusedError, open_folder
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.run import run_job
+from verl_e2e_runner.sharing.devices import Device, Devices
+from verl_e2e_runner.sharing.place import Place
+
+GPU = Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0)
+ORIGIN = CachesOrigin(
+    filled="2026-11-23T22:00:00+00:00",
+    job="0-lora-ddp",
+    commits={"bridge": "b" * 40, "verl": "c" * 40},
+    packages={"torch": "2.11.0", "triton": "3.6.0"},
+    gpus=("stand-in",),
+)
+KEY = "TJ4ZQ"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What an operator keeps: a kernel as Triton stores it, and a table of vLLM's."""
+    made = tmp_path / "kernels"
+    kernel = made / "triton" / KEY
+    kernel.mkdir(parents=True)
+    (kernel / "kernel.cubin").write_bytes(b"\x7fELF")
+    (kernel / "kernel.json").write_text("{}")
+    group = {"child_paths": {name: f"/gone/{KEY}/{name}" for name in ("kernel.cubin", "kernel.json")}}
+    (kernel / "__grp__kernel.json").write_text(json.dumps(group))
+    (made / "vllm/modelinfos").mkdir(parents=True)
+    (made / "vllm/modelinfos/qwen2.json").write_text("{}")
+    (made / ORIGIN_FILE).write_text(ORIGIN.model_dump_json())
+    for path in (made, *made.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (1e9, 1e9))
+    return made
+
+
+def taken(given: object, tmp_path: Path, world: World, **session: Any) -> TakenCaches:
+    work = tmp_path / "own"
+    work.mkdir(exist_ok=True)
+    caches = Session("0" * 32, tmp_path / "ray", tmp_path / "imports.jsonl", caches=work / "cache")
+    return take_caches(world.site(kernel_caches=str(given)), replace(caches, **session), work)
+
+
+def refusal(given: object, tmp_path: Path, world: World) -> str:
+    found = taken(given, tmp_path, world)
+    (finding,) = found.findings
+    assert found.caches is None
+    assert (finding.check, finding.ok, finding.blocking) == (Check.KERNEL_CACHES, False, True)
+    assert "--keep-caches" in finding.fix
+    return finding.summary
+
+
+def test_a_run_begins_with_a_copy_that_triton_finds(folder: Path, tmp_path: Path, world: World) -> None:
+    before = fingerprint(folder)
+    found = taken(folder, tmp_path, world)
+    assert found.caches is not None
+    assert (found.caches.folders, found.caches.files, found.caches.origin) == (("triton", "vllm"), 4, ORIGIN)
+    assert [finding.ok for finding in found.findings] == [True]
+    assert f"triton, vllm: 4 files, 0.0 MiB, sha256 {found.caches.digest[:12]}" in found.findings[0].summary
+    assert "filled by a run of Bridge bbbbbbbbbbbb" in found.findings[0].summary
+    cache = tmp_path / "own/cache"
+    assert not cache.exists(), "the copy is there for the wrapper alone"
+    found.give(None)
+    kernel = cache / "triton" / KEY
+    assert (kernel / "kernel.cubin").read_bytes() == b"\x7fELF"
+    assert (kernel / "kernel.cubin").stat().st_mtime == 1e9
+    paths = json.loads((kernel / "__grp__kernel.json").read_text())["child_paths"]
+    assert paths == {name: str(kernel / name) for name in ("kernel.cubin", "kernel.json")}
+    (kernel / "kernel.cubin").write_bytes(b"changed")
+    assert fingerprint(folder) == before
+
+
+def test_what_a_program_before_the_wrapper_left_is_not_mixed_with_it(
+    folder: Path, tmp_path: Path, world: World
+) -> None:
+    found = taken(folder, tmp_path, world)
+    planted = tmp_path / "own/cache/triton/planted"
+    planted.mkdir(parents=True)
+    found.give(None)
+    assert sorted(path.name for path in planted.parent.iterdir()) == [KEY]
+
+
+def test_the_digest_is_that_of_the_content_wherever_the_copy_is_used(folder: Path, tmp_path: Path) -> None:
+    def digest(target: str, *, seen_at: str = "/seen", names: tuple[str, ...] = ("triton", "vllm")) -> str:
+        (tmp_path / target).mkdir()
+        copied = CacheCopy(PurePath(seen_at), owners=None)
+        with open_folder(folder) as source:
+            for name in names:
+                copied.copy(source, name, tmp_path / target / name)
+        return copied.digest
+
+    first = digest("first")
+    assert digest("elsewhere", seen_at="/other") == first
+    assert digest("in-another-order", names=("vllm", "triton")) == first
+    assert digest("a-part", names=("vllm",)) != first
+    (folder / "vllm/modelinfos/qwen2.json").write_text("[]")
+    assert digest("changed") != first
+
+
+def test_a_list_of_files_that_is_none_is_copied_as_it_is(folder: Path, tmp_path: Path, world: World) -> None:
+    texts = ("no json", "[]", '{"child_paths": 1}')
+    for number, text in enumerate(texts):
+        (folder / f"triton/__grp__{number}.json").write_text(text)
+    found = taken(folder, tmp_path, world)
+    assert [(found.copy / f"triton/__grp__{number}.json").read_text() for number in range(3)] == list(texts)
+
+
+def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path, tmp_path: Path, world: World) -> None:
+    assert "No such file or directory" in refusal(tmp_path / "gone", tmp_path, world)
+    assert "not an absolute path" in refusal("kernels", tmp_path, world)
+    assert "Not a directory" in refusal(folder / ORIGIN_FILE, tmp_path, world)
+    (tmp_path / "link").symlink_to(folder)
+    assert "it is a link" in refusal(tmp_path / "link", tmp_path, world)
+    (tmp_path / "empty").mkdir()
+    assert "none of the folders triton, inductor, vllm, cuda" in refusal(tmp_path / "empty", tmp_path, world)
+
+
+def _link_in(folder: Path) -> None:
+    (folder / "triton/link").symlink_to("/etc/passwd")
+
+
+def _pipe_in(folder: Path) -> None:
+    os.mkfifo(folder / "vllm/pipe")
+
+
+def _linked_cache(folder: Path) -> None:
+    (folder / "cuda").symlink_to(folder / "triton")
+
+
+def _writable_file(folder: Path) -> None:
+    (folder / "triton" / KEY / "kernel.cubin").chmod(0o664)
+
+
+def _writable_folder(folder: Path) -> None:
+    (folder / "vllm").chmod(0o757)
+
+
+def _writable_top(folder: Path) -> None:
+    folder.chmod(0o1777)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (_link_in, "triton/link is a link"),
+        (_pipe_in, "vllm/pipe is neither a file nor a folder"),
+        (_linked_cache, "it cannot be copied: Not a directory (cuda)"),
+        (_writable_file, f"others than its owner may write triton/{KEY}/kernel.cubin"),
+        (_writable_folder, "others than its owner may write vllm"),
+        (_writable_top, "others than its owner may write /"),
+    ],
+)
+def test_what_others_could_have_planted_blocks_the_run(
+    fault: Any, message: str, folder: Path, tmp_path: Path, world: World
+) -> None:
+    fault(folder)
+    assert message in refusal(folder, tmp_path, world)
+
+
+def test_what_another_user_owns_is_refused(folder: Path, tmp_path: Path) -> None:
+    strangers = CacheCopy(PurePath("/seen"), owners=frozenset({os.getuid() + 1}))
+    with open_folder(folder) as source, pytest.raises(CacheRefusedError, match=f"belongs to user {os.getuid()}"):
+        strangers.copy(source, "triton", tmp_path / "copy")
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 3), ("MOST_BYTES", 8)])
+def test_a_folder_that_is_too_large_is_refused(
+    limit: str, value: int, folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_caches, limit, value)
+    assert "it has more than" in refusal(folder, tmp_path, world)
+
+
+def test_what_else_lies_there_is_named_and_not_taken(folder: Path, tmp_path: Path, world: World) -> None:
+    (folder / "flashinfer").mkdir()
+    found = taken(folder, tmp_path, world)
+    assert found.findings[0].summary.endswith("; not taken: flashinfer")
+    assert not (found.copy / "flashinfer").exists()
+
+
+def test_the_folder_need_not_say_who_filled_it(folder: Path, tmp_path: Path, world: World) -> None:
+    (folder / ORIGIN_FILE).write_text("{}")
+    found = taken(folder, tmp_path, world)
+    assert found.caches is not None
+    assert found.caches.origin is None
+    assert "not known which run filled them" in found.findings[0].summary
+
+
+def test_caches_are_not_used_with_the_workers_of_another_cluster(folder: Path, tmp_path: Path, world: World) -> None:
+    found = taken(folder, tmp_path, world, caches=None)
+    assert [(finding.ok, finding.blocking) for finding in found.findings] == [(False, False)]
+    assert found.caches is None
+
+
+def test_a_run_that_fills_caches_begins_with_none(folder: Path, tmp_path: Path, world: World) -> None:
+    session = Session("0" * 32, tmp_path, tmp_path, caches=tmp_path / "cache")
+    found = take_caches(world.site(kernel_caches=str(folder)), session, tmp_path, keep=tmp_path / "new")
+    assert (found.caches, [finding.ok for finding in found.findings]) == (None, [True])
+    assert take_caches(world.site(), session, tmp_path) == TakenCaches()
+
+
+@pytest.mark.parametrize(
+    ("versions", "gpus", "message"),
+    [
+        ({"torch": "2.11.0", "triton": "3.6.0", "vllm": "0.24.0"}, (GPU, GPU), None),
+        ({}, (), None),
+        ({"triton": "3.7.0"}, (GPU,), "triton 3.6.0 (here 3.7.0)"),
+        ({}, (GPU.model_copy(update={"name": "newer"}),), "stand-in (here newer)"),
+    ],
+)
+def test_caches_of_another_kind_of_host_are_noted(
+    versions: dict[str, str], gpus: tuple[Gpu, ...], message: str | None
+) -> None:
+    caches = KernelCaches(folders=("triton",), files=1, size_bytes=1, digest="0" * 64, origin=ORIGIN)
+    found = check_fit(caches, versions, gpus)
+    assert [finding.blocking for finding in found] == ([] if message is None else [False])
+    assert all(message in finding.summary for finding in found if message)
+    assert check_fit(caches.model_copy(update={"origin": None}), versions, gpus) == ()
+
+
+def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Path, world: World) -> None:
+    _link_in(folder)
+    _pipe_in(folder)
+    states = (
+        RepositoryState(name="bridge", root="/b", commit="b" * 40),
+        RepositoryState(name="verl", root="/v", commit="c" * 40, patches=("device",)),
+    )
+    origin = origin_of(world.job(), states, {"triton": "3.6.0", "zlib": "1"}, (GPU,), driver="570", image="verl:t")
+    kept = tmp_path / "kept"
+    sentence = keep_caches(folder, kept, origin)
+    assert f"kernel caches kept in {kept}: triton, vllm; 4 files" in sentence
+    assert f"bridge {'b' * 40}, verl {'c' * 40}, with changes in verl" in sentence
+    assert "only if you trust this code" in sentence
+    assert not (kept / "triton/link").is_symlink()
+    assert not (kept / "vllm/pipe").exists()
+    assert CachesOrigin.model_validate_json((kept / ORIGIN_FILE).read_bytes()) == origin
+    assert (origin.packages, origin.changed, origin.gpus) == ({"triton": "3.6.0"}, ("verl",), ("stand-in",))
+    again = taken(kept, tmp_path, world).caches
+    assert again is not None
+    assert again.origin == origin
+
+
+def test_caches_that_cannot_be_kept_say_so(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "not whole" in keep_caches(folder, tmp_path / "file", ORIGIN)
+
+
+def test_every_cache_is_asked_for_by_one_variable() -> None:
+    assert len(set(KERNEL_CACHES.values())) == len(KERNEL_CACHES)
+
+
+# A head that looks for the operator's kernels, and leaves some of its own, before the wrapper and in it.
+SPY = f"""
+import os
+from pathlib import Path
+places = [Path(os.environ[name]) for name in {tuple(KERNEL_CACHES)!r}]
+
+def look(*, given):
+    kernel = places[0] / "{KEY}/kernel.cubin"
+    assert kernel.exists() == given, (kernel, given)
+    # Bridge tests, import proof and rehearsal come in no certain order, and each has folders of its own.
+    assert not given or not list(places[0].glob("planted-*")), "left by a program before the wrapper"
+
+def plant():
+    for place in places:
+        (place / f"planted-{{os.getpid()}}").mkdir(parents=True, exist_ok=True)
+"""
+TRAINER = """
+import os
+os.environ["TRAINING"] = "1"
+import json
+import megatron.bridge
+from megatron.bridge.spy import places, look, plant
+look(given=bool(os.environ["GIVEN"]))
+for group in places[0].rglob("__grp__*"):
+    found = json.loads(group.read_text())["child_paths"]
+    print("GROUP", len(found), all(map(os.path.exists, found.values())))
+plant()
+kernel = places[0] / "OWN"
+kernel.mkdir()
+(kernel / "kernel.cubin").write_bytes(b"compiled")
+(kernel / "__grp__kernel.json").write_text(json.dumps({"child_paths": {"kernel.cubin": f"{kernel}/kernel.cubin"}}))
+print("FOLDER", os.path.exists("/".join(json.loads(os.environ["FOLDER"]))))
+print("trained", oct(places[0].stat().st_mode), flush=True)
+"""
+HEAD = {
+    "src/megatron/bridge/__init__.py": "import os, megatron.core\nfrom megatron.bridge.spy import look, plant\n"
+    "if 'TRAINING' not in os.environ:\n    look(given=False)\n    plant()\n",
+    "src/megatron/bridge/spy.py": SPY,
+    "tests/unit/test_good.py": "import megatron.bridge\n\ndef test_good():\n    pass\n",
+    ".gitmodules": "",
+}
+NO_TOOLS = Host(None, "bubblewrap (bwrap) is not installed")
+
+
+def _job(world: World, tmp_path: Path, caches: Path | None) -> Job:
+    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
+    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
+    head = _committed(bridge, {**BRIDGE, **HEAD})
+    sha = _committed(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER})
+    return world.job(
+        bridge=Repository(path=str(bridge), commit=head),
+        verl=Repository(path=str(verl), commit=sha),
+        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
+        bridge_tests=("tests/unit/test_good.py",),
+        # In parts: a path that a job names is one that its code may read.
+        process={"GIVEN": "1" if caches else "", "FOLDER": json.dumps(str(caches).split("/"))},
+        site=world.site(kernel_caches=str(caches) if caches else None),
+    )
+
+
+def _committed(folder: Path, files: dict[str, str]) -> str:
+    """The commit of the files, which a test makes once."""
+    if not folder.exists():
+        return commit(folder, files)
+    return (folder / ".git/refs/heads/main").read_text().strip()
+
+
+def _run(job: Job, out: Path, *, caged: bool, keep: Path | None = None) -> str:
+    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", "/"),
+        "VERL_E2E_RECORDER_KEY": str(out.parent / "key/recorder.key"),
+    }
+    stream = io.StringIO()
+    run_job(
+        job,
+        out,
+        environ=environ,
+        work=None,
+        stream=stream,
+        place=lambda *_: alone,
+        devices=lambda: Devices((Device(GPU, "GPU-0"),)),
+        isolation=find_isolation if caged else lambda *_: NO_TOOLS,
+        keep_caches=keep,
+    )
+    return stream.getvalue()
+
+
+def _log(out: Path) -> str:
+    return b"".join(open_log(out / "log.txt.zst")).decode()
+
+
+CAGED = pytest.param(True, marks=pytest.mark.bwrap)
+
+
+@pytest.mark.host
+@pytest.mark.ray
+@pytest.mark.parametrize("caged", [CAGED, False])
+def test_the_wrapper_alone_has_a_copy_that_ends_with_the_run(
+    caged: bool, folder: Path, world: World, tmp_path: Path
+) -> None:
+    before = fingerprint(folder)
+    out = tmp_path / "out"
+    _run(_job(world, tmp_path, folder), out, caged=caged)
+    log = _log(out)
+    assert "GROUP 2 True" in log
+    assert "trained" in log
+    assert f"FOLDER {not caged}" in log, "a cage does not show the operator's folder"
+    assert b'name="test_good"' in (out / "junit.xml").read_bytes()
+    assert fingerprint(folder) == before
+    environment = read_record(out).environment
+    assert environment is not None
+    assert environment.isolation is not None
+    assert (environment.isolation.mode != "none") is caged
+    caches = environment.kernel_caches
+    assert caches is not None
+    assert (caches.folders, caches.files, caches.origin) == (("triton", "vllm"), 4, ORIGIN)
+    assert f"Kernel caches: {caches.text}" in evidence_rows.host(read_record(out))
+    said = [finding for finding in environment.findings if finding.check is Check.KERNEL_CACHES]
+    assert [finding.ok for finding in said] == [True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "kernels", "key", "out", "verl"]
+
+
+@pytest.mark.host
+@pytest.mark.ray
+@pytest.mark.parametrize("caged", [CAGED, False])
+def test_a_run_fills_a_folder_that_the_next_one_begins_with(caged: bool, world: World, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    job = _job(world, tmp_path, None)
+    said = _run(job, tmp_path / "first", caged=caged, keep=kept)
+    assert f"bridge {job.bridge.commit}" in said
+    assert read_record(tmp_path / "first").environment.kernel_caches is None  # type: ignore[union-attr]
+    assert CachesOrigin.model_validate_json((kept / ORIGIN_FILE).read_bytes()).commits["bridge"] == job.bridge.commit
+    # What the second run looks for.
+    (kept / "triton/OWN").rename(kept / "triton" / KEY)
+    for planted in kept.glob("*/planted-*"):
+        planted.rmdir()
+    _run(_job(world, tmp_path, kept), tmp_path / "second", caged=caged)
+    assert "GROUP 1 True" in _log(tmp_path / "second")
+    assert "trained" in _log(tmp_path / "second")
+
+
+@pytest.mark.host
+def test_a_folder_that_is_not_there_ends_the_run_before_its_code_is_started(world: World, tmp_path: Path) -> None:
+    _run(_job(world, tmp_path, tmp_path / "gone"), tmp_path / "out", caged=False)
+    events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
+    assert events[-2]["data"]["reason"] == EndReason.NOT_STARTED
+    stopping = [event["data"] for event in events if event["kind"] == "finding" and not event["data"]["ok"]]
+    assert any("No such file or directory" in finding["summary"] for finding in stopping)
+
+
+@pytest.mark.host
+@pytest.mark.ray
+def test_a_run_that_fails_keeps_nothing(world: World, tmp_path: Path) -> None:
+    job = _job(world, tmp_path, None)
+    failing = job.model_copy(update={"process": {**job.process, "GIVEN": "1"}})
+    assert "no kernel caches kept" in _run(failing, tmp_path / "out", caged=False, keep=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
