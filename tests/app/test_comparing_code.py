@@ -195,6 +195,13 @@ def test_a_record_that_may_not_tell_all_counts_for_nothing(code: Compared, given
     assert not code.comparison({}, code.executed(), tests=False).noticed
 
 
+def test_a_module_that_was_imported_in_a_way_of_its_own_counts(code: Compared) -> None:
+    imported = code.executed(entered={**ENTERED, "src/lib/spare.py": ()})
+    for edits, noticed in (({"src/lib/spare.py": "x = 2\n"}, True), ({"src/lib/spare.py": "x = 1  # One.\n"}, False)):
+        found = [code.comparison(edits, executed, tests=False).noticed for executed in (imported, code.executed())]
+        assert [bool(reason) for reason in found] == [noticed, False]
+
+
 def test_bridge_tests_that_left_no_record_count_for_nothing(code: Compared) -> None:
     executed = code.executed(processes=(DRIVER, TRAINER))
     assert code.comparison({}, executed, tests=True).noticed == "no record tells what its Bridge tests entered"

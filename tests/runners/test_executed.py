@@ -81,7 +81,21 @@ def test_an_import_runs_no_function_but_the_process_is_there(
     place = make_place()
     place.run(monitoring_python, "import megatron.core.layers, megatron.bridge")
     executed = place.executed()
-    assert ([file.path for file in executed.files], len(executed.processes), executed.problem) == ([], 1, "")
+    # Of Megatron-LM, whose commit is always the same, no module is listed.
+    listed = [file.path for file in executed.files]
+    assert (listed, len(executed.processes), executed.problem) == (["src/megatron/bridge/__init__.py"], 1, "")
+    assert not any(file.functions or file.lines for file in executed.files)
+
+
+def test_a_module_that_is_imported_by_a_name_of_the_run_is_there(
+    monitoring_python: str, make_place: Callable[..., Place]
+) -> None:
+    place = make_place()
+    (place.root / "bridge/src/megatron/bridge/table_b.py").write_text("TABLE = {}\n")
+    place.run(
+        monitoring_python, "import importlib\n[importlib.import_module(f'megatron.bridge.table_{x}') for x in 'b']"
+    )
+    assert {file.path for file in place.executed().files} >= {"src/megatron/bridge/table_b.py"}
 
 
 def test_a_generator_and_a_coroutine_that_no_one_runs_have_not_run(

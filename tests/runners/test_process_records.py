@@ -42,6 +42,14 @@ def test_a_path_is_taken_as_text_and_only_where_it_lies_in_a_tree(place: Place) 
     assert executed.cut == (f"{len(forged)} functions of files outside of the trees under test",)
 
 
+def test_a_module_that_was_imported_is_listed_only_where_it_lies_in_a_tree(place: Place) -> None:
+    paths = (f"{place.root}/bridge/{SOURCE}", f"{place.root}/bridge/../verl/x.py", "/etc/passwd")
+    _leave(place, *(["module", path, 2.0] for path in paths))
+    executed = place.executed()
+    assert [(file.path, file.functions, file.lines) for file in executed.files] == [(SOURCE, (), {})]
+    assert executed.cut == ("2 modules outside of the trees under test",)
+
+
 def test_a_tree_of_megatron_lm_of_its_own_has_the_place_of_the_submodule(tmp_path: Path) -> None:
     place = Place(tmp_path, changed=(MLM,), megatron_lm=tmp_path / "other")
     with place.recorder:

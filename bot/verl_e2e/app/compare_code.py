@@ -56,7 +56,8 @@ def compared(
     if any(_differs(name, planner, policy, (run.head_sha, head)) for name in REQUIREMENTS):
         return CodeComparison("a requirement differs that a run imports", old)
     entered = _entered(executed, tests=tests)
-    sources = {*old.sources, *new.sources, *(path for path in entered if path.startswith(old.roots))}
+    imported = (file.path for file in executed.files if file.path.startswith(old.roots))
+    sources = {*old.sources, *new.sources, *imported}
     return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered, tests=bool(named)), old)
 
 

@@ -109,6 +109,12 @@ class ExecutionRecord:
             else:
                 times = self._functions.setdefault(name, {}).setdefault((line, symbol), {})
                 times[index] = _within(recorder, seconds)
+        for path in record.modules:
+            name = self._relative(path)
+            if name is None:
+                self._cut["modules outside of the trees under test"] += 1
+            else:
+                self._functions.setdefault(name, {})
         for path, line in record.lines:
             name = self._relative(path)
             if name is None or name not in self.changed:

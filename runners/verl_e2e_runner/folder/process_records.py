@@ -20,10 +20,11 @@ _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 _Process = tuple[Literal["process"], _Pid, _Text, _Text, _Text, _Text, _Seconds]
 _Title = tuple[Literal["title"], _Text, _Text, _Seconds]
 _Function = tuple[Literal["function"], _Path, _Number, _Symbol, _Seconds]
+_Module = tuple[Literal["module"], _Path, _Seconds]
 _Line = tuple[Literal["line"], _Path, _Number, _Seconds]
 _Full = tuple[Literal["full"], _Seconds]
-_Entry = Annotated[_Function | _Line | _Title | _Process | _Full, Field(union_mode="left_to_right")]
-_ENTRY: TypeAdapter[_Function | _Line | _Title | _Process | _Full] = TypeAdapter(_Entry)
+_Known = _Function | _Module | _Line | _Title | _Process | _Full
+_ENTRY: TypeAdapter[_Known] = TypeAdapter(Annotated[_Known, Field(union_mode="left_to_right")])
 
 
 @dataclass(slots=True)
@@ -41,6 +42,8 @@ class ProcessRecord:
     titles: list[tuple[str, str]]
     # Path, first line and qualified name of each function that ran, with when that was first.
     functions: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    # Path of each module that was imported.
+    modules: set[str] = field(default_factory=set)
     # Path and line of each line that ran.
     lines: set[tuple[str, int]] = field(default_factory=set)
     # Whether it recorded no more, because it had written its most bytes.
@@ -63,20 +66,22 @@ def read_process(raw: bytes) -> ProcessRecord | None:
     return record
 
 
-def _parse(line: bytes) -> _Function | _Line | _Title | _Process | _Full | None:
+def _parse(line: bytes) -> _Known | None:
     try:
         return _ENTRY.validate_json(line[:_LONGEST_LINE], strict=True)
     except ValidationError:
         return None
 
 
-def _take(record: ProcessRecord, entry: _Function | _Line | _Title | _Process | _Full | None) -> None:
+def _take(record: ProcessRecord, entry: _Known | None) -> None:
     if entry is None:
         record.unreadable += 1
     elif entry[0] == "function":
         _, path, line, symbol, seconds = entry
         key = (path, line, symbol)
         record.functions[key] = min(seconds, record.functions.get(key, seconds))
+    elif entry[0] == "module":
+        record.modules.add(entry[1])
     elif entry[0] == "line":
         record.lines.add(entry[1:3])
     elif entry[0] == "title":

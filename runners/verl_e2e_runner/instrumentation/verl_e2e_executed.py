@@ -7,12 +7,14 @@ own, one JSON array a line, each written at once, so that a process that is kill
     ["process", pid, python, title, rank, problem, seconds]     first
     ["title", title, rank, seconds]                             what it calls itself later
     ["function", path, line, qualified name, seconds]           entered for the first time
+    ["module", path, seconds]                                   imported, in the first of the trees only
     ["line", path, line, seconds]                               run for the first time, in changed files only
     ["full", seconds]                                           the last one: nothing more is recorded
 
 The name of a file ends in `.lost` where an entry could not be written. `seconds` are those of the monotonic clock.
 The body of a module or of a class is not a function. What torch.compile traces through is not run by Python, but its
-operations are: the tracer is watched, and what it goes through counts.
+operations are: the tracer is watched, and what it goes through counts. An imported module is listed because its body
+may be all that a run has of a file, and no one can follow each import by the sources alone.
 """
 
 import _thread
@@ -35,6 +37,7 @@ DISABLE = getattr(monitoring, "DISABLE", None)
 _TRACER = "/torch/_dynamo/symbolic_convert.py"
 _TRACED_LINE = "starts_line"
 _REST = "torch_dynamo_resume_in_"
+_MODULE = "<module>"
 _FUNCTION = 0x1  # inspect.CO_OPTIMIZED, which the bodies of modules and classes do not have
 
 
@@ -176,6 +179,8 @@ class _Monitor:
         named = code.co_name[:1] != "<" or code.co_name == "<lambda>"
         if code.co_flags & _FUNCTION and named and not code.co_name.startswith(_REST):
             self._write("function", place, code.co_firstlineno, code.co_qualname)
+        elif code.co_name == _MODULE and place.startswith(self._roots[:1]):
+            self._write("module", place)
         else:
             self._write()
 

@@ -54,6 +54,40 @@ def test_everything_that_a_test_may_import_or_open_counts() -> None:
     assert read(FILES, TEST, "tests/gone.py") == FILES.keys() - LEFT_OUT
 
 
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    (
+        # What pytest runs on the way to a test, and what it puts first on the search path.
+        ("tests/__init__.py", True),
+        ("tests/unit/models/__init__.py", True),
+        ("tests/unit/models/json.py", True),
+        ("tests/unit/models/json/__init__.py", True),
+        # A `conftest.py` lies there.
+        ("tests/json.py", True),
+        ("tests/unit/json.py", False),
+        ("json.py", True),
+        ("json/__init__.py", True),
+        ("tests/unit/models/json/deep/__init__.py", False),
+        ("tests/unit/models/test_c.py", False),
+        ("tests/unit/models/c_test.py", False),
+        ("tests/unit/other/json.py", False),
+        ("tests/unit/other/__init__.py", False),
+        ("scripts/__init__.py", True),
+        ("src/__init__.py", True),
+        ("src/json.py", False),
+    ),
+)
+def test_what_pytest_runs_or_finds_first_counts(path: str, counts: bool) -> None:
+    assert (path in read({**FILES, path: ""}, TEST)) is counts
+
+
+def test_a_package_of_tests_is_found_from_the_folder_around_it() -> None:
+    inside, around = "tests/unit/models/json.py", "tests/unit/json.py"
+    files = {**FILES, "tests/unit/models/__init__.py": "import lib.other\n", inside: "", around: ""}
+    assert {around, "src/lib/other.py"} <= read(files, TEST)
+    assert inside not in read(files, TEST)
+
+
 def test_a_file_that_cannot_be_read_is_named() -> None:
     with pytest.raises(UnreadTestError, match=r"src/lib/base\.py: line 1 is not Python"):
         read({**FILES, "src/lib/base.py": "def\n"}, TEST)

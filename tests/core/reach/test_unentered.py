@@ -275,7 +275,21 @@ def test_a_removed_function_is_noticed_where_the_run_entered_it() -> None:
         assert noticed_of({PATH: text}, {PATH: names}) == f"{PATH}: {expected}"
 
 
-@pytest.mark.parametrize("word", (b"@torch.jit.script", b"from torch.jit import script", b"import numba"))
+@pytest.mark.parametrize(
+    "word",
+    (
+        b"@torch.jit.script",
+        b"from torch.jit import script",
+        b"from torch.jit import (\n    trace,\n    script,\n)",
+        b"import torch.jit as compiler",
+        b"from torch import nn, jit",
+        b"from torch import (\n    nn,\n    jit as compiler,\n)",
+        b"import numba",
+        b"import triton\nkernel = triton.jit(spare)",
+        b"import cutlass.cute as cute",
+    ),
+)
 def test_what_other_compilers_read_is_not_trusted_to_a_record(word: bytes) -> None:
     assert may_be_compiled([b"import torch", word])
     assert not may_be_compiled([b"from megatron.core.jit import jit_fuser", b"@torch.compile", b"description"])
+    assert not may_be_compiled([b"from torch import nn\njit = 1", b"torch.jit.is_tracing()", b"import torchjit"])

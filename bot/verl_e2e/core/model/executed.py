@@ -87,7 +87,7 @@ class Executed(Document):
     bridge_commit: str = ""
     # The processes; other entries name them by their index here.
     processes: Annotated[tuple[ExecutedProcess, ...], FailFast(), Field(max_length=MOST_PROCESSES)] = ()
-    # The files of which something ran, by path.
+    # The files of which something ran, by path: a function, or of Bridge's the body that runs at import.
     files: Annotated[tuple[ExecutedFile, ...], FailFast(), Field(max_length=MOST_FILES)] = ()
     # What was left out because there was too much of it, as sentences.
     cut: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ for a reason of the policy or because no chain of imports from verl leads there.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ _PATHS_ALONE = bytes(
     byte if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_./-") else 34 if byte in b"'\"" else 32
     for byte in range(256)
 )
-# TorchScript and Numba compile a function with all that it calls; other compilers go by what Python enters, or by
-# decorators of each function.
-_COMPILERS = (b"jit.script", b"import script", b"numba")
+# TorchScript, Triton, CUTLASS and Numba compile a function that Python never enters, by its source or its byte code.
+_COMPILERS = re.compile(
+    rb"jit\.script|numba|triton|cutlass|(?:from|import)\s+torch\.jit\b|from\s+torch\s+import\s+(?:\([^)]*|[^\n(]*)\bjit\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def digest_of(files: Mapping[str, str], paths: Iterable[str]) -> str:
 
 def may_be_compiled(contents: Iterable[bytes]) -> bool:
     """Whether sources may have functions compiled that run though Python never enters them."""
-    return any(word in content for content in contents for word in _COMPILERS)
+    return any(_COMPILERS.search(content) for content in contents)
 
 
 def named_files(contents: Iterable[bytes]) -> frozenset[str]:

@@ -1,11 +1,11 @@
 """What Bridge tests can read of a head: their files, all that these import, and the data next to them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from verl_e2e.core.reach.program import ModuleView, module_name
 from verl_e2e.core.reach.summary import Summary
 
-_CONFTEST = "conftest.py"
+_CONFTEST, _PACKAGE = "conftest.py", "__init__.py"
 
 
 class UnreadTestError(Exception):
@@ -20,14 +20,17 @@ def read_by_tests(
 ) -> frozenset[str]:
     """The files that tests can read; UnreadTestError where that is not known. `load` gives the summaries of paths.
 
-    Every import counts, in functions too, and each text that reads like the full name of a module. A name that a
-    test imports and that is not a module of the repository stands for every file of that name outside of the import
-    roots, because a test may extend the search path.
+    Every import counts, in functions too, and each text that reads like the full name of a module. So do the packages
+    that a test is in, and the modules of a folder that pytest puts first on the search path, where each may take the
+    place of another package. A name that a test imports and that is not a module of the repository stands for every
+    file of that name outside of the import roots, because a test may extend the search path.
     """
     tests, every = tuple(tests), frozenset(files)
     folders = {folder for test in tests for folder in _folders(test)}
     found = _Closure(every, roots, load)
-    found.follow(path for path in (*tests, *(f"{folder}{_CONFTEST}" for folder in folders)) if path in every)
+    around = every & {f"{folder}{name}" for folder in folders for name in (_CONFTEST, _PACKAGE)}
+    first = {_base(path, around) for path in (*tests, *around) if not path.endswith(_PACKAGE)}
+    found.follow({*(every & {*tests}), *around, *_modules_in({*first, ""}, every)})
     tops = {"/".join(test.split("/")[:2]) + "/" for test in tests}
     data = (path for path in every if not path.endswith(".py") and (path.startswith(tuple(tops)) or _in(path, folders)))
     return frozenset((*found.read, *data))
@@ -37,6 +40,22 @@ def _folders(path: str) -> Iterator[str]:
     """The folders around a file, each with a slash behind it; the top is the empty text."""
     parts = path.split("/")[:-1]
     return (f"{'/'.join(parts[:end])}/" if end else "" for end in range(len(parts) + 1))
+
+
+def _base(path: str, packages: Collection[str]) -> str:
+    """The folder that pytest puts first on the search path for a file: the nearest one that is not a package."""
+    outwards = sorted(_folders(path), key=len, reverse=True)
+    return next((folder for folder in outwards if f"{folder}{_PACKAGE}" not in packages), "")
+
+
+def _modules_in(folders: Collection[str], files: Iterable[str]) -> Iterator[str]:
+    """The modules and packages that lie in folders themselves, but for tests."""
+    for path in files:
+        module = path.removesuffix(f"/{_PACKAGE}").removesuffix(".py")
+        above, slash, name = module.rpartition("/")
+        is_test = name.startswith("test_") or name.endswith("_test")
+        if module != path and f"{above}{slash}" in folders and not is_test:
+            yield path
 
 
 def _in(path: str, folders: Iterable[str]) -> bool:
