@@ -26,7 +26,7 @@ Summaries = Callable[[set[str]], Mapping[str, Summary]]
 REQUIREMENTS = ("pyproject.toml", "uv.lock")
 
 # Raise it whenever the same tree would give another answer: kept ones are then made again.
-_VERSION = 3
+_VERSION = 4
 
 
 def reached_files(
@@ -88,7 +88,7 @@ def _reached(
     found = ReachedFiles(digest_of(files, by_run), besides=besides, sources=sources, roots=roots)
     tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
     among_tests = any(is_among(link, tops) for link in links)
-    by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
+    by_tests = None if not tests or among_tests else _by_tests(tests, trees, plain, roots, summaries)
     if by_tests is None:
         return found
     read = _contents(by_tests - sources, files, trees)
@@ -109,7 +109,11 @@ def _contents(sources: Iterable[str], files: Mapping[str, str], trees: SourceTre
 
 
 def _by_tests(
-    tests: frozenset[str], files: Mapping[str, str], roots: tuple[str, ...], summaries: Summaries
+    tests: frozenset[str],
+    trees: SourceTrees,
+    files: Mapping[str, str],
+    roots: tuple[str, ...],
+    summaries: Summaries,
 ) -> frozenset[str] | None:
     """What tests can read, None where that is not known."""
 
@@ -118,6 +122,6 @@ def _by_tests(
         return {path: found[files[path]] for path in sorted(paths)}
 
     try:
-        return read_by_tests(tests, files, roots, load)
+        return read_by_tests(tests, files, roots, load, lambda paths: _contents(paths, files, trees))
     except UnreadTestError:
         return None

@@ -47,7 +47,10 @@ def read(files: Mapping[str, str], *tests: str, roots: tuple[str, ...] = ("src/"
     def load(paths: frozenset[str]) -> Mapping[str, Summary]:
         return {path: summarize(files[path].encode()) for path in paths}
 
-    return read_by_tests(tests, files, roots, load)
+    def contents(paths: frozenset[str]) -> list[bytes]:
+        return [files[path].encode() for path in paths]
+
+    return read_by_tests(tests, files, roots, load, contents)
 
 
 def test_everything_that_a_test_may_import_or_open_counts() -> None:
@@ -86,6 +89,22 @@ def test_a_package_of_tests_is_found_from_the_folder_around_it() -> None:
     files = {**FILES, "tests/unit/models/__init__.py": "import lib.other\n", inside: "", around: ""}
     assert {around, "src/lib/other.py"} <= read(files, TEST)
     assert inside not in read(files, TEST)
+
+
+def test_a_source_that_a_text_of_a_test_names_counts_wherever_it_lies() -> None:
+    files = {
+        TEST: "SCRIPT = ROOT / 'examples' / 'convert.py'\nNAMES = ['__init__.py', 'data.json', 'gone.py']\n",
+        "examples/convert.py": "import lib.other\nrun(HERE.with_name('worker.py'))\n",
+        "examples/worker.py": "",
+        "src/lib/convert.py": "import lib.base\nrun('later.py')\n",
+        "src/lib/other.py": "",
+        "src/lib/base.py": "",
+        "examples/later.py": "",
+        "examples/own/__init__.py": "",
+        "examples/data.json": "",
+    }
+    left_out = {"examples/later.py", "examples/own/__init__.py", "examples/data.json"}
+    assert read(files, TEST) == files.keys() - left_out
 
 
 def test_a_file_that_cannot_be_read_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+from verl_e2e.core.plan.reached_files import named_files
 from verl_e2e.core.reach.program import ModuleView, module_name
 from verl_e2e.core.reach.summary import Summary
 
@@ -17,13 +18,17 @@ def read_by_tests(
     files: Iterable[str],
     roots: tuple[str, ...],
     load: Callable[[frozenset[str]], Mapping[str, Summary]],
+    contents: Callable[[frozenset[str]], Iterable[bytes]],
 ) -> frozenset[str]:
-    """The files that tests can read; UnreadTestError where that is not known. `load` gives the summaries of paths.
+    """The files that tests can read; UnreadTestError where that is not known.
+
+    `load` gives the summaries of paths, `contents` their texts.
 
     Every import counts, in functions too, and each text that reads like the full name of a module. So do the packages
     that a test is in, and the modules of a folder that pytest puts first on the search path, where each may take the
     place of another package. A name that a test imports and that is not a module of the repository stands for every
-    file of that name outside of the import roots, because a test may extend the search path.
+    file of that name outside of the import roots, because a test may extend the search path. The name of a source in a
+    text stands for every file of that name, wherever it lies: tests put paths together, and run what they find there.
     """
     tests, every = tuple(tests), frozenset(files)
     folders = {folder for test in tests for folder in _folders(test)}
@@ -31,6 +36,7 @@ def read_by_tests(
     around = every & {f"{folder}{name}" for folder in folders for name in (_CONFTEST, _PACKAGE)}
     first = {_base(path, around) for path in (*tests, *around) if not path.endswith(_PACKAGE)}
     found.follow({*(every & {*tests}), *around, *_modules_in({*first, ""}, every)})
+    found.follow_names(contents)
     tops = {"/".join(test.split("/")[:2]) + "/" for test in tests}
     data = (path for path in every if not path.endswith(".py") and (path.startswith(tuple(tops)) or _in(path, folders)))
     return frozenset((*found.read, *data))
@@ -97,6 +103,18 @@ class _Closure:
                     raise UnreadTestError(f"{path}: {summary.problem}")
                 imported.update(self._imported(path, summary))
             todo = frozenset(imported - self.read)
+
+    def follow_names(self, contents: Callable[[frozenset[str]], Iterable[bytes]]) -> None:
+        """Read the sources too that texts of tests, and of what is read so outside of the import roots, name."""
+        sources: dict[str, list[str]] = {}
+        for path in self._files:
+            if path.endswith(".py") and not path.endswith(_PACKAGE):
+                sources.setdefault(path.rpartition("/")[2], []).append(path)
+        looked: frozenset[str] = frozenset()
+        while new := frozenset(path for path in self.read if not path.startswith(self._top)) - looked:
+            looked |= new
+            named = (path for name in named_files(contents(new)) for path in sources.get(name, ()))
+            self.follow({*named} - self.read)
 
     def _imported(self, path: str, summary: Summary) -> Iterator[str]:
         folder = path.rpartition("/")[0]
