@@ -100,10 +100,10 @@ def test_a_source_that_a_text_of_a_test_names_counts_wherever_it_lies() -> None:
         "src/lib/other.py": "",
         "src/lib/base.py": "",
         "examples/later.py": "",
-        "examples/own/__init__.py": "",
+        "src/own/__init__.py": "",
         "examples/data.json": "",
     }
-    left_out = {"examples/later.py", "examples/own/__init__.py", "examples/data.json"}
+    left_out = {"examples/later.py", "src/own/__init__.py", "examples/data.json"}
     assert read(files, TEST) == files.keys() - left_out
 
 
