@@ -89,6 +89,12 @@ class DoRA:
 class LoRAMerge:
     def merge(self): pass
 
+class Saved(Foreign):
+    def sharded_state_dict(self):
+        if is_expert:
+            self._replicas()
+    def _replicas(self): pass
+
 @register()
 class Registered:
     def run(self): pass
@@ -113,6 +119,7 @@ def main(x):
         Concrete()
         Typed().run(x)
     Registered()
+    Saved()
 """
 
 
@@ -127,6 +134,9 @@ def main(x):
         ("Module._hidden", ["c"]),
         ("DoRA.run", ["an adapter of type dora"]),
         ("LoRAMerge.merge", ["adapters that are merged on export", "e"]),
+        ("Saved", []),
+        ("Saved.sharded_state_dict", ["a checkpoint is written or read"]),
+        ("Saved._replicas", ["a checkpoint is written or read", "is_expert"]),
         ("Abstract", ["g"]),
         ("Registered", []),
         ("Registered.run", []),

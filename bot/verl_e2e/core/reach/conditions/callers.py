@@ -14,7 +14,7 @@ from verl_e2e.core.reach.conditions.flow import Flows, FunctionFlow, Place, inne
 from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, formula, text_of
 from verl_e2e.core.reach.conditions.resolve import resolve
 from verl_e2e.core.reach.conditions.settings import Settings
-from verl_e2e.core.reach.conditions.table import CALLERS, SPECIAL_CLASSES
+from verl_e2e.core.reach.conditions.table import CALLERS, SPECIAL_CLASSES, SPECIAL_METHODS, Special
 from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.program import Node
 
@@ -78,6 +78,8 @@ class Ways:
             return self._of_sites(node, _short(node), depth)
         of_owner = self._demands(owner, depth + 1) or _NOTHING
         name = _short(node)
+        if name in SPECIAL_METHODS:
+            return {**of_owner, **_of_special("method", name, SPECIAL_METHODS[name])}
         hidden = name.startswith("_") and not name.startswith("__")
         if name.startswith("__") or (not hidden and self._tree.has_foreign_base(owner)):
             return of_owner
@@ -87,8 +89,7 @@ class Ways:
     def _of_class(self, node: Node, *, decorated: bool, depth: int) -> Demands | None:
         special = SPECIAL_CLASSES.get(node.symbol)
         if special is not None:
-            settings = Settings(axes=special.axes, rules=(f"class: {node.symbol}",))
-            return {("class", node.symbol): Demand(special.text, settings)}
+            return _of_special("class", node.symbol, special)
         if decorated:
             return _NOTHING
         of_sites = self._of_sites(node, node.symbol, depth)
@@ -138,6 +139,11 @@ class Ways:
         around = self._demands(node, depth + 1) if places else None
         for condition in places:
             yield None if around is None else {**around, **_demands_of(condition, path)}
+
+
+def _of_special(kind: str, name: str, special: Special) -> Demands:
+    settings = Settings(axes=special.axes, rules=(f"{kind}: {name}",))
+    return {(kind, name): Demand(special.text, settings)}
 
 
 def _short(node: Node) -> str:
