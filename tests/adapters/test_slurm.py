@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import SlurmEngine, order, own_host, ready, runners_of, unending, until
+from tests.fakes.engines import SlurmEngine, engine, order, own_host, runners_of, unending, until
 from tests.fakes.patience import HANG_S
 from tests.fakes.slurm_accounting import accounted_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
@@ -29,6 +29,8 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.ports import BackendError
+
+__all__ = ["engine"]
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +244,6 @@ def test_commands_that_cannot_be_run_say_so() -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as running:
         yield running
-
-
-@pytest.fixture
-def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
-    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
-        yield made
 
 
 @pytest.fixture

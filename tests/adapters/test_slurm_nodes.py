@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engines import SlurmEngine, order, ready, until
+from tests.fakes.engines import SlurmEngine, engine, order, until
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
@@ -47,6 +47,8 @@ out.mkdir()
 (out / "events.jsonl").write_text('{"kind": "ended", "t_s": 1.0, "data": {"reason": "exited"}}\\n')
 """
 
+__all__ = ["engine"]
+
 pytestmark = pytest.mark.slurm
 
 
@@ -59,12 +61,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     with slurm_cluster(tmp_path_factory.mktemp("slurm"), ("n1", "n2")) as running:
         yield running
-
-
-@pytest.fixture
-def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
-    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ the node until their time limit. So what holds after a crash is not tested here.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.contract.backend_promises import Promises
-from tests.fakes.engines import SlurmEngine, ready
+from tests.fakes.engines import engine
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
+
+__all__ = ["engine"]
 
 pytestmark = pytest.mark.slurm
 
@@ -20,12 +21,6 @@ pytestmark = pytest.mark.slurm
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as running:
         yield running
-
-
-@pytest.fixture
-def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmEngine]:
-    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
-        yield made
 
 
 class TestSlurm(Promises):

@@ -210,6 +210,13 @@ def _end_all(keys: set[str]) -> None:
             continue
 
 
+@pytest.fixture
+def engine(cluster: SlurmCluster, tmp_path: Path) -> Iterator["SlurmEngine"]:
+    """A Slurm engine on the `cluster` of the file that takes this fixture, with orders of its own."""
+    with ready(SlurmEngine(tmp_path / "orders", cluster)) as made:
+        yield made
+
+
 class SlurmEngine:
     """A real cluster; one job has a node alone, so that a second one waits."""
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.sealing import key_file
 from verl_e2e_runner.isolation.cage_paths import hidden_paths, read_paths
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools
-from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.process.confined import hand_folder_over, let_everyone_read
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -88,7 +88,7 @@ def open_cage(
     # A tree whose commit is nowhere was not made, and a finding says so.
     for root in (trees.root(name) for name in trees.private):
         if root.is_dir():
-            _readable(root)
+            let_everyone_read(root)
     users = own / "passwd"
     users.write_text(f"{_system_users()}{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n")
     users.chmod(0o644)
@@ -143,21 +143,6 @@ def isolation_finding(job: Job, host: Host) -> Finding:
 def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:
     """Whether a path that the job names leads to what is the recorder's alone."""
     return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder.resolve()) for folder in kept)
-
-
-def _readable(root: Path) -> None:
-    """Let everyone read a private tree, whatever the runner's umask was."""
-    for place in _below(root):
-        mode = place.stat().st_mode
-        wanted = mode | (0o555 if place.is_dir() or mode & 0o100 else 0o444)
-        if wanted != mode:
-            place.chmod(wanted)
-
-
-def _below(root: Path) -> Iterator[Path]:
-    yield root
-    for folder, folders, files in os.walk(root):
-        yield from (path for name in (*folders, *files) if not (path := Path(folder, name)).is_symlink())
 
 
 def _system_users() -> str:

@@ -6,7 +6,8 @@ They lie among the downloaded models, where the cage reads them and code under t
 from collections.abc import Mapping
 from pathlib import Path
 
-from verl_e2e_runner.models.synthetic import HOST_PYTHON, Made, answer_of, make_shared_folder, share
+from verl_e2e_runner.models.synthetic import HOST_PYTHON, Made, answer_of, make_shared_folder
+from verl_e2e_runner.process.confined import let_everyone_read
 from verl_e2e_runner.process.program import run
 
 _SCRIPT = HOST_PYTHON / "verl_e2e_make_images.py"
@@ -21,5 +22,5 @@ def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work
     answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
-    share(folder)
+    let_everyone_read(folder)
     return Made(f"exercises about small pictures, made in {finished.seconds:.0f} s: {folder}")

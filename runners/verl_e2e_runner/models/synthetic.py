@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e_runner.process.confined import let_everyone_read
 from verl_e2e_runner.process.hub import synthetic_folder
 from verl_e2e_runner.process.program import Finished, run
 
@@ -57,7 +58,8 @@ def make_model(
     answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
-    share(folder)
+    # safetensors writes files for one user.
+    let_everyone_read(folder)
     lost = answer.get("missing_kinds") or []
     without = f", without layers of the kinds {', '.join(map(str, lost))}" if lost else ""
     parameters = f"{answer.get('parameters', 0) / 1e6:.1f} million parameters"
@@ -71,14 +73,6 @@ def make_shared_folder(folder: Path) -> None:
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
             path.chmod(0o755)
-
-
-def share(folder: Path) -> None:
-    """Let the user of the cage read what was made, whatever the umask was; safetensors writes files for one user."""
-    with suppress(OSError):
-        folder.chmod(0o755)
-        for file in folder.iterdir():
-            file.chmod(0o644)
 
 
 def _recipe(recipe: Synthetic) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_folder_over, with_own_scratch
+from verl_e2e_runner.process.confined import hand_folder_over, let_everyone_read, with_own_scratch
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.verl_wrapper import Launch
 
@@ -120,13 +120,13 @@ def _make_stand_ins(folder: Path, given: Path) -> None:
     """The stand-ins in a folder that they know as `given`."""
     shims = folder / "bin"
     shims.mkdir(parents=True)
-    # Where the user of a cage cannot read them, a shell goes on to the real programs.
-    shims.chmod(0o755)
     script = shims / _STAND_INS[0]
     script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
     script.chmod(0o755)
     for name in _STAND_INS[1:]:
         (shims / name).symlink_to(script.name)
+    # Where the user of a cage cannot read them, a shell goes on to the real programs.
+    let_everyone_read(shims)
 
 
 def _zero_separated(folder: Path, name: str) -> list[str]:

@@ -6,7 +6,7 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +120,25 @@ def hand_file_over(file: Path, cage: Cage) -> None:
     if cage.other_user:
         os.chown(file, cage.uid, cage.uid)
     file.chmod(0o600)
+
+
+def let_everyone_read(root: Path) -> None:
+    """Let the user of a cage read a file, or a folder with all in it, whatever the umask of the runner was.
+
+    Programs stay programs. Links, and what another user owns, stay as they are.
+    """
+    with suppress(OSError):
+        for place in _with_all_below(root):
+            mode = place.stat().st_mode
+            wanted = mode | (0o555 if place.is_dir() or mode & 0o100 else 0o444)
+            if wanted != mode:
+                place.chmod(wanted)
+
+
+def _with_all_below(root: Path) -> Iterator[Path]:
+    yield root
+    for folder, folders, files in os.walk(root):
+        yield from (path for name in (*folders, *files) if not (path := Path(folder, name)).is_symlink())
 
 
 def with_own_scratch(cage: Cage | None, name: str) -> Cage | None:
