@@ -48,6 +48,7 @@ from verl_e2e.app.reuse_verdict import VerdictReuse
 from verl_e2e.config.maps import packaged_maps
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
+from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -257,9 +258,10 @@ def _executed(run: Run, *, tests: bool) -> Executed | None:
     for path in _imported_by_tests(run) if tests else ():
         content = GitRepository(WORKSHOP[0].path).read_blob(run.head_sha, path)
         entered.setdefault(path, set()).update(symbols_of(content or b""))
-    roles = (ProcessRole.TRAINER, ProcessRole.BRIDGE_TEST)
+    trainers = [(phase.name, ProcessRole.TRAINER) for phase in planned_phases(job) for _ in range(job.gpu_count)]
     processes = tuple(
-        ExecutedProcess(phase="train", role=role, title="", pid=1, python="3.12", began_s=0.0) for role in roles
+        ExecutedProcess(phase=phase, role=role, title="", pid=1, python="3.12", began_s=0.0)
+        for phase, role in (*trainers, ("bridge_tests", ProcessRole.BRIDGE_TEST))
     )
     there = GitRepository(WORKSHOP[0].path).tree(run.head_sha)
     files = tuple(

@@ -1,7 +1,7 @@
 """What a finished run notices of another head, on real git objects: planted edits that keep its verdict or do not."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from verl_e2e.config import load_policy
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction
 from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.entries import Uses
@@ -85,6 +86,7 @@ class Compared:
 
     repository: BareRepository
     first: str
+    job_given: Mapping[str, Any] = field(default_factory=dict)
 
     def executed(self, entered: Mapping[str, tuple[str, ...]] = ENTERED, **given: Any) -> Executed:
         # The processes are a driver, a trainer and a Bridge test.
@@ -96,7 +98,8 @@ class Compared:
         return Executed.model_validate(known | given)
 
     def job(self) -> Job:
-        return make_job(bridge=Repository(path="bridge", commit=self.first), bridge_tests=(f"{TEST}::test",))
+        bridge = Repository(path="bridge", commit=self.first)
+        return make_job(bridge=bridge, bridge_tests=(f"{TEST}::test",), **self.job_given)
 
     def comparison(
         self, edits: Mapping[str, Edit], executed: Executed | None, *, tests: bool, policy: Policy = POLICY
@@ -187,6 +190,8 @@ def test_an_edit_keeps_a_verdict_only_where_the_run_does_the_same(
         {"problem": "nothing was recorded"},
         {"processes": (DRIVER, TRAINER.model_copy(update={"problem": "the disk is full"}), TEST_PROCESS)},
         {"bridge_commit": "b" * 40},
+        {"processes": (DRIVER, TEST_PROCESS)},
+        {"processes": (DRIVER, TRAINER.model_copy(update={"phase": "resume"}), TEST_PROCESS)},
     ),
 )
 def test_a_record_that_may_not_tell_all_counts_for_nothing(code: Compared, given: dict[str, Any]) -> None:
@@ -200,6 +205,24 @@ def test_a_module_that_was_imported_in_a_way_of_its_own_counts(code: Compared) -
     for edits, noticed in (({"src/lib/spare.py": "x = 2\n"}, True), ({"src/lib/spare.py": "x = 1  # One.\n"}, False)):
         found = [code.comparison(edits, executed, tests=False).noticed for executed in (imported, code.executed())]
         assert [bool(reason) for reason in found] == [noticed, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "phases", "noticed"),
+    (
+        ({"gpu_count": 2}, ("train",), True),
+        ({"gpu_count": 2}, ("train", "train"), False),
+        ({"level": Level.SAVE_RESUME, "steps": 2, "wrapper": {"SAVE_FREQ": "1"}}, ("save",), True),
+        ({"level": Level.SAVE_RESUME, "steps": 2, "wrapper": {"SAVE_FREQ": "1"}}, ("save", "resume"), False),
+    ),
+)
+def test_each_trainer_of_each_start_must_have_left_a_record(
+    code: Compared, given: dict[str, Any], phases: tuple[str, ...], noticed: bool
+) -> None:
+    code.job_given = given
+    trainers = tuple(TRAINER.model_copy(update={"phase": phase}) for phase in phases)
+    executed = code.executed(processes=(*trainers, DRIVER, TEST_PROCESS), files=())
+    assert bool(code.comparison({}, executed, tests=False).noticed) is noticed
 
 
 def test_bridge_tests_that_left_no_record_count_for_nothing(code: Compared) -> None:

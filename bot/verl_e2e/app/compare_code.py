@@ -1,5 +1,6 @@
 """Compare the code that a finished run executed with that of another head, by what the run recorded."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 from verl_e2e.app.judge_finished import is_of
 from verl_e2e.app.plan_change import ABSENT, Planner
 from verl_e2e.app.reached_files import REQUIREMENTS
+from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.executed import Executed, ProcessRole
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.ledger import Run
@@ -46,6 +49,8 @@ def compared(
     """The same for a run with this record."""
     if executed is None or run.job is None or executed.bridge_commit != run.head_sha or not executed.is_whole:
         return CodeComparison("no whole record of it tells what it entered")
+    if not _has_each_trainer(executed, run.job):
+        return CodeComparison("no record tells what each of its trainers entered")
     named = run.job.bridge_tests if tests else ()
     if named and all(process.role is not ProcessRole.BRIDGE_TEST for process in executed.processes):
         return CodeComparison("no record tells what its Bridge tests entered")
@@ -59,6 +64,12 @@ def compared(
     imported = (file.path for file in executed.files if file.path.startswith(old.roots))
     sources = {*old.sources, *new.sources, *imported}
     return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered, tests=bool(named)), old)
+
+
+def _has_each_trainer(executed: Executed, job: Job) -> bool:
+    """Whether a trainer for each GPU was recorded in each start of the wrapper: no one sees what left no record."""
+    trainers = Counter(process.phase for process in executed.processes if process.role is ProcessRole.TRAINER)
+    return all(trainers[phase.name] >= job.gpu_count for phase in planned_phases(job))
 
 
 def _entered(executed: Executed, *, tests: bool) -> Mapping[str, Collection[str]]:
