@@ -326,6 +326,18 @@ def test_somebody_who_lost_the_role_runs_nothing_more(app: App) -> None:
     assert (live(app), gate(app)[1]) == ([], "action_required")
 
 
+def test_a_lost_role_is_seen_though_the_clock_was_set_back(app: App) -> None:
+    app.open()
+    look(app)
+    app.hub.roles["alice"] = "read"
+    app.clock.pass_s(AUTHOR_KEPT.total_seconds())
+    app.clock.pass_s(-86_400)
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert live(app) == []
+
+
 def test_a_head_that_moved_while_we_looked_runs_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     pull = app.open()
     seen: list[int] = []

@@ -1,7 +1,7 @@
 """Look up who someone is, as far as the policy asks."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.access import Access, Capability, Grant
@@ -25,7 +25,7 @@ class Permissions:
 
     clock: Clock
     people: People
-    authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
+    authors: Kept[tuple[float, Actor]] = field(default_factory=lambda: Kept(256))
 
     def allowed(self, login: str, capability: Capability, pull: Pull, access: Access) -> Granted | Denied:
         """Whether someone may ask for this on a pull request."""
@@ -64,9 +64,13 @@ class Permissions:
         self, login: str, capability: Capability, pull: Pull, policy: Policy, kept: timedelta = GIVER_KEPT
     ) -> Actor:
         """What is known of someone as far as a capability asks for it, looked up again when that is longer ago."""
-        now, key = self.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
+        # A clock that is set back must not keep a role that someone lost.
+        now_s, key = (
+            self.clock.monotonic(),
+            (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest),
+        )
         found = self.authors.find(key)
-        if found is None or now - found[0] >= kept:
+        if found is None or now_s - found[0] >= kept.total_seconds():
             grant = policy.capabilities.of(capability)
-            found = self.authors.put(key, (now, self.actor_for(login, grant, pull)))
+            found = self.authors.put(key, (now_s, self.actor_for(login, grant, pull)))
         return found[1]
