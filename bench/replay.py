@@ -386,7 +386,7 @@ def _replayed(
         for due in ([job for job in complete if not job.tested_by], [job for job in complete if job.tested_by]):
             known = ledger.runs(REPOSITORY, number=made.number)
             known = (*known, *ledger.runs(REPOSITORY, head_sha=target.head_sha))
-            runs = reuse.with_reused(target, policy, prepared, (), known)
+            runs = reuse.with_reused(target, policy, prepared, (), known, may_run=lambda: True)
             for job in due:
                 if not runs_of(job, target.head_sha, runs):
                     missing.append(job)

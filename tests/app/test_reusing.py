@@ -239,13 +239,29 @@ def test_a_run_that_notices_nothing_of_other_code_counts(
     prepared = Prepared(wanted=(wanted,), reached=ReachedFiles("f" * 64))
     reuse = VerdictReuse(analysis, Path("/artifacts"), app.clock, app.ledger, PROGRAM)
     policy = load_policy(POLICY, "policy.yml")
+    assert reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: False) == (origin,)
+    assert analysis.asked == []
     for _ in range(2):
-        runs = reuse.with_reused(target, policy, prepared, (), (origin,))
+        runs = reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: True)
     made = [run for run in runs if run.head_sha == sha("two")]
     assert [(run.carried_from, run.differs) for run in made] == [(sha("one"), True)] * counts
     # What was refused once is not asked again, and a verdict that is there is not looked for.
     assert wanted.job is not None
     assert analysis.asked == [(origin.key, bool(wanted.job.bridge_tests))] * (2 if counts else 1)
+
+
+def test_a_fork_takes_over_a_pass_on_other_code_only_when_its_head_is_approved(app: App) -> None:
+    app.open(path=LORA, head_repository="eve/bridge")
+    approve(app, "one")
+    to_the_end(app, recorded)
+    code = app.analysis().plan(app.hub.pulls[7], load_policy(POLICY, "policy.yml")).reached
+    app.handlers = app.connect(analysis=Comparing(app, CodeComparison("", code)))  # type: ignore[arg-type]
+    app.push("two", LORA)
+    look(app)
+    assert (gate(app, "two")[1], len(ran_of(app))) == ("action_required", 1)
+    approve(app, "two")
+    look(app)
+    assert (gate(app, "two")[1], len(ran_of(app))) == ("success", 1)
 
 
 def reused(app: App, job: Job, **reached: Any) -> Run | None:
@@ -256,9 +272,9 @@ def reused(app: App, job: Job, **reached: Any) -> Run | None:
     prepared = Prepared(wanted=(wanted,), reached=ReachedFiles("f" * 64, **reached))
     reuse = VerdictReuse(app.analysis(), Path("/artifacts"), app.clock, app.ledger)
     policy = load_policy(POLICY, "policy.yml")
-    found = reuse.with_reused(target, policy, prepared, (), (origin,))
+    found = reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: False)
     # Looking again changes nothing, whatever came of it.
-    assert reuse.with_reused(target, policy, prepared, (), found) == found
+    assert reuse.with_reused(target, policy, prepared, (), found, may_run=lambda: False) == found
     return next((run for run in found if run.head_sha == sha("two")), None)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from verl_e2e.app.base_policy import BasePolicies
 from verl_e2e.app.collect_runs import RunCollector, Troubles
@@ -50,7 +51,10 @@ class TargetStates:
             return TargetState(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
         entries, refused = self.grants.standing(target, entries, policy) if isinstance(target, Pull) else (entries, ())
         made = self.required_jobs.prepare(target, policy, entries)
-        runs = self.reuse.with_reused(target, policy, made, entries, runs)
+        trust_of = partial(self.permissions.trust_of, target, entries, policy)
+        runs = self.reuse.with_reused(
+            target, policy, made, entries, runs, may_run=lambda: isinstance(trust_of(), Trusted)
+        )
         nothing = made.plan is not None and not made.plan.levels and policy.gate.none is Absence.APPROVE
         at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
         trust = (

@@ -1,6 +1,6 @@
 """Take over a verdict on the same code where a job of a target has no run yet: no GPU learns anything new."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,26 +37,44 @@ class VerdictReuse:
     refused: Kept[str] = field(default_factory=lambda: Kept(1024))
 
     def with_reused(
-        self, target: Target, policy: Policy, prepared: Prepared, entries: tuple[Entry, ...], runs: tuple[Run, ...]
+        self,
+        target: Target,
+        policy: Policy,
+        prepared: Prepared,
+        entries: tuple[Entry, ...],
+        runs: tuple[Run, ...],
+        *,
+        may_run: Callable[[], bool],
     ) -> tuple[Run, ...]:
-        """The runs with those that stand by the verdict of another one."""
+        """The runs with those that stand by the verdict of another one.
+
+        `may_run` says whether the head is trusted to run. One that is not takes nothing over from other code: what a
+        run entered is the word of the code that ran, and who approved that head did not see this one.
+        """
         if policy.gate.reuse_h == 0 or _is_over(target):
             return runs
         found = list(runs)
         for wanted in prepared.wanted:
             if may_take_over(wanted, target.head_sha, tuple(found), entries):
-                made = self._taken_over(target, policy, wanted, prepared.reached, runs)
+                made = self._taken_over(target, policy, wanted, prepared.reached, runs, may_run)
                 found.extend([made] if made is not None else [])
         return tuple(found)
 
     def _taken_over(
-        self, target: Target, policy: Policy, wanted: WantedJob, reached: ReachedFiles, runs: tuple[Run, ...]
+        self,
+        target: Target,
+        policy: Policy,
+        wanted: WantedJob,
+        reached: ReachedFiles,
+        runs: tuple[Run, ...],
+        may_run: Callable[[], bool],
     ) -> Run | None:
         now, most_h = self.clock.now(), policy.gate.reuse_h
         known = tuple(self._known(target, wanted, runs))
         origin = origin_of(wanted, target, known, now, most_h)
         judged = self._same_code(wanted, origin, reached) if origin is not None else None
         others = comparable(wanted, target, known, now, most_h) if judged is None else ()
+        others = others if others and may_run() else ()
         judged = judged or next((run for run in others if self._unaffected(target, policy, wanted, run, reached)), None)
         if judged is None:
             return None

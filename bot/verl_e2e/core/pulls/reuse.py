@@ -65,8 +65,7 @@ def origin_of(wanted: WantedJob, target: Target, found: Iterable[Run], now: date
 def comparable(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> tuple[Run, ...]:
     """The runs on other code whose Pass counts for a job if they notice nothing of what differs, the newest first.
 
-    They are of the same pull request, or of one in the merge group, and for the same change. What a run entered is the
-    word of the code that ran, so no run of a fork counts: an approval is of its head alone. Nor does one after which
+    They are of the same pull request, or of one in the merge group, and for the same change. None counts after which
     the job failed on any code of the target: what it ran on may do the same as the code of this head.
     """
     age = timedelta(hours=most_h)
@@ -78,8 +77,8 @@ def comparable(wanted: WantedJob, target: Target, found: Iterable[Run], now: dat
     last_fail = max((run.updated for run in own if run.result is Result.FAIL and run.job_id == wanted.id), default=None)
     passed = (run for run in own if run.result is Result.PASS and run.reuse_key and not run.carried_from)
     since = (run for run in passed if last_fail is None or run.updated > last_fail)
-    trusted = (run for run in since if run.executed_files and not run.from_fork)
-    others = (run for run in trusted if run.reuse_key not in {*failed, wanted.reuse_key})
+    recorded = (run for run in since if run.executed_files)
+    others = (run for run in recorded if run.reuse_key not in {*failed, wanted.reuse_key})
     same = (run for run in others if run.job and wanted.job and same_but_lines(run.job, wanted.job))
     return tuple(sorted(same, key=lambda run: (run.updated, run.key), reverse=True))[:_MOST_COMPARED]
 
