@@ -255,7 +255,7 @@ def test_a_fork_takes_over_a_pass_on_other_code_only_when_its_head_is_approved(a
     approve(app, "one")
     to_the_end(app, recorded)
     code = app.analysis().plan(app.hub.pulls[7], load_policy(POLICY, "policy.yml")).reached
-    app.handlers = app.connect(analysis=Comparing(app, CodeComparison("", code)))  # type: ignore[arg-type]
+    app.handlers = app.connect(analysis=Comparing(app, CodeComparison("", code)))
     app.push("two", LORA)
     look(app)
     assert (gate(app, "two")[1], len(ran_of(app))) == ("action_required", 1)

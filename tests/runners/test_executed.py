@@ -290,6 +290,24 @@ Translator(rest).starts_line({_line("return 1")})
     assert executed.cut == ()
 
 
+def test_what_could_not_be_noted_is_noted_when_it_runs_again(
+    monitoring_python: str, make_place: Callable[..., Place]
+) -> None:
+    place = make_place((SOURCE,))
+    code = """
+import json
+from megatron.bridge import peft
+dumps, json.dumps = json.dumps, None
+peft.never(), peft.merged(2)
+json.dumps = dumps
+peft.never()
+"""
+    place.run(monitoring_python, code)
+    executed = place.executed()
+    assert names(executed, SOURCE) == {"traced", "never"}
+    assert _line('return "never"') in lines(executed, SOURCE)
+
+
 def test_each_phase_has_its_own_processes(monitoring_python: str, make_place: Callable[..., Place]) -> None:
     place = make_place()
     place.run(monitoring_python, "from megatron.bridge.peft import merged\nmerged(1)")

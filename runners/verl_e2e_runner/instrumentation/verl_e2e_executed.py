@@ -155,7 +155,8 @@ class _Monitor:
                     monitoring.set_local_events(self._tool, code, monitoring.events.LINE)
                 self._write_function(code, place)
         except Exception:
-            pass
+            # Still watched: it is noted when it is entered again.
+            return None
         return DISABLE
 
     def line_ran(self, code, line):
@@ -163,7 +164,7 @@ class _Monitor:
             place = self._place(code.co_filename)
             self._write_line(place, line)
         except Exception:
-            pass
+            return None
         return DISABLE
 
     def _traced(self, names):
@@ -195,8 +196,8 @@ class _Monitor:
             # A library forked without Python's knowledge.
             self.forked()
         if entry not in self._seen:
-            self._seen.add(entry)
             self._file.write(*entry)
+            self._seen.add(entry)
 
     def _place(self, file):
         """The path of a file of the trees under test, or that the change touches; empty for any other."""
