@@ -12,6 +12,7 @@ from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLin
 from verl_e2e.core.reach.code_lines import CodeLines, first_line
 from verl_e2e.core.reach.marks import Mark, Marked
 from verl_e2e.core.reach.readers import ReadBy, Readers
+from verl_e2e.core.reach.settled import Settled
 from verl_e2e.core.reach.tree_differences import differences
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
@@ -45,11 +46,14 @@ class _Version:
 
 
 def changed_functions(
-    trees: tuple[ast.Module, ast.Module], codes: tuple[CodeLines | None, CodeLines], numbers: TreeNumbers
+    trees: tuple[ast.Module, ast.Module],
+    codes: tuple[CodeLines | None, CodeLines],
+    numbers: TreeNumbers,
+    settled: Settled,
 ) -> ChangedFunctions:
     """Compare two trees in their normal form, older and newer, by the numbers of their parts."""
     old, new = _Version.of(trees[0], codes[0]), _Version.of(trees[1], codes[1])
-    before, after = differences(old.tree, new.tree, numbers)
+    before, after = differences(old.tree, new.tree, numbers, settled)
     gone = [
         _function(marked, old, Side.MERGE_BASE, [mark for mark in marked.marks if marked.whole or mark.whole])
         for marked in before

@@ -14,11 +14,12 @@ from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
-from verl_e2e.core.reach.nodes import walk
-from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalize
+from verl_e2e.core.reach.nodes import copied
+from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalized
 from verl_e2e.core.reach.read_trees import parse_to_read
+from verl_e2e.core.reach.settled import NOTHING_SETTLED, settled_in
 from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
-from verl_e2e.core.reach.summary import BODY, encoding_of, parse
+from verl_e2e.core.reach.summary import BODY, encoding_of
 from verl_e2e.core.reach.syntax import assigned_names
 
 IMPORT_TIME = "import time"
@@ -61,7 +62,7 @@ class FileDifference:
 
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     """Compare two versions of a Python file; None stands for a version that does not exist."""
-    before, after = parse(old or b""), parse(new or b"")
+    before, after = parse_to_read(old or b""), parse_to_read(new or b"")
     for tree in (before, after):
         if isinstance(tree, str):
             return FileDifference((), tree)
@@ -100,15 +101,17 @@ def _compare(
     new: bytes | None,
     codes: tuple[CodeLines | None, CodeLines],
 ) -> FileDifference:
-    tokens = _same_texts(before, old or b"", after, new or b"") if encoding_of(old) == encoding_of(new) else {}
-    common = Common.of(before, after)
-    trusted = normalize(before, common, frozenset(tokens)) | normalize(after, common, frozenset(tokens))
+    one_encoding = encoding_of(old) == encoding_of(new)
+    settled = settled_in(before, old or b"", after, new or b"") if one_encoding else NOTHING_SETTLED
+    common = Common.of(before, after, settled=settled)
+    before, relied_on_before = normalized(before, common, settled)
+    after, relied_on_after = normalized(after, common, settled)
+    trusted = relied_on_before | relied_on_after
     unread = tuple(Claim(ClaimKind.UNREAD, name, BODY, 1) for name in sorted(trusted))
-    numbers = Numbers(tokens)
+    numbers = Numbers(settled)
     if old is not None and new is not None and numbers.whole.of(before) == numbers.whole.of(after):
         return FileDifference((), claims=unread)
-    # The trees are read here and taken apart below.
-    functions = changed_functions((before, after), codes, numbers.whole)
+    functions = changed_functions((before, after), codes, numbers.whole, settled)
     unproved, claims = import_differences(ImportedCode(before, numbers), ImportedCode(after, numbers))
     sides = _Side(before, numbers), _Side(after, numbers)
     found = list(_symbol_changes(*sides))
@@ -136,41 +139,8 @@ def symbols_of(content: bytes) -> tuple[str, ...]:
     tree = parse_to_read(content)
     if isinstance(tree, str):
         return ()
-    lines = _Side(tree, Numbers({})).lines
+    lines = _Side(tree, Numbers()).lines
     return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
-
-
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def _same_texts(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -> dict[int, Frozen]:
-    """Tokens for the definitions that read the same letter by letter in one encoding: most of a file, as a rule."""
-    tokens: dict[int, Frozen] = {}
-    pairs: list[tuple[list[ast.stmt], list[ast.stmt]]] = [(before.body, after.body)]
-    old_lines, new_lines = old.splitlines(), new.splitlines()
-    while pairs:
-        ours, theirs = pairs.pop()
-        mine, others = _texts(ours, old_lines), _texts(theirs, new_lines)
-        for key in mine.keys() & others.keys():
-            token = ("same text", key[0], len(tokens))
-            tokens[id(mine[key])] = tokens[id(others[key])] = token
-        classes = {node.name: node for node in others.values() if isinstance(node, ast.ClassDef)}
-        for node in mine.values():
-            other = classes.get(node.name)
-            if id(node) not in tokens and isinstance(node, ast.ClassDef) and other is not None:
-                pairs.append((node.body, other.body))
-    return tokens
-
-
-def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], _Definition]:
-    found: dict[tuple[str, bytes], _Definition] = {}
-    definitions = [node for node in body if isinstance(node, _Definition)]
-    counts = Counter(node.name for node in definitions)
-    for node in definitions:
-        if counts[node.name] == 1:
-            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-            found[node.name, b"\n".join(lines[first - 1 : node.end_lineno])] = node
-    return found
 
 
 class _Side:
@@ -180,7 +150,7 @@ class _Side:
         self._tree = tree
         self._numbers = numbers
         self._nodes: dict[str, list[ast.AST]] = {}
-        self._keys: dict[str, list[Frozen]] = {}
+        self._keys: dict[str, tuple[Frozen, ...]] = {}
         self.lines: dict[str, int] = {}
         imports: set[str] = set()
         self._body(tree.body, imports)
@@ -192,7 +162,8 @@ class _Side:
 
     @cached_property
     def _bound(self) -> Counter[str]:
-        return Counter(all_bound_names(walk(self._tree)))
+        own = Counter(all_bound_names(self._numbers.settled.outside(self._tree)))
+        return self._numbers.bound + own
 
     @property
     def symbols(self) -> set[str]:
@@ -201,28 +172,32 @@ class _Side:
 
     def key(self, symbol: str) -> tuple[Frozen, ...]:
         """The symbol's whole code, equal for equal code."""
-        return tuple(self._keys[symbol])
+        if symbol not in self._keys:
+            key = self._numbers.whole.of
+            nodes = self._nodes[symbol]
+            self._keys[symbol] = tuple(
+                deferred(node, key) if isinstance(node, _Function) else key(node) for node in nodes
+            )
+        return self._keys[symbol]
 
     def frozen(self, symbol: str) -> Frozen:
         """The symbol's whole code with all its names, equal for equal code."""
-        key = partial(freeze, tokens=self._numbers.tokens)
+        key = partial(freeze, tokens=self._numbers.settled.tokens)
         nodes = self._nodes[symbol]
         return tuple(deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in nodes)
 
     def statements(self, symbol: str) -> list[Statement]:
-        """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
-        return [statement for node in self._nodes[symbol] for statement in _statements(node)]
+        """The symbol's code statement by statement."""
+        # Taking it apart changes the nodes.
+        return [statement for node in self._nodes[symbol] for statement in _statements(copied(node))]
 
     def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)
         self._nodes.setdefault(symbol, []).extend(nodes)
-        key = self._numbers.whole.of
-        keys = (deferred(node, key) if isinstance(node, _Function) else key(node) for node in nodes)
-        self._keys.setdefault(symbol, []).extend(keys)
 
     def _body(self, body: list[ast.stmt], imports: set[str]) -> None:
         for node in body:
-            if id(node) in self._numbers.tokens:
+            if id(node) in self._numbers.settled.tokens:
                 continue
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -253,7 +228,7 @@ class _Side:
         for statement in node.body:
             if not isinstance(statement, _Function):
                 own.append(statement)
-            elif id(statement) not in self._numbers.tokens:
+            elif id(statement) not in self._numbers.settled.tokens:
                 self._add(f"{node.name}.{statement.name}", statement.lineno, statement)
         self._add(node.name, node.lineno, *own)
 

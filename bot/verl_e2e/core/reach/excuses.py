@@ -135,9 +135,9 @@ def errors_caught(node: ast.AST) -> frozenset[str]:
             return frozenset()
 
 
-def catching(tree: ast.Module) -> list[ast.AST]:
-    """The statements of a file that may catch an error."""
-    return [node for node in walk(tree) if isinstance(node, _CATCHING)]
+def catching(nodes: Iterable[ast.AST]) -> list[ast.AST]:
+    """The statements among some nodes that may catch an error."""
+    return [node for node in nodes if isinstance(node, _CATCHING)]
 
 
 def own_errors_caught(nodes: Iterable[ast.AST]) -> frozenset[str]:

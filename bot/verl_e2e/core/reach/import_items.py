@@ -19,6 +19,7 @@ from verl_e2e.core.reach.evaluates import (
 )
 from verl_e2e.core.reach.nodes import children, walk
 from verl_e2e.core.reach.normal import Frozen, all_bound_names, bound_names, freeze
+from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
@@ -79,25 +80,31 @@ def deferred(node: _Function, key: Callable[[object], Frozen]) -> Frozen:
 
 
 class Numbers:
-    """Numbers for the trees of both versions, whole and without the bodies of functions.
+    """What both versions share: what is settled, and numbers for their trees, whole and without bodies of functions."""
 
-    `tokens` stand for the whole of the nodes whose `id` they are kept by.
-    """
-
-    def __init__(self, tokens: Mapping[int, Frozen]) -> None:
-        self.tokens = tokens
-        self.whole = TreeNumbers(tokens)
+    def __init__(self, settled: Settled = NOTHING_SETTLED) -> None:
+        self.settled = settled
+        self.whole = TreeNumbers(settled.tokens)
         # Besides the tokens what stands for each function whose statement was read.
-        self._outlines = dict(tokens)
+        self._outlines: dict[int, Frozen] = dict(settled.tokens)
         self._outlined = TreeNumbers(self._outlines)
 
     def skeleton(self, node: ast.AST) -> int:
         """The number of a statement without the bodies of the functions in it."""
-        if id(node) not in self.tokens:
-            for inner in walk(node):
-                if isinstance(inner, _Function) and id(inner) not in self._outlines:
-                    self._outlines[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
+        for inner in self.settled.outside(node):
+            if isinstance(inner, _Function) and id(inner) not in self._outlines:
+                self._outlines[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
         return self._outlined.of(node)
+
+    @cached_property
+    def bound(self) -> Counter[str]:
+        """How often each name is bound in what is settled."""
+        return Counter(all_bound_names(self.settled.nodes))
+
+    @cached_property
+    def mentioned(self) -> frozenset[str]:
+        """What is mentioned there."""
+        return frozenset(_mentions(self.settled.nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +127,17 @@ class ImportedCode:
 
     @cached_property
     def _nodes(self) -> list[ast.AST]:
-        return walk(self.tree)
+        return self.numbers.settled.outside(self.tree)
 
     @cached_property
     def bound(self) -> Counter[str]:
         """How often each name is bound, anywhere in the file."""
-        return Counter(all_bound_names(self._nodes))
+        return self.numbers.bound + Counter(all_bound_names(self._nodes))
 
     @cached_property
     def mentioned(self) -> frozenset[str]:
         """Every name, attribute and short text of the file that could stand for a name."""
-        return frozenset(_mentions(self._nodes))
+        return self.numbers.mentioned.union(_mentions(self._nodes))
 
     @cached_property
     def lists_names(self) -> bool:

@@ -4,6 +4,7 @@ What only says whether a name is read, bound or deleted (`ast.expr_context`) is 
 """
 
 import ast
+from collections.abc import Container
 
 # Fields that never hold nodes, but for `ctx`, whose nodes are left out.
 _PLAIN = frozenset(
@@ -35,9 +36,9 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def walk(root: ast.AST) -> list[ast.AST]:
-    """A node and all nodes below it, level by level."""
-    found = [root]
+def walk(root: ast.AST, *, without: Container[int] = ()) -> list[ast.AST]:
+    """A node and all nodes below it, level by level; a node whose `id` is in `without` is left out with all below."""
+    found = [root] if id(root) not in without else []
     # The list grows while it is gone through.
     for node in found:
         for name in _PARTS[type(node)]:
@@ -46,6 +47,23 @@ def walk(root: ast.AST) -> list[ast.AST]:
                 found.append(value)
             elif isinstance(value, list):
                 for item in value:
-                    if isinstance(item, ast.AST):
+                    if isinstance(item, ast.AST) and (not without or id(item) not in without):
                         found.append(item)  # noqa: PERF401  (a call for each list costs more)
     return found
+
+
+def copied(node: ast.AST, *, without: Container[int] = ()) -> ast.AST:
+    """A copy of a node and of all nodes below it; one whose `id` is in `without` is in both, with all below."""
+    if id(node) in without:
+        return node
+    kind = type(node)
+    new = kind.__new__(kind)
+    new.__dict__.update(node.__dict__)
+    for name in _PARTS[kind]:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            setattr(new, name, copied(value, without=without))
+        elif isinstance(value, list):
+            items = [copied(item, without=without) if isinstance(item, ast.AST) else item for item in value]
+            setattr(new, name, items)
+    return new

@@ -18,11 +18,12 @@ equal in both versions: an attribute may be a property, so reading it is never a
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.nodes import copied
+from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 
 _LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
@@ -57,9 +58,10 @@ class Common:
     loggers: frozenset[str]
 
     @classmethod
-    def of(cls, *trees: ast.Module) -> "Common":
+    def of(cls, *trees: ast.Module, settled: Settled = NOTHING_SETTLED) -> "Common":
         """What holds in every one of the trees."""
-        facts = [_Facts(tree) for tree in trees]
+        shared = _Names.of(settled.nodes)
+        facts = [_Facts(tree, shared.with_those_of(settled.outside(tree))) for tree in trees]
         return cls(
             all(fact.deferred_annotations for fact in facts),
             all(not fact.mentioned & READS_DOCSTRINGS for fact in facts),
@@ -69,25 +71,41 @@ class Common:
         )
 
 
-class _Facts:
-    """What one version binds, and what it mentions."""
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What nodes bind, each name as often as it is bound, and what they mention."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.mentioned: set[str] = set()
-        nodes = walk(tree)
+    bound: Counter[str]
+    mentioned: frozenset[str]
+
+    @classmethod
+    def of(cls, nodes: Sequence[ast.AST]) -> "_Names":
+        mentioned: set[str] = set()
         bound = list(all_bound_names(nodes))
         for node in nodes:
             if isinstance(node, ast.Name):
-                self.mentioned.add(node.id)
+                mentioned.add(node.id)
             elif isinstance(node, ast.Attribute):
-                self.mentioned.add(node.attr)
+                mentioned.add(node.attr)
                 if not isinstance(node.ctx, ast.Load):
                     bound.append(node.attr)
             elif isinstance(node, ast.alias):
-                self.mentioned.add(node.name.rpartition(".")[2])
+                mentioned.add(node.name.rpartition(".")[2])
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                self.mentioned.add(node.value)
-        self.bound: Counter[str] = Counter(bound)
+                mentioned.add(node.value)
+        return cls(Counter(bound), frozenset(mentioned))
+
+    def with_those_of(self, nodes: Sequence[ast.AST]) -> "_Names":
+        """These and those of more nodes."""
+        more = _Names.of(nodes)
+        return _Names(self.bound + more.bound, self.mentioned | more.mentioned)
+
+
+class _Facts:
+    """What one version binds, and what it mentions."""
+
+    def __init__(self, tree: ast.Module, names: _Names) -> None:
+        self.bound, self.mentioned = names.bound, names.mentioned
         future = any(
             isinstance(node, ast.ImportFrom)
             and node.module == "__future__"
@@ -171,18 +189,22 @@ def logger_of(node: ast.stmt) -> str:
             return ""
 
 
-def normalize(tree: ast.Module, common: Common, settled: frozenset[int] = frozenset()) -> frozenset[str]:
-    """Bring a tree into its normal form, in place; nodes whose `id` is in `settled` are left as they are.
+def normalized(
+    tree: ast.Module, common: Common, settled: Settled = NOTHING_SETTLED
+) -> tuple[ast.Module, frozenset[str]]:
+    """A tree in its normal form, which shares with the tree the nodes of what is settled: they stay as they are.
 
-    Returns the decorators, as dotted names, of which it was taken for granted that they read no docstring.
+    With it the decorators, as dotted names, of which it was taken for granted that they read no docstring.
     """
-    normal = _Normal(common, settled)
-    normal.module(tree)
-    return frozenset(normal.trusted)
+    normal = _Normal(common, settled.tokens)
+    own = copied(tree, without=settled.tokens)
+    assert isinstance(own, ast.Module)
+    normal.module(own)
+    return own, frozenset(normal.trusted)
 
 
 class _Normal(ast.NodeTransformer):
-    def __init__(self, common: Common, settled: frozenset[int]) -> None:
+    def __init__(self, common: Common, settled: Container[int]) -> None:
         self._common = common
         self._settled = settled
         self._in_function = False

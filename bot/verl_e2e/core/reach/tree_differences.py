@@ -24,6 +24,7 @@ from verl_e2e.core.reach.one_sided import (
     mark_whole,
     matters,
 )
+from verl_e2e.core.reach.settled import Settled
 from verl_e2e.core.reach.tree_numbers import Pair, TreeNumbers
 
 # A line where something differs, and the lambda in whose body that is.
@@ -31,11 +32,12 @@ _Part = tuple[int, ast.Lambda | None]
 
 
 def differences(
-    before: ast.Module, after: ast.Module, numbers: TreeNumbers
+    before: ast.Module, after: ast.Module, numbers: TreeNumbers, settled: Settled
 ) -> tuple[tuple[Marked, ...], tuple[Marked, ...]]:
     """What differs in the older and in the newer version, each function with its marks."""
     sides = tuple(Marked(None, "") for _ in range(2))
-    catching = (excuses.catching(before), excuses.catching(after))
+    shared = excuses.catching(settled.nodes)
+    catching = tuple([*shared, *excuses.catching(settled.outside(tree))] for tree in (before, after))
     caught = excuses.own_errors_caught(chain(*catching))
     callers = tuple(map(excuses.caught_by_callers, catching))
     scopes = tuple(Scope(side, [side], caught, names) for side, names in zip(sides, callers, strict=True))
