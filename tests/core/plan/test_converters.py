@@ -95,3 +95,7 @@ def test_a_published_name_is_the_one_that_counts() -> None:
     assert not findings(family("kimi", KIMI, "QwenForCausalLM", "{architecture: KimiForCausalLM}"), FOUND)
     outer = "{architecture: Text, outer: {architecture: KimiForCausalLM, model_type: llava}}"
     assert not findings(family("kimi", KIMI, "QwenForCausalLM", outer), FOUND)
+
+
+def test_a_file_that_nests_too_deeply_has_no_registration() -> None:
+    assert list(registered(KIMI, DECORATED.encode() + b"x = " + b"-" * 200_000 + b"1\n")) == []

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from verl_e2e.core.reach.summary import parse
+
 REGISTER = "register_bridge"
 
 
@@ -24,9 +26,8 @@ def registered(path: str, text: bytes, uses: frozenset[str] = frozenset()) -> It
     """The classes that a file registers, by a decorator or by a call; none of a file that Python does not parse."""
     if REGISTER.encode() not in text:
         return
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError):
+    module = parse(text)
+    if isinstance(module, str):
         return
     texts = dict(_constants(module))
     for node in ast.walk(module):
