@@ -34,6 +34,13 @@ def _cache_folder(given: Path | None) -> Path | None:
     return Path(home) / ".cache" / "verl-e2e" if home else None
 
 
+def _collect_seldom() -> None:
+    """Look for cycles seldom from here on: a process that plans ends soon. Called before what plans is imported."""
+    from verl_e2e.wiring.collector import collect_seldom
+
+    collect_seldom()
+
+
 def _plan_request(
     repo: Path,
     *,
@@ -43,11 +50,9 @@ def _plan_request(
     cache: Path | None,
     megatron_lm: Path | None = None,
 ) -> "PlanRequest":
-    """What the options ask for; this process plans, and so it seldom looks for cycles."""
-    from verl_e2e.wiring.collector import collect_seldom
+    """What the options ask for."""
     from verl_e2e.wiring.planning import PlanRequest
 
-    collect_seldom()
     return PlanRequest(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
 
 
@@ -91,6 +96,7 @@ def plan(
 
     Example: verl-e2e plan --learn out/jobs/2-pp4 --maps .github/verl-e2e-maps.json
     """
+    _collect_seldom()
     runs, maps = options.pop("learn"), options.pop("maps")
     if runs or maps:
         if pull or repo or base or head or not runs:
@@ -161,6 +167,7 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
     """
+    _collect_seldom()
     from verl_e2e.core.plan.explain import explanation_json, render_explanation
     from verl_e2e.wiring import planning as wiring
 
@@ -187,6 +194,7 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
 
     Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
     """
+    _collect_seldom()
     from verl_e2e.core.plan.backtest import backtest_json, render_backtest, render_usage, usage_json
     from verl_e2e.wiring import backtest as wiring
 
@@ -241,6 +249,7 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
 
     Example: verl-e2e policy check --repo Megatron-Bridge --policy verl-e2e.yml --verl verl
     """
+    _collect_seldom()
     from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.wiring import planning as wiring
 

@@ -1,5 +1,6 @@
 """How often Python looks for unreachable cycles: seldom in a process that reads many syntax trees and ends soon."""
 
+import atexit
 import gc
 
 # New objects between two looks at them, and how many of these between two looks at older ones. With Python's own
@@ -9,6 +10,7 @@ _YOUNG, _MIDDLE, _OLD = 2_000_000, 20, 100
 
 
 def collect_seldom() -> None:
-    """Look for cycles seldom from here on, and never at what is there already."""
+    """Look for cycles seldom from here on, and never at what is there already or what is left when Python ends."""
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+    atexit.register(gc.freeze)
