@@ -21,6 +21,8 @@ def f(x: c): return x.g()
 @d("k")
 class K(c):
     def m(self): return self.n
+import numba
+open("k/l.json")
 """
 
 
@@ -79,7 +81,9 @@ def test_a_spoilt_file_is_as_good_as_none_and_is_replaced(damage: str, tmp_path:
     assert SummaryCache(tmp_path).load(["a"]) == {"a": summarize(SOURCE)}
 
 
-@pytest.mark.parametrize("text", ("", "{", "[]", "[1]", "[[1],[],3,4]", "[-1,0]", '["1",0]', "[true,0]", "[" * 9_000))
+@pytest.mark.parametrize(
+    "text", ("", "{", "[]", "[1]", "[[1],[],3,4]", "[[1],[],3,4,5,6]", "[-1,0]", '["1",0]', "[true,0]", "[" * 9_000)
+)
 def test_a_poisoned_text_is_ignored_alone_and_written_again(text: str, tmp_path: Path) -> None:
     summary, marks = summarize(SOURCE), Marks(2, 1)
     cache = SummaryCache(tmp_path)

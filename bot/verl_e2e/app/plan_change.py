@@ -22,7 +22,7 @@ from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import ModuleView, Program, module_name
+from verl_e2e.core.reach.program import ModuleView, Program, Views, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
@@ -67,6 +67,7 @@ class Planner:
         self._chooser = TestChooser(repository, summaries)
         self._code = CodeTrees(repository, uses.conditions)
         self._trees: dict[tuple[str, str], _Tree] = {}
+        self._views = Views()
         self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
@@ -95,7 +96,16 @@ class Planner:
             return NOT_KNOWN
         paths = () if tree is None else (tree.program.paths.get(module, "") for module in tree.reach.imported)
         imported = [path for path in paths if path]
-        return reached_files(self.repository, revision, policy, imported, tests, self._summaries_of, self._summaries)
+        return reached_files(
+            self.repository,
+            revision,
+            policy,
+            imported,
+            tests,
+            self._summaries_of,
+            lambda path: self._is_aside(path, policy),
+            self._summaries,
+        )
 
     def _program_at_head(self, change: Change, policy: Policy) -> Program | None:
         """The program at the head where planning has followed it."""
@@ -167,7 +177,7 @@ class Planner:
         ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
         paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
         summaries = self._summaries_of({files[path] for path in paths.values()})
-        program = Program(paths, lambda path: summaries[files[path]])
+        program = Program(paths, lambda path: summaries[files[path]], self._views)
         try:
             followed = self._followed_before(program) or Reach(program, self._uses.entries)
         except RecursionError:

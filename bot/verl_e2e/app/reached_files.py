@@ -8,12 +8,9 @@ from dataclasses import replace
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import (
     NOT_KNOWN,
+    FilesOfTree,
     ReachedFiles,
     digest_of,
-    may_be_compiled,
-    modules_of_package,
-    named_files,
-    read_by_run,
 )
 from verl_e2e.core.plan.read_by_tests import UnreadTestError, read_by_tests
 from verl_e2e.core.reach.standins import is_among
@@ -36,12 +33,14 @@ def reached_files(
     imported: Iterable[str],
     tests: Iterable[str],
     summaries: Summaries,
+    is_set_aside: Callable[[str], bool],
     kept: SummaryStore,
 ) -> ReachedFiles:
     """What jobs can read at a revision where verl's entries import the files `imported`; `tests` by node id.
 
-    Not known where a link lies among the sources: it may lead anywhere. `summaries` are of sources, by blob. A tree
-    that was asked for before is answered from what was kept.
+    Not known where a link lies among the sources: it may lead anywhere. `summaries` are of sources, by blob;
+    `is_set_aside` says of a path whether the policy sets it aside. A tree that was asked for before is answered from
+    what was kept.
     """
     plain, links = trees.tree(revision), trees.links(revision)
     sources, test_files = frozenset(imported), frozenset(test.partition("::")[0] for test in tests)
@@ -50,7 +49,8 @@ def reached_files(
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     found = kept.load_reached(key)
     if found is None:
-        found = _reached(trees, (plain, links), policy, sources, test_files, summaries)
+        tree = FilesOfTree((*plain, *links), policy, is_set_aside)
+        found = _reached(tree, (plain, links), policy, sources, test_files, summaries)
         kept.save_reached(key, found)
     return found
 
@@ -65,7 +65,7 @@ def _read_of_policy(policy: Policy) -> list[object]:
 
 
 def _reached(
-    trees: SourceTrees,
+    tree: FilesOfTree,
     listed: tuple[Mapping[str, str], Mapping[str, str]],
     policy: Policy,
     sources: frozenset[str],
@@ -77,40 +77,34 @@ def _reached(
     roots = policy.reach.roots if policy.reach is not None else ()
     if any(is_among(link, roots) for link in links):
         return NOT_KNOWN
-    read = _contents(sources, files, trees)
-    named = named_files(read)
-    by_run, modules = (
-        frozenset(read_by_run(files, policy, sources, named)),
-        frozenset(modules_of_package(files, policy)),
-    )
+    read = _summaries_of(sources, files, summaries)
+    named = {name for summary in read for name in summary.files}
+    by_run = tree.read_by_run(sources, named)
     lists = frozenset(REQUIREMENTS if policy.reach is not None and policy.reach.dependencies else ())
-    besides = "" if may_be_compiled(read) else digest_of(files, by_run - modules - lists)
+    compiled = any(summary.compiled for summary in read)
+    besides = "" if compiled else digest_of(files, by_run - tree.modules - lists)
     found = ReachedFiles(digest_of(files, by_run), besides=besides, sources=sources, roots=roots)
     tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
     among_tests = any(is_among(link, tops) for link in links)
-    by_tests = None if not tests or among_tests else _by_tests(tests, trees, plain, roots, summaries)
+    by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
     if by_tests is None:
         return found
-    read = _contents(by_tests - sources, files, trees)
-    by_both = frozenset((*read_by_run(files, policy, sources, named | named_files(read)), *by_run, *by_tests))
+    read = _summaries_of(by_tests - sources, files, summaries)
+    named.update(name for summary in read for name in summary.files)
+    by_both = tree.read_by_run(sources, named) | by_tests
     below = frozenset(path for path in by_tests if path.startswith(roots)) if roots else frozenset()
-    besides = (
-        ""
-        if not besides or may_be_compiled(read)
-        else digest_of(files, by_both - modules - (lists - {REQUIREMENTS[0]}))
-    )
+    compiled = not besides or any(summary.compiled for summary in read)
+    besides = "" if compiled else digest_of(files, by_both - tree.modules - (lists - {REQUIREMENTS[0]}))
     with_tests = digest_of(files, by_both)
     return replace(found, with_tests=with_tests, besides_with_tests=besides, sources=sources | below)
 
 
-def _contents(sources: Iterable[str], files: Mapping[str, str], trees: SourceTrees) -> list[bytes]:
-    ids = sorted({files[path] for path in sources if path.endswith(".py")})
-    return [content for content in trees.read_objects(ids).values() if content is not None]
+def _summaries_of(sources: Iterable[str], files: Mapping[str, str], summaries: Summaries) -> list[Summary]:
+    return [*summaries({files[path] for path in sources if path.endswith(".py")}).values()]
 
 
 def _by_tests(
     tests: frozenset[str],
-    trees: SourceTrees,
     files: Mapping[str, str],
     roots: tuple[str, ...],
     summaries: Summaries,
@@ -122,6 +116,6 @@ def _by_tests(
         return {path: found[files[path]] for path in sorted(paths)}
 
     try:
-        return read_by_tests(tests, files, roots, load, lambda paths: _contents(paths, files, trees))
+        return read_by_tests(tests, files, roots, load)
     except UnreadTestError:
         return None

@@ -1,9 +1,13 @@
 """Which files of a tree count as read by a run: everything but what policy and imports leave out."""
 
+from collections.abc import Collection
+
 import pytest
 
 from verl_e2e.config import load_policy
-from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles, digest_of, named_files, read_by_run
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.reached_files import NOT_KNOWN, FilesOfTree, ReachedFiles, digest_of
+from verl_e2e.core.reach.named_files import named_files
 
 _WITHOUT = """
 schema: 1
@@ -17,6 +21,13 @@ exempt:
 rules: []
 """
 POLICY = load_policy(_WITHOUT + "reach: {package: lib, roots: [src/], callers: app/, rules: []}\n", "policy.yml")
+
+
+def files_of(files: Collection[str], policy: Policy) -> FilesOfTree:
+    aside = [exemption.paths for exemption in policy.exempt if not exemption.unless_reached]
+    return FilesOfTree(files, policy, lambda path: any(patterns.match(path) for patterns in aside))
+
+
 IMPORTED = frozenset({"src/lib/__init__.py", "src/lib/recipes/base.py"})
 
 
@@ -53,21 +64,21 @@ IMPORTED = frozenset({"src/lib/__init__.py", "src/lib/recipes/base.py"})
 def test_what_counts(path: str, counts: bool) -> None:
     texts = b'open(ROOT / "docs" / "table.json"); run("../tools/read.py"); open("data/common.json"); open("common.md")'
     others = {f"docs/{folder}/common.{ending}" for folder in "xy" for ending in ("json", "md")}
-    found = set(read_by_run({path, *others}, POLICY, IMPORTED, named_files([texts])))
+    found = files_of({path, *others}, POLICY).read_by_run(IMPORTED, named_files(texts))
     assert found == ({path} if counts else set())
 
 
 def test_without_reach_everything_counts_that_is_not_set_aside() -> None:
     policy = load_policy(_WITHOUT, "policy.yml")
     files = ["src/lib/spare.py", "docs/a.py"]
-    assert list(read_by_run(files, policy, frozenset(), frozenset())) == ["src/lib/spare.py"]
+    assert files_of(files, policy).read_by_run(frozenset(), ()) == {"src/lib/spare.py"}
 
 
 def test_names_of_files_are_found_at_the_end_of_texts() -> None:
     found = named_files(
-        [b"f('data/a.json', 'x\\b.txt', \xff\xfe\"c.yml\")  # see z.json\nf'{d}/./d/e.f.toml', 'none', \"\""]
+        b"f('far/data/a.json', 'x\\b.txt', \xff\xfe\"c.yml\")  # see z.json\nf'{d}/./d/e.f.toml', 'none', \"\""
     )
-    assert found == {"a.json", "data/a.json", "b.txt", "c.yml", "e.f.toml", "d/e.f.toml"}
+    assert found == ("b.txt", "c.yml", "d/e.f.toml", "data/a.json")
 
 
 def test_a_digest_depends_on_paths_and_contents_alone() -> None:

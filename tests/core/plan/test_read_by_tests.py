@@ -47,10 +47,7 @@ def read(files: Mapping[str, str], *tests: str, roots: tuple[str, ...] = ("src/"
     def load(paths: frozenset[str]) -> Mapping[str, Summary]:
         return {path: summarize(files[path].encode()) for path in paths}
 
-    def contents(paths: frozenset[str]) -> list[bytes]:
-        return [files[path].encode() for path in paths]
-
-    return read_by_tests(tests, files, roots, load, contents)
+    return read_by_tests(tests, files, roots, load)
 
 
 def test_everything_that_a_test_may_import_or_open_counts() -> None:

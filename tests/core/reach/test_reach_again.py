@@ -3,6 +3,8 @@
 import pytest
 
 from tests.core.reach.programs import entries_of, program, reach
+from verl_e2e.core.reach.program import Program, Views
+from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.walk import Reach
 
 FILES = {
@@ -18,6 +20,7 @@ FILES = {
     (
         ("src/p/a.py", FILES["src/p/a.py"], True),
         ("src/p/a.py", "# lines move\n\n" + FILES["src/p/a.py"].replace("K().m()", "K().m(1)"), True),
+        ("src/p/a.py", FILES["src/p/a.py"].replace("K().m()", "K().m('data/a.json', 'import numba')"), True),
         ("src/p/a.py", FILES["src/p/a.py"].replace("K().m()", "K().n()"), False),
         ("src/p/b.py", FILES["src/p/b.py"] + "    def other(self): pass\n", False),
         ("src/p/b.py", None, False),
@@ -64,3 +67,18 @@ def test_other_entries_lead_elsewhere() -> None:
 def test_a_search_through_all_modules_rests_on_all_of_them_and_their_order(head: dict[str, str], same: bool) -> None:
     entries = entries_of(("p.gone", "g"))
     assert (Reach(program(FILES), entries).in_program(program(head), entries) is not None) is same
+
+
+def test_programs_share_the_tables_of_modules_that_have_the_same_summary() -> None:
+    views, summaries = Views(most=2), [summarize(b"def f(): pass\n"), summarize(b"def g(): pass\n")]
+    first = Program({"p.a": "src/p/a.py"}, lambda _: summaries[0], views).view("p.a")
+    same = Program({"p.a": "other/p/a.py"}, lambda _: summaries[0], views).view("p.a")
+    assert first is not None
+    assert same is first
+    package = Program({"p.a": "src/p/a/__init__.py"}, lambda _: summaries[0], views).view("p.a")
+    assert package is not first
+    changed = Program({"p.a": "src/p/a/__init__.py"}, lambda _: summaries[1], views).view("p.a")
+    assert changed is not None
+    assert [*changed.symbols] == ["g", ""]
+    known = [views.of(name, summaries[0], package=False) for name in "xyz"]
+    assert views.of("x", summaries[0], package=False) is not known[0]

@@ -124,3 +124,9 @@ def test_the_encoding_that_a_source_declares(text: bytes | None, encoding: str) 
 
 def test_what_python_refuses_for_another_reason_than_its_syntax_is_a_problem_too() -> None:
     assert summarize(b"x = 1\0").problem
+
+
+def test_a_summary_tells_which_files_texts_name_and_whether_functions_may_be_compiled() -> None:
+    found = summarize(b"import numba\nopen('data/a.json')\n")
+    assert (found.files, found.compiled) == (("data/a.json",), True)
+    assert (summarize(b"x = 'a'\n").files, summarize(b"x = 'a'\n").compiled) == ((), False)

@@ -9,8 +9,8 @@ from types import CodeType, FrameType
 import pytest
 
 from tests.core.reach.programs import ROOTS, program, reach, version
-from verl_e2e.core.plan.reached_files import may_be_compiled
 from verl_e2e.core.reach.effects import Sides
+from verl_e2e.core.reach.named_files import may_be_compiled
 from verl_e2e.core.reach.unentered import noticed
 
 LIB = """\
@@ -290,6 +290,7 @@ def test_a_removed_function_is_noticed_where_the_run_entered_it() -> None:
     ),
 )
 def test_what_other_compilers_read_is_not_trusted_to_a_record(word: bytes) -> None:
-    assert may_be_compiled([b"import torch", word])
-    assert not may_be_compiled([b"from megatron.core.jit import jit_fuser", b"@torch.compile", b"description"])
-    assert not may_be_compiled([b"from torch import nn\njit = 1", b"torch.jit.is_tracing()", b"import torchjit"])
+    assert may_be_compiled(b"import torch\n" + word)
+    assert not may_be_compiled(b"from megatron.core.jit import jit_fuser\n@torch.compile\ndescription")
+    for text in (b"from torch import nn\njit = 1", b"torch.jit.is_tracing()", b"import torchjit"):
+        assert not may_be_compiled(text)

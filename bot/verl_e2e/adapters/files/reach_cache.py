@@ -91,12 +91,13 @@ _IMPORT_FIELDS = attrgetter(*(field.name for field in fields(Import)))
 
 def _summary_text(summary: Summary) -> str:
     symbols, imports = list(map(_SYMBOL_FIELDS, summary.symbols)), list(map(_IMPORT_FIELDS, summary.imports))
-    return json.dumps((symbols, imports, summary.problem, summary.lazy), separators=(",", ":"))
+    rest = (summary.problem, summary.lazy, summary.files, summary.compiled)
+    return json.dumps((symbols, imports, *rest), separators=(",", ":"))
 
 
 def _summary(text: str) -> Summary:
     row: list[Any] = json.loads(text)
-    symbols, imports, problem, lazy = row
+    symbols, imports, problem, lazy, files, compiled = row
     return Summary(
         tuple(
             Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
@@ -105,6 +106,8 @@ def _summary(text: str) -> Summary:
         tuple(Import(*item) for item in imports),
         problem,
         tuple((name, module) for name, module in lazy),
+        tuple(files),
+        compiled,
     )
 
 

@@ -34,7 +34,10 @@ class PathPatterns:
     def match(self, path: str) -> bool:
         """Whether the path, relative to the repository's top folder, is taken in."""
         name = path.replace("\n", " ")
-        return next((takes_in for regex, takes_in in reversed(self.steps) if regex.match(name)), False)
+        for regex, takes_in in reversed(self.steps):
+            if regex.match(name):
+                return takes_in
+        return False
 
 
 def _written(form: Any, build: Callable[[Any], Any]) -> GetPydanticSchema:

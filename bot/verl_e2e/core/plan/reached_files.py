@@ -5,24 +5,14 @@ for a reason of the policy or because no chain of imports from verl leads there.
 """
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.reach.named_files import name_tails
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.standins import is_among
-
-# Every byte that is not part of a file's path becomes a blank, and either quote the same one.
-_PATHS_ALONE = bytes(
-    byte if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_./-") else 34 if byte in b"'\"" else 32
-    for byte in range(256)
-)
-# TorchScript, Triton, CUTLASS and Numba compile a function that Python never enters, by its source or its byte code.
-_COMPILERS = re.compile(
-    rb"jit\.script|numba|triton|cutlass|(?:from|import)\s+torch\.jit\b|from\s+torch\s+import\s+(?:\([^)]*|[^\n(]*)\bjit\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,65 +55,49 @@ def digest_of(files: Mapping[str, str], paths: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def may_be_compiled(contents: Iterable[bytes]) -> bool:
-    """Whether sources may have functions compiled that run though Python never enters them."""
-    return any(_COMPILERS.search(content) for content in contents)
-
-
-def named_files(contents: Iterable[bytes]) -> frozenset[str]:
-    """The names of files with which a text in sources ends: each by itself, and with the folder that it is in.
-
-    Comments and what documentation says of a file are left out: there no quote follows the name.
-    """
-    words: set[bytes] = set()
-    for content in contents:
-        words.update(content.translate(_PATHS_ALONE).split())
-    quoted = (part for word in words if b'"' in word and b"." in word for part in word.split(b'"')[:-1])
-    names = (name.decode("ascii").strip("./") for name in quoted if b"." in name)
-    return frozenset(tail for name in names for tail in _tails(name))
-
-
-def _tails(path: str) -> tuple[str, str]:
-    parts = path.rsplit("/", 2)
-    return parts[-1], "/".join(parts[-2:])
-
-
-def read_by_run(files: Iterable[str], policy: Policy, imported: frozenset[str], named: frozenset[str]) -> Iterator[str]:
-    """The files that a run of verl can read; `imported` are the sources that verl's entries import.
+class FilesOfTree:
+    """The files of a tree by what has a run of verl read them.
 
     - a module of the package under test: if it is imported
     - anything else below the import roots, as data and packages that shadow others
-    - anything elsewhere that the policy does not set aside, or that an imported source names (`named`)
+    - anything elsewhere that the policy does not set aside, or that an imported source names
     """
-    roots = policy.reach.roots if policy.reach is not None else ()
-    files = tuple(files)
-    common = {name for name, count in Counter(_tails(path)[0] for path in files).items() if count > 1}
-    modules = frozenset(modules_of_package(files, policy))
-    for path in files:
-        if path in modules:
-            counts = path in imported
-        else:
-            counts = is_among(path, roots) or _is_named(path, named, common) or not _is_set_aside(path, policy)
-        if counts:
-            yield path
+
+    def __init__(self, files: Iterable[str], policy: Policy, is_set_aside: Callable[[str], bool]) -> None:
+        roots = policy.reach.roots if policy.reach is not None else ()
+        paths = tuple(files)
+        common = {name for name, count in Counter(name_tails(path)[0] for path in paths).items() if count > 1}
+        # The files that are modules of the package under test.
+        self.modules = frozenset(_modules_of_package(paths, policy))
+        self._always: set[str] = set()
+        # Those that count where a source names them: by the name that it must have.
+        self._named: dict[str, list[str]] = {}
+        for path in paths:
+            if path in self.modules:
+                continue
+            if is_among(path, roots) or not is_set_aside(path):
+                self._always.add(path)
+                continue
+            name, with_folder = name_tails(path)
+            if name not in common and not name.endswith(".py"):
+                self._named.setdefault(name, []).append(path)
+            elif "/" in path:
+                # Several files have this name.
+                self._named.setdefault(with_folder, []).append(path)
+
+    def read_by_run(self, imported: frozenset[str], named: Iterable[str]) -> frozenset[str]:
+        """The files that a run can read; `imported` are the sources that verl's entries import, `named` what they name.
+
+        A name is that of a file with its folder, and stands for the file's name by itself too.
+        """
+        names = {tail for name in named for tail in name_tails(name)}
+        found = (path for name in names & self._named.keys() for path in self._named[name])
+        return frozenset((*self._always, *(self.modules & imported), *found))
 
 
-def modules_of_package(files: Iterable[str], policy: Policy) -> Iterator[str]:
-    """The files that are modules of the package under test."""
+def _modules_of_package(files: Iterable[str], policy: Policy) -> Iterator[str]:
     reach = policy.reach
     if reach is None:
         return
     packages = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots)
     yield from (path for path in files if path.startswith(packages) and module_name(path, reach.roots) is not None)
-
-
-def _is_set_aside(path: str, policy: Policy) -> bool:
-    return any(not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt)
-
-
-def _is_named(path: str, named: frozenset[str], common: set[str]) -> bool:
-    """Whether sources name a file: with its folder, or by a name that no other file has."""
-    name, with_folder = _tails(path)
-    if name in common or name.endswith(".py"):
-        return "/" in path and with_folder in named
-    return name in named

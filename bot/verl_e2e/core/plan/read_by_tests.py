@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from verl_e2e.core.plan.reached_files import named_files
-from verl_e2e.core.reach.program import ModuleView, module_name
+from verl_e2e.core.reach.program import absolute, module_name
 from verl_e2e.core.reach.summary import Summary
 
 _CONFTEST, _PACKAGE = "conftest.py", "__init__.py"
@@ -18,11 +17,8 @@ def read_by_tests(
     files: Iterable[str],
     roots: tuple[str, ...],
     load: Callable[[frozenset[str]], Mapping[str, Summary]],
-    contents: Callable[[frozenset[str]], Iterable[bytes]],
 ) -> frozenset[str]:
-    """The files that tests can read; UnreadTestError where that is not known.
-
-    `load` gives the summaries of paths, `contents` their texts.
+    """The files that tests can read; UnreadTestError where that is not known. `load` gives the summaries of paths.
 
     Every import counts, in functions too, and each text that reads like the full name of a module. So do the packages
     that a test is in, and the modules of a folder that pytest puts first on the search path, where each may take the
@@ -36,7 +32,7 @@ def read_by_tests(
     around = every & {f"{folder}{name}" for folder in folders for name in (_CONFTEST, _PACKAGE)}
     first = {_base(path, around) for path in (*tests, *around) if not path.endswith(_PACKAGE)}
     found.follow({*(every & {*tests}), *around, *_modules_in({*first, ""}, every)})
-    found.follow_names(contents)
+    found.follow_names()
     tops = {"/".join(test.split("/")[:2]) + "/" for test in tests}
     data = (path for path in every if not path.endswith(".py") and (path.startswith(tuple(tops)) or _in(path, folders)))
     return frozenset((*found.read, *data))
@@ -104,7 +100,7 @@ class _Closure:
                 imported.update(self._imported(path, summary))
             todo = frozenset(imported - self.read)
 
-    def follow_names(self, contents: Callable[[frozenset[str]], Iterable[bytes]]) -> None:
+    def follow_names(self) -> None:
         """Read the sources too that texts of tests, and of what is read so outside of the import roots, name."""
         sources: dict[str, list[str]] = {}
         for path in self._files:
@@ -113,7 +109,8 @@ class _Closure:
         looked: frozenset[str] = frozenset()
         while new := frozenset(path for path in self.read if not path.startswith(self._top)) - looked:
             looked |= new
-            named = (path for name in named_files(contents(new)) for path in sources.get(name, ()))
+            names = {name.rpartition("/")[2] for summary in self._load(new).values() for name in summary.files}
+            named = (path for name in names for path in sources.get(name, ()))
             self.follow({*named} - self.read)
 
     def _imported(self, path: str, summary: Summary) -> Iterator[str]:
@@ -137,10 +134,11 @@ class _Closure:
     def _named(self, path: str, summary: Summary) -> Iterator[str]:
         """The full names of modules, and of what is taken from them."""
         for name in self._names(path):
-            view = ModuleView(name, summary, package=path.endswith("__init__.py"))
+            package = path.endswith("__init__.py")
             for item in summary.imports:
-                yield view.target(item)
-                yield f"{view.target(item)}.{item.attribute}"
+                target = absolute(name, item.module, item.dots, package=package)
+                yield target
+                yield f"{target}.{item.attribute}"
         yield from (source for _, source in summary.lazy)
         yield from (ref[1:] for symbol in summary.symbols for ref in symbol.refs if ref[0] == "!")
 

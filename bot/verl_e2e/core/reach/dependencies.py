@@ -2,7 +2,8 @@
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 # The requirements among these are compared by `changed_requirements`.
@@ -51,7 +52,9 @@ def _build(document: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def _requirements(text: bytes | None) -> dict[str, set[str]]:
+# A head is the base of the next change.
+@lru_cache(maxsize=4)
+def _requirements(text: bytes | None) -> Mapping[str, set[str]]:
     document: dict[str, Any] = tomllib.loads(text.decode("utf-8")) if text else {}
     if "package" in document:
         return _locked(document["package"])

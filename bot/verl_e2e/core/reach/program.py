@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, without_lines
+from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, references
 
 _MOST_REEXPORTS = 12
 # Among the modules that were asked for: all of them, one after the other. No module has this name.
@@ -32,11 +32,12 @@ class Found:
 class ModuleView:
     """One module with its names in a table."""
 
-    __slots__ = ("by_scope", "imports", "lazy", "methods", "name", "package", "stars", "symbols")
+    __slots__ = ("by_scope", "imports", "lazy", "methods", "name", "package", "stars", "summary", "symbols")
 
     def __init__(self, name: str, summary: Summary, *, package: bool) -> None:
         self.name = name
         self.package = package
+        self.summary = summary
         self.lazy = dict(summary.lazy)
         self.symbols: dict[str, Symbol] = {}
         # By the name of a class its methods and what they are called in `symbols`, in that order.
@@ -63,11 +64,33 @@ class ModuleView:
 
     def absolute(self, module: str, dots: int) -> str:
         """A module's name with as many dots in front, seen from this module."""
-        if not dots:
-            return module
-        parts = self.name.split(".")
-        kept = parts[: len(parts) - dots + (1 if self.package else 0)]
-        return ".".join([*kept, module] if module else kept)
+        return absolute(self.name, module, dots, package=self.package)
+
+
+def absolute(importer: str, module: str, dots: int, *, package: bool) -> str:
+    """A module's name with as many dots in front, seen from another one; `package` says that this is a package."""
+    if not dots:
+        return module
+    parts = importer.split(".")
+    kept = parts[: len(parts) - dots + (1 if package else 0)]
+    return ".".join([*kept, module] if module else kept)
+
+
+class Views:
+    """The tables of modules that programs share: from one tree to the next most modules stay the same."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._views: dict[str, ModuleView] = {}
+
+    def of(self, name: str, summary: Summary, *, package: bool) -> ModuleView:
+        """The table of a module, the one that was made last for this name where it has the same summary."""
+        found = self._views.get(name)
+        if found is None or found.summary is not summary or found.package != package:
+            if len(self._views) >= self._most:
+                self._views.clear()
+            found = self._views[name] = ModuleView(name, summary, package=package)
+        return found
 
 
 def module_name(path: str, roots: Iterable[str]) -> str | None:
@@ -87,9 +110,10 @@ def _outer_packages(name: str) -> Iterable[str]:
 class Program:
     """All modules of one tree, read when first asked for; `paths` gives each module's file."""
 
-    def __init__(self, paths: Mapping[str, str], load: Callable[[str], Summary]) -> None:
+    def __init__(self, paths: Mapping[str, str], load: Callable[[str], Summary], tables: Views | None = None) -> None:
         self.paths = paths
         self._load = load
+        self._tables = tables or Views()
         self._views: dict[str, ModuleView] = {}
         self._names: dict[tuple[str, str], Found | None] = {}
         self._packages = {outer for name in paths for outer in _outer_packages(name)}
@@ -124,7 +148,7 @@ class Program:
         if path.endswith("__init__.py") != theirs.endswith("__init__.py"):
             return False
         summary, before = self._load(path), other._load(theirs)
-        return summary is before or without_lines(summary) == without_lines(before)
+        return summary is before or references(summary) == references(before)
 
     def view(self, module: str) -> ModuleView | None:
         """A module's table; None for a namespace package, which has no file, and for a foreign module."""
@@ -134,7 +158,7 @@ class Program:
             if path is None:
                 self._asked.add(module)
                 return None
-            found = ModuleView(module, self._load(path), package=path.endswith("__init__.py"))
+            found = self._tables.of(module, self._load(path), package=path.endswith("__init__.py"))
             self._views[module] = found
         return found
 

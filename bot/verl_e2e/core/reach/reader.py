@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from verl_e2e.core.reach.named_files import may_be_compiled, named_files
 from verl_e2e.core.reach.nodes import children
 from verl_e2e.core.reach.normal import Common
 from verl_e2e.core.reach.read_trees import parse_to_read
@@ -32,7 +33,8 @@ def summarize(source: bytes) -> Summary:
         return Summary((), (), tree)
     try:
         typing_tests = Common.of(tree).type_checking if b"TYPE_CHECKING" in source else frozenset()
-        return _Reader(typing_tests).read(tree)
+        found = _Reader(typing_tests).read(tree)
+        return replace(found, files=named_files(source), compiled=may_be_compiled(source))
     except (RecursionError, MemoryError) as error:
         return Summary((), (), f"it nests too deeply to be read ({type(error).__name__})")
 

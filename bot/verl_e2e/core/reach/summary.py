@@ -20,7 +20,7 @@ BODY = ""
 # What a later Python alone can read, an import in a run cannot, whichever Python this is.
 _PYTHON_OF_RUNS = (3, 12)
 # Raise it whenever a summary of the same text would read differently: stored ones are then made again.
-SUMMARY_VERSION = 4
+SUMMARY_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,17 @@ class Summary:
     imports: tuple[Import, ...]
     problem: str = ""
     lazy: tuple[tuple[str, str], ...] = ()
+    # The files that texts name, each with its folder where the text has one.
+    files: tuple[str, ...] = ()
+    # Whether functions may be compiled so that they run though Python never enters them.
+    compiled: bool = False
 
 
-def without_lines(summary: Summary) -> Summary:
-    """The summary with each line as 0: equal for files that refer to the same from the same symbols."""
+def references(summary: Summary) -> Summary:
+    """The summary without lines and files that texts name: equal where the same symbols refer to the same."""
     symbols = tuple(replace(symbol, line=0) for symbol in summary.symbols)
-    return replace(summary, symbols=symbols, imports=tuple(replace(item, line=0) for item in summary.imports))
+    imports = tuple(replace(item, line=0) for item in summary.imports)
+    return replace(summary, symbols=symbols, imports=imports, files=(), compiled=False)
 
 
 def encoding_of(source: bytes | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
 
-from verl_e2e.core.reach.program import ModuleView, Program
+from verl_e2e.core.reach.program import Program, absolute
 from verl_e2e.core.reach.summary import Import, Summary
 
 
@@ -71,31 +71,33 @@ Changed = Mapping[str, ChangedModule]
 
 def nearest_use(module: str, summary: Summary, changed: Changed, program: Program | None) -> Use | None:
     """The nearest use of changed modules in a file, by its dotted name and its summary; None when it uses none."""
-    view = ModuleView(module, summary, package=False)
-    found = [*_uses_by_import(view, summary, changed, program), *_uses_by_name(summary, changed)]
+    found = [*_uses_by_import(module, summary, changed, program), *_uses_by_name(summary, changed)]
     return min(found, key=lambda use: (use.rank, use.module.name, use.name), default=None)
 
 
 def use_through(module: str, summary: Summary, between: Mapping[str, Use]) -> Use | None:
     """The nearest use by way of another file; `between` maps the dotted names of such files to their own uses."""
-    view = ModuleView(module, summary, package=False)
     found = [
         Use(between[name].module, Distance.THROUGH, name)
         for item in summary.imports
-        for name in _imported_modules(view, item)
+        for name in _imported_modules(module, item)
         if name in between
     ]
     return min(found, key=lambda use: (use.rank, use.name), default=None)
 
 
-def _imported_modules(view: ModuleView, item: Import) -> tuple[str, ...]:
-    target = view.target(item)
+def _target(module: str, item: Import) -> str:
+    return absolute(module, item.module, item.dots, package=False)
+
+
+def _imported_modules(module: str, item: Import) -> tuple[str, ...]:
+    target = _target(module, item)
     return (target,) if item.attribute is None else (f"{target}.{item.attribute}", target)
 
 
-def _uses_by_import(view: ModuleView, summary: Summary, changed: Changed, program: Program | None) -> Iterator[Use]:
+def _uses_by_import(module: str, summary: Summary, changed: Changed, program: Program | None) -> Iterator[Use]:
     for item in (item for item in summary.imports if not item.typing):
-        target = view.target(item)
+        target = _target(module, item)
         whole = target if item.attribute is None else f"{target}.{item.attribute}"
         if whole in changed:
             yield Use(changed[whole], Distance.MODULE)
