@@ -14,7 +14,6 @@ from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
-from verl_e2e.core.reach.nodes import copied
 from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalized
 from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.settled import NOTHING_SETTLED, settled_in
@@ -188,8 +187,7 @@ class _Side:
 
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement."""
-        # Taking it apart changes the nodes.
-        return [statement for node in self._nodes[symbol] for statement in _statements(copied(node))]
+        return [statement for node in self._nodes[symbol] for statement in _statements(node)]
 
     def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)

@@ -58,12 +58,12 @@ def copied(node: ast.AST, *, without: Container[int] = ()) -> ast.AST:
         return node
     kind = type(node)
     new = kind.__new__(kind)
-    new.__dict__.update(node.__dict__)
+    fields = new.__dict__
+    fields.update(node.__dict__)
     for name in _PARTS[kind]:
-        value = getattr(node, name, None)
+        value = fields.get(name)
         if isinstance(value, ast.AST):
-            setattr(new, name, copied(value, without=without))
+            fields[name] = copied(value, without=without)
         elif isinstance(value, list):
-            items = [copied(item, without=without) if isinstance(item, ast.AST) else item for item in value]
-            setattr(new, name, items)
+            fields[name] = [copied(item, without=without) if isinstance(item, ast.AST) else item for item in value]
     return new

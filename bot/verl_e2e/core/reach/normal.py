@@ -22,7 +22,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verl_e2e.core.reach.nodes import copied
+from verl_e2e.core.reach.nodes import copied, walk
 from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled
 from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
 
@@ -203,6 +203,9 @@ def normalized(
     return own, frozenset(normal.trusted)
 
 
+_HOLDS_STATEMENTS = ast.stmt | ast.ExceptHandler | ast.match_case
+
+
 class _Normal(ast.NodeTransformer):
     def __init__(self, common: Common, settled: Container[int]) -> None:
         self._common = common
@@ -213,6 +216,8 @@ class _Normal(ast.NodeTransformer):
 
     def module(self, tree: ast.Module) -> None:
         """The whole tree; a logger may be relied on only below the statement that makes it."""
+        for constant in (node for node in walk(tree, without=self._settled) if isinstance(node, ast.Constant)):
+            strip_string_prefix(constant)
         tree.body = strip_type_checking(self._body(tree.body, []), self._common)
         for node in tree.body:
             self.visit(node)
@@ -228,7 +233,8 @@ class _Normal(ast.NodeTransformer):
         return strip_idle_statements(strip_docstring(body))
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if id(node) in self._settled:
+        # Below an expression there are no statements.
+        if id(node) in self._settled or not isinstance(node, _HOLDS_STATEMENTS):
             return node
         result: ast.AST = super().visit(node)
         return result
@@ -259,8 +265,6 @@ class _Normal(ast.NodeTransformer):
         if self._common.deferred_annotations and _plainly_decorated(node):
             strip_deferred_annotations(node)
         outer = self._in_function
-        for part in (*node.decorator_list, node.args, *([node.returns] if node.returns else [])):
-            self.visit(part)
         self._in_function = True
         node.body = [self._statement(item) for item in node.body]
         self._in_function = outer
@@ -274,10 +278,6 @@ class _Normal(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         found = strip_local_annotation(node) if self._in_function else node
         return super().generic_visit(found)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        strip_string_prefix(node)
-        return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         blank_message(node, self._common)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.nodes import copied, walk
 from verl_e2e.core.reach.normal import Frozen, freeze
 from verl_e2e.core.reach.syntax import own_name
 
@@ -89,16 +89,27 @@ def _guarded(statements: Iterable[Statement], words: frozenset[str]) -> Iterator
     return (replace(statement, guards=statement.guards | words) for statement in statements)
 
 
-def _pieces(node: ast.AST, path: _Path) -> Iterator[Statement]:
-    """A simple statement, with the elements of its tables apart: a long list differs by what is new in it."""
+def _pieces(node: ast.AST, path: _Path, *, own: bool = False) -> Iterator[Statement]:
+    """A simple statement, with the elements of its tables apart: a long list differs by what is new in it.
+
+    `own` says that the node is a copy that may be taken apart.
+    """
+    if not any(map(_has_elements, walk(node))):
+        yield Statement(freeze(node), node, path)
+        return
     elements = _Elements()
-    rest = elements.visit(node)
+    # Taking elements out changes the nodes.
+    rest = elements.visit(node if own else copied(node))
     yield Statement(freeze(rest), rest, path)
     for item in elements.found:
-        yield from _pieces(item, path)
+        yield from _pieces(item, path, own=True)
 
 
 _SHORT_CALL = 2
+
+
+def _has_elements(node: ast.AST) -> bool:
+    return isinstance(node, ast.List | ast.Dict) or (isinstance(node, ast.Call) and len(node.keywords) > _SHORT_CALL)
 
 
 class _Elements(ast.NodeTransformer):
