@@ -140,7 +140,7 @@ class _Closure:
                 yield target
                 yield f"{target}.{item.attribute}"
         yield from (source for _, source in summary.lazy)
-        yield from (ref[1:] for symbol in summary.symbols for ref in symbol.refs if ref[0] == "!")
+        yield from summary.texts
 
     def _in_same_folder(self, folder: str, module: str) -> Iterator[str]:
         """A module in the folder of the file that imports it: pytest puts that folder on the search path."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, references
@@ -32,8 +33,6 @@ class Found:
 class ModuleView:
     """One module with its names in a table."""
 
-    __slots__ = ("by_scope", "imports", "lazy", "methods", "name", "package", "stars", "summary", "symbols")
-
     def __init__(self, name: str, summary: Summary, *, package: bool) -> None:
         self.name = name
         self.package = package
@@ -57,6 +56,11 @@ class ModuleView:
                 self.stars.append(item)
             elif item.name:
                 self.imports.setdefault(item.name, item)
+
+    @cached_property
+    def taken(self) -> tuple[tuple[str, str | None], ...]:
+        """What the file takes by imports: the absolute name of each module, and the name in it."""
+        return tuple((self.target(item), item.attribute) for items in self.by_scope.values() for item in items)
 
     def target(self, item: Import) -> str:
         """The absolute name of the module that an import names."""

@@ -31,7 +31,6 @@ class Proofs:
         self._entries = base_reach.entries
         self._asked: dict[int, dict[str, set[str | None]]] = {}
         self._listed: dict[int, set[str]] = {}
-        self._attributes: dict[int, set[str]] = {}
         self._below: dict[str, set[str]] = {}
 
     def holds(self, claim: Claim, module: str) -> bool:
@@ -61,8 +60,9 @@ class Proofs:
         table = self._asked.get(id(program))
         if table is None:
             table = self._asked[id(program)] = {}
-            for view, item in _imports(program):
-                table.setdefault(view.target(item), set()).add(item.attribute)
+            for view in _views(program):
+                for target, attribute in view.taken:
+                    table.setdefault(target, set()).add(attribute)
             for outer, name in _named(program):
                 table.setdefault(outer, set()).add(name)
         return table.get(module, set())
@@ -72,9 +72,8 @@ class Proofs:
         found = self._listed.get(id(program))
         if found is None:
             found = self._listed[id(program)] = set()
-            for view in filter(None, map(program.view, program.paths)):
-                refs = (ref for symbol in view.symbols.values() for ref in symbol.refs)
-                if any(part in LISTS_NAMES for ref in refs for part in ref.split(".")):
+            for view in _views(program):
+                if not LISTS_NAMES.isdisjoint(view.summary.naming):
                     found.update(_taken_whole(view))
         return module in found
 
@@ -94,13 +93,7 @@ class Proofs:
         return not as_object or not self._is_attribute_anywhere(name, program)
 
     def _is_attribute_anywhere(self, name: str, program: Program) -> bool:
-        found = self._attributes.get(id(program))
-        if found is None:
-            found = self._attributes[id(program)] = set()
-            for view in filter(None, map(program.view, program.paths)):
-                for symbol in view.symbols.values():
-                    found.update(part for ref in symbol.refs for part in ref.split(".")[1:])
-        return name in found
+        return any(name in view.summary.attributes for view in _views(program))
 
     def _is_no_submodule(self, name: str, module: str) -> bool:
         return f"{module}.{name}" not in self._base and f"{module}.{name}" not in self._head
@@ -224,6 +217,10 @@ def _is_known_hookless(base: str, view: ModuleView | None) -> bool:
     return origin in _HOOKLESS_NAMES or origin.startswith(_HOOKLESS_ORIGINS)
 
 
+def _views(program: Program) -> Iterator[ModuleView]:
+    return (view for view in map(program.view, program.paths) if view is not None)
+
+
 def _imports(program: Program) -> Iterator[tuple[ModuleView, Import]]:
     for module in program.paths:
         view = program.view(module)
@@ -241,9 +238,8 @@ def _with_outer(module: str) -> Iterator[str]:
 
 def _named(program: Program) -> Iterator[tuple[str, str]]:
     """Each module that a text of a file names, with the name of it that follows; `EVERY_NAME` where none does."""
-    for view in filter(None, map(program.view, program.paths)):
-        texts = (ref[1:] for symbol in view.symbols.values() for ref in symbol.refs if ref.startswith("!"))
-        for parts in (text.split(".") for text in texts):
+    for view in _views(program):
+        for parts in (text.split(".") for text in view.summary.texts):
             for end in range(1, len(parts) + 1):
                 if (outer := ".".join(parts[:end])) in program.paths:
                     yield outer, parts[end] if end < len(parts) else EVERY_NAME

@@ -12,7 +12,9 @@ A reference is a dotted text. Its first part says how it is looked up:
 
 import ast
 import tokenize
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from verl_e2e.core.reach.source_limits import beyond_limits
 
@@ -59,7 +61,7 @@ class Symbol:
     serves: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Summary:
     """One file. `problem` tells why nothing could be read, empty when all was.
 
@@ -75,6 +77,27 @@ class Summary:
     files: tuple[str, ...] = ()
     # Whether functions may be compiled so that they run though Python never enters them.
     compiled: bool = False
+
+    # A summary is kept as long as its file's content is in use, and these with it.
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """What reads like a full name in texts."""
+        return tuple(dict.fromkeys(ref[1:] for symbol in self.symbols for ref in symbol.refs if ref[0] == "!"))
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names that are asked of something: all parts of references but the first."""
+        return frozenset(part for symbol in self.symbols for ref in symbol.refs for part in ref.split(".")[1:])
+
+    @cached_property
+    def naming(self) -> Mapping[str, tuple[str, ...]]:
+        """By each part of a reference the symbols that have it, in order."""
+        found: dict[str, list[str]] = {}
+        for symbol in self.symbols:
+            for part in {part for ref in symbol.refs for part in ref.strip("!?").replace("()", "").split(".")}:
+                found.setdefault(part, []).append(symbol.name)
+        return {part: tuple(names) for part, names in found.items()}
 
 
 def references(summary: Summary) -> Summary:

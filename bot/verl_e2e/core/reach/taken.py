@@ -34,7 +34,7 @@ def _taken(view: ModuleView, module: str, program: Program) -> Iterator[str | No
             found = program.lookup(target, item.attribute)
             if found is not None and found.node.module == module:
                 yield found.node.symbol or None
-    for text in (ref[1:] for symbol in view.symbols.values() for ref in symbol.refs if ref.startswith("!")):
+    for text in view.summary.texts:
         if text == module or text.startswith(f"{module}."):
             yield text.removeprefix(module)[1:].partition(".")[0] or None
 

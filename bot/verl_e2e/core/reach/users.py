@@ -3,7 +3,7 @@
 A file outside the program, such as a test, is read by its own summary; the program serves the re-exports.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
@@ -122,14 +122,10 @@ def _by_reexport(program: Program, target: str, name: str, changed: Changed) -> 
 
 def _uses_by_name(summary: Summary, changed: Changed) -> Iterator[Use]:
     """Full names in texts, as a test writes them to replace what they stand for."""
-    for dotted in _texts(summary):
+    for dotted in summary.texts:
         parts = dotted.split(".")
         for end in range(len(parts), 1, -1):
             module = changed.get(".".join(parts[:end]))
             if module is not None:
                 yield _by_symbol(module, parts[end]) if end < len(parts) else Use(module, Distance.MODULE)
                 break
-
-
-def _texts(summary: Summary) -> Iterable[str]:
-    return dict.fromkeys(ref[1:] for symbol in summary.symbols for ref in symbol.refs if ref.startswith("!"))

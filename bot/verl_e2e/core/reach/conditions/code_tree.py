@@ -1,6 +1,7 @@
 """One tree of sources whose functions can be looked into: parsed when first asked for, with who names what."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from verl_e2e.core.reach.conditions.flow import Flows
 from verl_e2e.core.reach.entries import UseCondition
@@ -23,7 +24,7 @@ class CodeTree:
         self.reach = reach
         # The functions of a file by its path, None for one that cannot be read.
         self.flows = flows
-        self._naming: dict[str, dict[Node, None]] | None = None
+        self._naming: dict[str, tuple[Node, ...]] = {}
         self._below: dict[Node, list[Node]] | None = None
         # What the other program's uses of a name demand, one expression for each place; empty for none.
         self.outside: dict[str, list[str]] = {}
@@ -37,13 +38,21 @@ class CodeTree:
 
     def naming(self, name: str) -> tuple[Node, ...]:
         """The reached symbols that name something: all that could call it, however they come by it."""
-        if self._naming is None:
-            self._naming = {}
-            for node in (*self.reach.steps, *self.reach.live):
-                symbol = self.program.symbol(node)
-                for part in _parts(symbol.refs if symbol is not None else ()):
-                    self._naming.setdefault(part, {})[node] = None
-        return tuple(self._naming.get(name, ()))
+        if name not in self._naming:
+            views = [view for module in self._modules if (view := self.program.view(module)) is not None]
+            nodes = (Node(view.name, symbol) for view in views for symbol in view.summary.naming.get(name, ()))
+            reached = (node for node in nodes if node in self._order)
+            self._naming[name] = tuple(sorted(reached, key=self._order.__getitem__))
+        return self._naming[name]
+
+    @cached_property
+    def _order(self) -> Mapping[Node, int]:
+        """The order in which symbols were reached."""
+        return {node: at for at, node in enumerate(dict.fromkeys((*self.reach.steps, *self.reach.live)))}
+
+    @cached_property
+    def _modules(self) -> frozenset[str]:
+        return frozenset(node.module for node in self._order)
 
     def below(self, cls: Node) -> tuple[Node, ...]:
         """The live classes that inherit from a class directly."""
@@ -74,10 +83,6 @@ class CodeTree:
 _PASSIVE = frozenset(
     {"object", "ABC", "Generic", "Protocol", "Enum", "StrEnum", "metaclass=ABCMeta", "metaclass=abc.ABCMeta"}
 )
-
-
-def _parts(refs: Iterable[str]) -> Iterable[str]:
-    return {part for ref in refs for part in ref.strip("!?").replace("()", "").split(".")}
 
 
 def owner_of(node: Node) -> Node | None:
