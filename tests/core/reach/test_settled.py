@@ -50,7 +50,16 @@ def test_definitions_that_read_the_same_are_settled_wherever_their_lines_are() -
     assert not outside & {id(node) for node in settled.nodes}
 
 
-@pytest.mark.parametrize("new", (NEW, OLD.replace(b"'text'", b"'other'"), OLD.replace(b"[1, 2]", b"[1, 3]"), b""))
+@pytest.mark.parametrize(
+    "new",
+    (
+        NEW,
+        OLD.replace(b"'text'", b"'other'"),
+        OLD.replace(b"[1, 2]", b"[1, 3]"),
+        OLD.replace(b"    class Inner", b"    size = 3\n\n    class Inner"),
+        b"",
+    ),
+)
 def test_a_comparison_changes_no_tree_that_others_read(new: bytes) -> None:
     shown = [ast.dump(tree, include_attributes=True) for tree in map(ast.parse, (OLD, new))]
     first = compare(OLD, new)
