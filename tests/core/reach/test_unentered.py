@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
@@ -292,5 +293,11 @@ def test_a_removed_function_is_noticed_where_the_run_entered_it() -> None:
 def test_what_other_compilers_read_is_not_trusted_to_a_record(word: bytes) -> None:
     assert may_be_compiled(b"import torch\n" + word)
     assert not may_be_compiled(b"from megatron.core.jit import jit_fuser\n@torch.compile\ndescription")
-    for text in (b"from torch import nn\njit = 1", b"torch.jit.is_tracing()", b"import torchjit"):
+    for text in (b"from torch import nn\nfrom a.jit import b", b"torch.jit.is_tracing()", b"import torchjit"):
         assert not may_be_compiled(text)
+
+
+def test_lists_that_do_not_end_take_no_time_to_look_through() -> None:
+    before = time.process_time()
+    assert not may_be_compiled(b"from torch import (\n" * 20_000)
+    assert time.process_time() - before < 1

@@ -8,9 +8,9 @@ _PATHS_ALONE = bytes(
     for byte in range(256)
 )
 # TorchScript, Triton, CUTLASS and Numba compile a function that Python never enters, by its source or its byte code.
-_COMPILERS = re.compile(
-    rb"jit\.script|numba|triton|cutlass|(?:from|import)\s+torch\.jit\b|from\s+torch\s+import\s+(?:\([^)]*|[^\n(]*)\bjit\b"
-)
+_COMPILERS = re.compile(rb"jit\.script|numba|triton|cutlass|(?:from|import)\s+torch\.jit\b")
+# A list of names has no bound, so what is imported from torch is not told from what else is called so.
+_FROM_TORCH, _JIT = re.compile(rb"from\s+torch\s+import\b"), re.compile(rb"(?<![.\w])jit\b")
 
 
 def named_files(source: bytes) -> tuple[str, ...]:
@@ -32,4 +32,6 @@ def name_tails(path: str) -> tuple[str, str]:
 
 def may_be_compiled(source: bytes) -> bool:
     """Whether a source may have functions compiled that run though Python never enters them."""
-    return _COMPILERS.search(source) is not None
+    if _COMPILERS.search(source):
+        return True
+    return bool(_FROM_TORCH.search(source) and _JIT.search(source))
