@@ -226,6 +226,12 @@ def test_models_join_unless_family_or_a_field_differs() -> None:
     assert more.model == ModelWant(
         "qwen", {"tie_word_embeddings": True, "num_hidden_layers": 4}, frozenset({"moe", "mla"})
     )
+    without = conflict(both, model=ModelWant(absent=frozenset({"moe"})))
+    assert (without.clash, without.reason) == (Clash.MODEL, "a model with moe cannot be one without")
+    dense = Point.default().joined(want({}, ModelWant(absent=frozenset({"moe"}))))
+    assert isinstance(dense, Point)
+    # Experts' sizes bring a model with experts.
+    assert conflict(dense, {Axis.EXPERT: 2}).clash is Clash.MODEL
     assert conflict(both, model=ModelWant("llama")).clash is Clash.MODEL
     found = conflict(both, model=ModelWant(fields={"tie_word_embeddings": False}))
     assert found.reason == "the model's tie_word_embeddings cannot be True and False"

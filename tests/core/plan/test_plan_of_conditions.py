@@ -8,7 +8,7 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.wants import Axis, Value, Want
+from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.plan.plan import Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import PlanDocument, plan_json
 from verl_e2e.core.plan.policy import Budget
@@ -100,6 +100,23 @@ def test_a_condition_in_what_does_not_count_asks_for_nothing(path: str) -> None:
 
 def test_what_runs_without_any_setting_asks_for_nothing() -> None:
     assert planned(want({Axis.TENSOR: 1, Axis.FSDP: False})) == planned()
+
+
+def test_conditions_of_models_with_and_without_a_feature_have_a_job_each() -> None:
+    with_it, without = ModelWant(features=frozenset({"mla"})), ModelWant(absent=frozenset({"mla"}))
+    recompute: dict[Axis, Value] = {Axis.RECOMPUTE: "full"}
+    wants = (replace(want(recompute), model=with_it), replace(want(recompute, "other"), model=without))
+    served = {purpose.symbol: job for job in planned(*wants).jobs for purpose in job.purposes}
+    assert served["LoRA.merge"].model.has("mla")
+    assert not served["other"].model.shows("mla")
+    # By itself a feature that must not be there asks for nothing.
+    assert planned(replace(want({}), model=without)) == planned()
+
+
+def test_code_of_one_type_of_adapters_shares_no_job_with_another() -> None:
+    jobs = planned(want({Axis.ADAPTER: "lora", Axis.RECOMPUTE: "full"}), want({Axis.ADAPTER: "dora"}, "other")).jobs
+    served = sorted([item.symbol for item in job.purposes] for job in jobs if job.purposes)
+    assert served == [["LoRA.merge"], ["other"]]
 
 
 def test_a_level_that_is_requested_by_hand_keeps_its_job() -> None:

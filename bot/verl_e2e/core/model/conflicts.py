@@ -61,4 +61,7 @@ def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
     fields = joined_values(first.fields, second.fields)
     if isinstance(fields, str):
         return Conflict(Clash.MODEL, (), f"the model's {fields}")
-    return ModelWant(first.family or second.family, fields, first.features | second.features)
+    features, absent = first.features | second.features, first.absent | second.absent
+    if features & absent:
+        return Conflict(Clash.MODEL, (), f"a model with {min(features & absent)} cannot be one without")
+    return ModelWant(first.family or second.family, fields, features, absent)

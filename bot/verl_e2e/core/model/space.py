@@ -128,6 +128,8 @@ class Point:
         for axis, most in self.limits.items():
             if (size := self.data_size if axis is Axis.DATA else self.size(axis)) > most:
                 return Conflict(Clash.LIMIT, (axis,), f"{axis} is {size} and must not be more than {most}")
+        if barred := self.model.features & self.model.absent:
+            return Conflict(Clash.MODEL, (), f"a model with {min(barred)} cannot be one without")
         rule = exclusion_of(self.settings, self.model.features)
         if rule is None:
             return None

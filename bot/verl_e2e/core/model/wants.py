@@ -82,6 +82,13 @@ class ModelWant:
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     # Features that the policy knows: moe, mla, ssm, mtp, vlm, audio, ...
     features: frozenset[str] = frozenset()
+    # Features that it must not have: code for models without them is not entered with them.
+    absent: frozenset[str] = frozenset()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the default model will do."""
+        return not (self.family or self.fields or self.features)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def demands_of(wants: Iterable[Want]) -> tuple[Demand, ...]:
     """The wants that ask for anything, by what they ask for; their order does not matter."""
     groups: dict[str, list[Want]] = {}
     for want in wants:
-        if want.axes or want.limits or want.overrides or want.model != ModelWant():
+        if want.axes or want.limits or want.overrides or not want.model.is_any:
             groups.setdefault(_key(want), []).append(want)
     ordered = (sorted(group, key=_place) for _, group in sorted(groups.items()))
     return tuple(Demand(number, tuple(group), alone(group[0])) for number, group in enumerate(ordered))
@@ -74,7 +74,7 @@ def demands_of(wants: Iterable[Want]) -> tuple[Demand, ...]:
 def _key(want: Want) -> str:
     parts = (want.axes, want.limits, want.overrides, want.model.fields)
     texts = [repr(sorted((str(name), repr(value)) for name, value in part.items())) for part in parts]
-    return repr((texts, want.model.family, sorted(want.model.features)))
+    return repr((texts, want.model.family, sorted(want.model.features), sorted(want.model.absent)))
 
 
 def _place(want: Want) -> tuple[str, str, tuple[int, ...], str]:

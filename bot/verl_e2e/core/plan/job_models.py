@@ -28,6 +28,8 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     switched_on = {feature.name for feature in job.features}
     if any(name not in switched_on and not job.model.shows(name) for name in model.features):
         return False
+    if any(map(job.model.has, model.absent)):
+        return False
     own = made.family if made else job.family
     families = (family for family in policy.families if family.name == model.family)
     return model.family in ("", job.family, own) or any(job.checkpoint == item.checkpoint for item in families)
@@ -56,7 +58,7 @@ def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Ite
 
     found = []
     for want in wants:
-        if want.path not in families or (want.model == ModelWant() and _UNSET.holds(want)):
+        if want.path not in families or (want.model.is_any and _UNSET.holds(want)):
             continue
         own = want.model.family or next((family.name for family in sorted(families[want.path], key=rank)), "")
         found.append(replace(want, model=replace(want.model, family=own)))
@@ -98,7 +100,8 @@ def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
     of_models = model.features & frozenset(name for family in policy.families for name in family.features)
     for family in policy.families:
         recipe = family.synthetic if model.family in ("", family.name) else None
-        if recipe and of_models <= {*family.features} - {*recipe.without}:
+        features = {*family.features} - {*recipe.without} if recipe else set()
+        if recipe and of_models <= features and not model.absent & features:
             return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
     return None
 
@@ -119,5 +122,10 @@ def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
         for family in policy.families
         if model.family in ("", family.name) and model.features <= {*family.features}
     )
-    shown = (item for item in able if item and all(map(policy.facts_of(item).shows, model.features)))
+    shown = (
+        item
+        for item in able
+        if item and all(map(policy.facts_of(item).shows, model.features))
+        if not any(map(policy.facts_of(item).has, model.absent))
+    )
     return next(shown, None)

@@ -86,6 +86,12 @@ class Concrete(Abstract):
 class DoRA:
     def run(self): pass
 
+class LoRA:
+    def run(self): Branch()
+
+class Branch:
+    pass
+
 class LoRAMerge:
     def merge(self): pass
 
@@ -112,6 +118,7 @@ def main(x):
         pass
     if e:
         DoRA().run()
+        LoRA().run()
         y: Passive = x
         z: Passive
         LoRAMerge().merge()
@@ -133,6 +140,7 @@ def main(x):
         ("Module.forward", ["c"]),
         ("Module._hidden", ["c"]),
         ("DoRA.run", ["an adapter of type dora"]),
+        ("Branch", ["an adapter of type lora"]),
         ("LoRAMerge.merge", ["adapters that are merged on export", "e"]),
         ("Saved", []),
         ("Saved.sharded_state_dict", ["a checkpoint is written or read"]),

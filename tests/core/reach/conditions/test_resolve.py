@@ -88,7 +88,9 @@ def test_a_test_becomes_settings(test: str, axes: dict[Axis, Value], limits: dic
     [
         ("self.is_expert", Settings(features=frozenset({"moe"}))),
         ("config.num_moe_experts is not None", Settings(features=frozenset({"moe"}))),
-        ("config.num_moe_experts is None", ANY_RUN),
+        ("config.num_moe_experts is None", Settings(absent=frozenset({"moe"}))),
+        ("not self.is_mla_provider", Settings(absent=frozenset({"mla"}))),
+        ("not self.is_expert", ANY_RUN),
         ("config.num_moe_experts > 1", Settings(features=frozenset({"moe"}))),
         ("'mlp.experts' in name", Settings(features=frozenset({"moe"}))),
         ("name == 'router.weight'", Settings(features=frozenset({"moe"}))),
@@ -107,6 +109,7 @@ def test_a_test_becomes_a_model_or_an_option(test: str, model: Settings) -> None
     found = _resolved(test)
     assert found.open == ()
     assert (found.settings.fields, found.settings.features) == (model.fields, model.features)
+    assert found.settings.absent == model.absent
     assert (found.settings.axes, found.settings.overrides) == (model.axes, model.overrides)
 
 
@@ -193,6 +196,10 @@ def test_settings_are_joined_by_their_maximum_or_not_at_all() -> None:
     assert joined(Settings(overrides={"a": 1}), Settings(overrides={"a": 2})) is None
     assert joined(Settings(family="a"), Settings(family="b")) is None
     assert joined(Settings(family="a"), ANY_RUN) == Settings(family="a")
+    with_mla, without = Settings(features=frozenset({"mla"})), Settings(absent=frozenset({"mla"}))
+    assert joined(with_mla, without) is None
+    assert joined(without, first) == Settings({Axis.TENSOR: 2}, absent=frozenset({"mla"}))
+    assert (without.count, with_mla.count) == (0, 1)
     assert all_joined((first, second)) == second
     assert all_joined((first, Settings(limits={Axis.TENSOR: 1}), second)) is None
     assert Settings(family="a", axes={Axis.FSDP: True}).count == 2

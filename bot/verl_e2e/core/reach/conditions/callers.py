@@ -165,14 +165,14 @@ def _demands_of(condition: Formula, path: str) -> Demands:
         text = text_of(part)
         if resolved.open:
             found[text] = Demand(text, None)
-        elif resolved.settings.count:
+        elif resolved.settings.count or resolved.settings.absent:
             found[_key(resolved.settings)] = Demand(text, resolved.settings)
     return found
 
 
 def _key(settings: Settings) -> object:
     parts = (settings.axes, settings.limits, settings.overrides, settings.fields)
-    return (*(frozenset(part.items()) for part in parts), settings.features, settings.family)
+    return (*(frozenset(part.items()) for part in parts), settings.features, settings.family, settings.absent)
 
 
 def _sites(flows: Flows, node: Node, name: str) -> Iterator[Formula]:

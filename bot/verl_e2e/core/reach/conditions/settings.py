@@ -21,6 +21,8 @@ class Settings:
     family: str = ""
     # The rows of the table that gave them.
     rules: tuple[str, ...] = ()
+    # Features that the model must not have; the default model has none, so they count for nothing by themselves.
+    absent: frozenset[str] = frozenset()
 
     @property
     def count(self) -> int:
@@ -56,14 +58,18 @@ def joined(first: Settings, second: Settings) -> Settings | None:
         return None
     if first.family and second.family and first.family != second.family:
         return None
+    features, absent = first.features | second.features, first.absent | second.absent
+    if features & absent:
+        return None
     return Settings(
         axes,
         limits,
         {**first.overrides, **second.overrides},
         {**first.fields, **second.fields},
-        first.features | second.features,
+        features,
         first.family or second.family,
         tuple(dict.fromkeys((*first.rules, *second.rules))),
+        absent,
     )
 
 

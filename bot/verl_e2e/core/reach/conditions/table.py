@@ -62,18 +62,27 @@ def _feature(*features: str) -> Settings:
     return Settings(features=frozenset(features))
 
 
+def _without(feature: str) -> Settings:
+    return Settings(absent=frozenset({feature}))
+
+
 def _switch(names: str, axis: Axis, *, default: bool, under: str = "") -> Row:
     return _row(names, *((value, _axis(axis, value)) for value in (default, not default)), under=under)
 
 
 def _has(names: str, *features: str) -> Row:
-    """A feature of the model that a flag or a class stands for; without it the default model will do."""
+    """A feature that a flag or a class stands for; a model that has it may also have parts without it."""
     return _row(names, (False, ANY_RUN), (True, _feature(*features)))
 
 
+def _is(names: str, feature: str) -> Row:
+    """A feature of the whole model that a flag or a class stands for."""
+    return _row(names, (False, _without(feature)), (True, _feature(feature)))
+
+
 def _counts(names: str, feature: str) -> Row:
-    """A feature of the model that a number stands for, absent without it."""
-    return _row(names, (None, ANY_RUN), (8, _feature(feature)))
+    """A feature of the whole model that a number stands for, absent without it."""
+    return _row(names, (None, _without(feature)), (8, _feature(feature)))
 
 
 def _field(names: str, values: tuple[Value, Value], feature: str = "") -> Row:
@@ -218,8 +227,8 @@ ROWS: tuple[Row, ...] = (
     _counts("num_moe_experts num_experts n_routed_experts", "moe"),
     _has("is_grouped_expert is_grouped_expert_linear is_grouped_expert_name TEGroupedLinear", "moe"),
     _has("TEColumnParallelGroupedLinear TERowParallelGroupedLinear GroupedMLP TEGroupedMLP SequentialMLP", "moe"),
-    _has("multi_latent_attention is_mla is_mla_provider use_mla MLATransformerConfig MLASelfAttention", "mla"),
-    _has("has_mtp mtp_process", "mtp"),
+    _is("multi_latent_attention is_mla is_mla_provider use_mla MLATransformerConfig MLASelfAttention", "mla"),
+    _is("has_mtp mtp_process", "mtp"),
     _counts("mtp_num_layers num_nextn_predict_layers", "mtp"),
     _has("MambaModel MambaMixer MambaLayer is_mamba is_hybrid_model", "ssm"),
     # Of a field of the model's configuration.
@@ -306,6 +315,8 @@ class Special:
     axes: Mapping[Axis, Value]
 
 
+# A class for each type of adapters; the default one is named too, for a run with another type never enters it.
+_ADAPTERS = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora", "DoRA": "dora", "VLMLoRA": "vlm_lora"}
 # By name. What merges is made by others too, where a merged weight is read, but that is no way of a run with verl.
 SPECIAL_CLASSES: Mapping[str, Special] = MappingProxyType(
     {
@@ -314,7 +325,7 @@ SPECIAL_CLASSES: Mapping[str, Special] = MappingProxyType(
         ),
         **{
             name: Special(f"an adapter of type {adapter}", {Axis.ADAPTER: adapter})
-            for name, adapter in {"CanonicalLoRA": "canonical_lora", "DoRA": "dora", "VLMLoRA": "vlm_lora"}.items()
+            for name, adapter in _ADAPTERS.items()
         },
     }
 )

@@ -184,7 +184,7 @@ def _want_of(
         axes=dict(settings.axes),
         limits=dict(settings.limits),
         overrides=dict(settings.overrides),
-        model=ModelWant(settings.family, dict(settings.fields), settings.features),
+        model=ModelWant(settings.family, dict(settings.fields), settings.features, settings.absent),
         open=tuple(dict.fromkeys(unknown)),
         rules=settings.rules,
         side=function.side,
