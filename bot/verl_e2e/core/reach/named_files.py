@@ -9,7 +9,7 @@ _PATHS_ALONE = bytes(
 )
 # TorchScript, Triton, CUTLASS and Numba compile a function that Python never enters, by its source or its byte code.
 _COMPILERS = re.compile(rb"jit\.script|numba|triton|cutlass|(?:from|import)\s+torch\.jit\b")
-# A list of names has no bound, so what is imported from torch is not told from what else is called so.
+# A list of names has no bound, so any such name counts in a file that imports from torch.
 _FROM_TORCH, _JIT = re.compile(rb"from\s+torch\s+import\b"), re.compile(rb"(?<![.\w])jit\b")
 
 
