@@ -246,6 +246,30 @@ def test_a_pace_holds_back_what_is_too_much() -> None:
     assert message.value.wait_s > 3_000
 
 
+def test_each_that_is_sent_away_comes_back_at_a_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    limiter = RateLimiter(((6, 60.0),))
+
+    def away(lane: Lane) -> float:
+        with pytest.raises(ForgeError) as refused:
+            limiter.wait(0, lane)
+        return clock[0] + refused.value.wait_s
+
+    for _ in range(5):
+        clock[0] += 2
+        limiter.wait(1, Lane.NORMAL)
+    # Places become free as those who wrote did so, and later ones after these; not more than a span is added.
+    assert [away(Lane.NORMAL) for _ in range(7)] == [1062, 1064, 1066, 1068, 1070, 1122, 1122]
+    # What is more important does not wait for them.
+    limiter.wait(1, Lane.URGENT)
+    assert away(Lane.URGENT) == 1062
+    # Whoever comes at his time may write, and who has come holds no place.
+    clock[0] = 1065
+    limiter.wait(1, Lane.NORMAL)
+    assert away(Lane.NORMAL) > 1070
+
+
 Script = Callable[[BaseHTTPRequestHandler], None]
 
 

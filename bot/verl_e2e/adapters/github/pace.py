@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from fractions import Fraction
 
@@ -117,19 +117,32 @@ class RateLimiter:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._kept = max((number for number, _ in limits), default=0)
+        self._longest_span = max((span for _, span in limits), default=0.0)
         self._sent: list[float] = []
+        # When those of each lane come back that were sent away, ascending.
+        self._coming: dict[Lane, list[float]] = {}
 
     def wait(self, longest_s: float, lane: Lane = Lane.NORMAL) -> None:
-        """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`."""
+        """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`.
+
+        The error says when to come back: each that is sent away has a time of its own, in the order in which they came,
+        for all at once would do their work again where one may write. Who never comes back delays others by one place.
+        """
         with self._lock:
             now = time.monotonic()
-            shares = [(lane.of(number), span) for number, span in self._limits]
-            free = [self._sent[-number] + span for number, span in shares if len(self._sent) >= number]
-            due = max([now, *free])
+            due = self._due(self._sent, lane, now)
             if due - now > longest_s:
-                raise ForgeError("We write to GitHub too often", passing=True, wait_s=due - now)
+                coming = [back for back in self._coming.get(lane, ()) if back > now]
+                back = min(self._due(sorted((*self._sent, *coming)), lane, now), due + self._longest_span)
+                self._coming[lane] = [*coming, back]
+                raise ForgeError("We write to GitHub too often", passing=True, wait_s=back - now)
             # A more important one may come before those that wait already.
             bisect.insort(self._sent, due)
             del self._sent[: max(0, len(self._sent) - self._kept)]
         if due > now:
             self._sleep(due - now)
+
+    def _due(self, sent: Sequence[float], lane: Lane, now: float) -> float:
+        """When one more of a lane may be sent after those that were sent at these times, which ascend."""
+        shares = [(lane.of(number), span) for number, span in self._limits]
+        return max([now, *(sent[-number] + span for number, span in shares if len(sent) >= number)])
