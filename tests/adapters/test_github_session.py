@@ -264,7 +264,7 @@ def test_each_that_is_sent_away_comes_back_at_a_time_of_its_own(monkeypatch: pyt
     # What is more important does not wait for them.
     limiter.wait(1, Lane.URGENT)
     assert away(Lane.URGENT) == 1062
-    # Whoever comes at his time may write, and who has come holds no place.
+    # A write at its time is let by, and one that came holds no place.
     clock[0] = 1065
     limiter.wait(1, Lane.NORMAL)
     assert away(Lane.NORMAL) > 1070
