@@ -126,7 +126,8 @@ class RateLimiter:
         """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`.
 
         The error says when to come back: each that is sent away has a time of its own, in the order in which they came,
-        for all at once would do their work again where one may write. A write that never comes back delays the others by one place.
+        for all at once would do their work again where one may write. A write that never comes back delays the others
+        by one place.
         """
         with self._lock:
             now = time.monotonic()
