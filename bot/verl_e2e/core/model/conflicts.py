@@ -55,13 +55,11 @@ def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> 
 
 
 def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
-    """The model that is what both want, or why there is none."""
+    """The model that is what both want, or why there is none; a point says which features exclude each other."""
     if first.family and second.family and first.family != second.family:
         return Conflict(Clash.MODEL, (), f"a model of {first.family} cannot be one of {second.family}")
     fields = joined_values(first.fields, second.fields)
     if isinstance(fields, str):
         return Conflict(Clash.MODEL, (), f"the model's {fields}")
-    features, absent = first.features | second.features, first.absent | second.absent
-    if features & absent:
-        return Conflict(Clash.MODEL, (), f"a model with {min(features & absent)} cannot be one without")
-    return ModelWant(first.family or second.family, fields, features, absent)
+    absent = first.absent | second.absent
+    return ModelWant(first.family or second.family, fields, first.features | second.features, absent)
