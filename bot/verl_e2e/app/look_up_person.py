@@ -65,10 +65,8 @@ class Permissions:
     ) -> Actor:
         """What is known of someone as far as a capability asks for it, looked up again when that is longer ago."""
         # A clock that is set back must not keep a role that someone lost.
-        now_s, key = (
-            self.clock.monotonic(),
-            (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest),
-        )
+        now_s = self.clock.monotonic()
+        key = str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest
         found = self.authors.find(key)
         if found is None or now_s - found[0] >= kept.total_seconds():
             grant = policy.capabilities.of(capability)
