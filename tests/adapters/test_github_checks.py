@@ -10,7 +10,8 @@ from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_ad
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.session import anonymously
+from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.github.session import anonymously, as_app
 from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
 from verl_e2e.ports import ForgeError
 
@@ -34,6 +35,30 @@ def wanted(at: GithubAdapters, **changes: object) -> CheckRun:
         details_url="https://verl-e2e.example/1",
     )
     return replace(check, **changes)  # type: ignore[arg-type]
+
+
+def test_check_runs_that_are_held_back_come_back_one_by_one(
+    at: GithubAdapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    policy = RetryPolicy(total_s=4.0)
+    github = as_app(APP_ID, at.world.private_key, api_url=at.world.url, limiter=((3, 3600.0),), retry_policy=policy)
+    checks = GithubChecks(github)
+
+    def back(name: str) -> float:
+        with pytest.raises(ForgeError) as held:
+            checks.write_check(REPOSITORY, wanted(at, name=name, summary=f"as of {clock[0]}"))
+        return clock[0] + held.value.wait_s
+
+    for name in ("one", "two", "three"):
+        checks.write_check(REPOSITORY, wanted(at, name=name))
+        clock[0] += 10
+    # Each has a time of its own, and the same when it comes again with another text.
+    assert [back("four"), back("five")] == [4600, 4610]
+    clock[0] += 10
+    assert back("four") == 4600
+    github.close()
 
 
 def notes(count: int) -> tuple[Annotation, ...]:

@@ -1,5 +1,6 @@
 """Tokens, roles, teams, settings of a repository, deliveries; and many threads at once."""
 
+import heapq
 import json
 import sys
 import threading
@@ -224,9 +225,9 @@ def test_what_ends_a_run_gets_by_where_replies_and_cards_are_held_back() -> None
     limiter = RateLimiter(((12, 60.0),), waits.append)
     for lane, times in ((Lane.COURTESY, 6), (Lane.NORMAL, 4), (Lane.URGENT, 2)):
         for _ in range(times):
-            limiter.wait(1, lane)
+            limiter.wait(1, lane, what=object())
         with pytest.raises(ForgeError):
-            limiter.wait(1, lane)
+            limiter.wait(1, lane, what=object())
     assert waits == []
 
 
@@ -234,14 +235,14 @@ def test_a_pace_holds_back_what_is_too_much() -> None:
     waits: list[float] = []
     limiter = RateLimiter(((3, 60.0), (5, 3600.0)), waits.append)
     for _ in range(3):
-        limiter.wait(100)
+        limiter.wait(100, what=object())
     assert waits == []
-    limiter.wait(100)
+    limiter.wait(100, what=object())
     assert len(waits) == 1
     assert 59 < waits[0] <= 60
-    limiter.wait(100)
+    limiter.wait(100, what=object())
     with pytest.raises(ForgeError) as message:
-        limiter.wait(100)
+        limiter.wait(100, what=object())
     assert message.value.passing
     assert message.value.wait_s > 3_000
 
@@ -251,23 +252,45 @@ def test_each_that_is_sent_away_comes_back_at_a_time_of_its_own(monkeypatch: pyt
     monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
     limiter = RateLimiter(((6, 60.0),))
 
-    def away(lane: Lane) -> float:
+    def away(lane: Lane, what: object) -> float:
         with pytest.raises(ForgeError) as refused:
-            limiter.wait(0, lane)
+            limiter.wait(0, lane, what=what)
         return clock[0] + refused.value.wait_s
 
-    for _ in range(5):
+    for what in "abcde":
         clock[0] += 2
-        limiter.wait(1, Lane.NORMAL)
+        limiter.wait(1, Lane.NORMAL, what=what)
     # Places become free as those who wrote did so, and later ones after these; not more than a span is added.
-    assert [away(Lane.NORMAL) for _ in range(7)] == [1062, 1064, 1066, 1068, 1070, 1122, 1122]
+    assert [away(Lane.NORMAL, what) for what in "fghijkl"] == [1062, 1064, 1066, 1068, 1070, 1122, 1122]
+    # A write that comes too early has the same place again.
+    assert away(Lane.NORMAL, "g") == 1064
     # What is more important does not wait for them.
-    limiter.wait(1, Lane.URGENT)
-    assert away(Lane.URGENT) == 1062
-    # A write at its time is let by, and one that came holds no place.
-    clock[0] = 1065
-    limiter.wait(1, Lane.NORMAL)
-    assert away(Lane.NORMAL) > 1070
+    limiter.wait(1, Lane.URGENT, what="m")
+    assert away(Lane.URGENT, "n") == 1062
+    # What comes later has no place before those that wait.
+    clock[0] = 1071
+    assert away(Lane.NORMAL, "o") > 1071
+    # A write that is late is let by, and what does not come back in time has no place any more.
+    limiter.wait(1, Lane.NORMAL, what="f")
+    clock[0] = 1153
+    limiter.wait(1, Lane.NORMAL, what="p")
+
+
+def test_writes_that_are_held_back_are_not_overtaken_by_all_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    limiter = RateLimiter(((12, 60.0), (60, 3600.0)))
+    # 60 an hour where 50 may be written, and each comes back a second late.
+    due, waited = [(number * 60.0, number) for number in range(500)], []
+    while due:
+        clock[0], number = heapq.heappop(due)
+        try:
+            limiter.wait(0, what=number)
+            waited.append(clock[0] - number * 60.0)
+        except ForgeError as refused:
+            heapq.heappush(due, (clock[0] + refused.wait_s + 1, number))
+    # The last of 500 in turn has waited an hour and a half; before, one waited for more than eight hours.
+    assert max(waited) < 2 * 3600
 
 
 Script = Callable[[BaseHTTPRequestHandler], None]

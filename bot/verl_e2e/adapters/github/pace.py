@@ -5,15 +5,18 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum, StrEnum
 from fractions import Fraction
+from itertools import takewhile
 
 from verl_e2e.core.pulls.figures import API_RESOURCES, OTHER, ApiBudget
 from verl_e2e.ports import ForgeError
 
 # Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
 LIMITER = ((78, 60.0), (480, 3600.0))
+# A write that was sent away may come back so much later than its time: the work before it takes a while.
+_LATE_S = 30.0
 # Of a number in a header.
 _DIGITS = 12
 
@@ -119,24 +122,27 @@ class RateLimiter:
         self._kept = max((number for number, _ in limits), default=0)
         self._longest_span = max((span for _, span in limits), default=0.0)
         self._sent: list[float] = []
-        # When those of each lane come back that were sent away, ascending.
-        self._coming: dict[Lane, list[float]] = {}
+        # When those of each lane come back that were sent away, in the order in which they came.
+        self._away: dict[Lane, dict[Hashable, float]] = {}
 
-    def wait(self, longest_s: float, lane: Lane = Lane.NORMAL) -> None:
+    def wait(self, longest_s: float, lane: Lane = Lane.NORMAL, *, what: Hashable) -> None:
         """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`.
 
         The error says when to come back: each that is sent away has a time of its own, in the order in which they came,
-        for all at once would do their work again where one may write. A write that never comes back delays the others
+        for all at once would do their work again where one may write. `what` names the write: by it a write that comes
+        back is known, and keeps its place before those that came later. A write that never comes back delays the others
         by one place.
         """
         with self._lock:
             now = time.monotonic()
-            due = self._due(self._sent, lane, now)
+            away = {held: back for held, back in self._away.get(lane, {}).items() if back > now - _LATE_S}
+            self._away[lane] = away
+            ahead = [max(back, now) for _, back in takewhile(lambda item: item[0] != what, away.items())]
+            due = self._due(sorted((*self._sent, *ahead)), lane, now)
             if due - now > longest_s:
-                coming = [back for back in self._coming.get(lane, ()) if back > now]
-                back = min(self._due(sorted((*self._sent, *coming)), lane, now), due + self._longest_span)
-                self._coming[lane] = [*coming, back]
-                raise ForgeError("We write to GitHub too often", passing=True, wait_s=back - now)
+                away[what] = min(due, self._due(self._sent, lane, now) + self._longest_span)
+                raise ForgeError("We write to GitHub too often", passing=True, wait_s=away[what] - now)
+            away.pop(what, None)
             # A more important one may come before those that wait already.
             bisect.insort(self._sent, due)
             del self._sent[: max(0, len(self._sent) - self._kept)]

@@ -169,7 +169,8 @@ class ApiRequester(Requester):
         def attempt() -> tuple[dict[str, Any], Any]:
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
-                self._pace.wait(self.retry_policy.total_s, Lane.URGENT if urgent else self._lane)
+                lane = Lane.URGENT if urgent else self._lane
+                self._pace.wait(self.retry_policy.total_s, lane, what=_identity(verb, path, input))
             ask = super(ApiRequester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
@@ -256,6 +257,12 @@ class ApiRequester(Requester):
     def _renew(self) -> bool:
         renew = getattr(self.auth, "renew", None)
         return bool(renew and renew())
+
+
+def _identity(verb: str, path: str, body: Any) -> tuple[str, ...]:
+    """By what a write is known when it is attempted again later: its text may be another by then."""
+    fields = body if isinstance(body, dict) else {}
+    return verb, path, *(str(fields.get(name, "")) for name in ("head_sha", "name", "inputs"))
 
 
 def next_page(headers: dict[str, Any]) -> str:
