@@ -1,7 +1,9 @@
 """The command lines of a comment: where CommonMark says that plain text stands, and nowhere else."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 
 from markdown_it import MarkdownIt
@@ -13,11 +15,14 @@ MAX_COMMENT = 65_536
 # Up to here the worst comment takes some hundredths of a second; the time grows with the square of the length.
 SHORT_COMMENT = 2_048
 _QUOTES = {"blockquote_open": 1, "blockquote_close": -1}
+_LISTS = {"bullet_list_open": 1, "bullet_list_close": -1, "ordered_list_open": 1, "ordered_list_close": -1}
 _LINKS = {"link_open": 1, "link_close": -1, "s_open": 1, "s_close": -1}
-# HTML that quotes, shows or strikes what is in it, or folds it away. CommonMark reads on in it after an empty line.
-_NOT_SAID = re.compile(r"<(/?)(?:blockquote|q|code|kbd|samp|pre|del|s|strike|details)(?=[\s/>])[^<>]*>", re.IGNORECASE)
-
-_HTML_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+# HTML that quotes, lists, shows or strikes what is in it, or folds it away. CommonMark reads on in it after an empty
+# line.
+_NOT_SAID = "blockquote|q|code|kbd|samp|tt|pre|del|s|strike|details|summary|table|ul|ol|dl|h[1-6]"
+# A comment, the start of one that this piece of HTML does not end, or a tag of the above.
+_HTML = re.compile(rf"<!--(?:-?>|.*?--!?>)|(<!--)|<(/?)({_NOT_SAID})(?=[\s/>])", re.IGNORECASE | re.DOTALL)
+_COMMENT_END = re.compile(r"--!?>")
 
 
 def command_lines(body: str) -> tuple[CommandLine, ...]:
@@ -39,37 +44,63 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
+@dataclass(slots=True)
+class _Html:
+    """What the HTML of a comment has opened and not closed, while it is read."""
+
+    # By name: another element's end closes none of them.
+    elements: Counter[str] = field(default_factory=Counter)
+    comment: bool = False
+
+    def read(self, html: str) -> None:
+        """Go on with the next piece."""
+        if self.comment:
+            end = _COMMENT_END.search(html)
+            if end is None:
+                return
+            self.comment, html = False, html[end.end() :]
+        for found in _HTML.finditer(html):
+            if found[1]:
+                self.comment = True
+                return
+            if found[3]:
+                name = found[3].lower()
+                self.elements[name] = max(0, self.elements[name] + (-1 if found[2] else 1))
+
+    @property
+    def says(self) -> bool:
+        """Whether text at this place is shown as its author's own."""
+        return not self.comment and not self.elements.total()
+
+
 def _lines(tokens: list[Token], source: list[str]) -> Iterator[CommandLine]:
-    quotes, html, before = 0, 0, ""
+    quotes, lists, html, before = 0, 0, _Html(), ""
     for token in tokens:
         quotes += _QUOTES.get(token.type, 0)
+        lists += _LISTS.get(token.type, 0)
         if token.type == "html_block":
-            html = _opened(html, token.content)
-        if token.type == "inline" and before == "paragraph_open" and not quotes and token.map:
-            for number in _plain_lines(token, token.map[0], html):
-                # Also compared with the typed text: the bullet of a list or an entity is not part of it.
-                if number < len(source) and _speaks(source[number]):
-                    yield CommandLine(number + 1, source[number].strip())
+            html.read(token.content)
         if token.type == "inline":
-            html = _opened(html, "".join(part.content for part in token.children or () if part.type == "html_inline"))
+            numbers = list(_plain_lines(token, token.map[0] if token.map else 0, html))
+            if before == "paragraph_open" and not quotes and token.map:
+                for number in numbers:
+                    # Also compared with the typed text: the bullet of a list or an entity is not part of it.
+                    line = source[number] if number < len(source) else ""
+                    # Behind a list, a line at the margin is not meant as part of it.
+                    if _speaks(line) and not (lists and line[0].isspace()):
+                        yield CommandLine(number + 1, line.strip())
         before = token.type
 
 
-def _opened(depth: int, html: str) -> int:
-    """How many elements are open behind some HTML whose content is not said by the author of the comment."""
-    for tag in _NOT_SAID.finditer(_HTML_COMMENT.sub("", html)):
-        depth = max(0, depth - 1) if tag[1] else depth + 1
-    return depth
-
-
-def _plain_lines(paragraph: Token, first: int, html: int) -> Iterator[int]:
-    """The 0-based lines of one paragraph whose first text is plain and speaks to the bot."""
-    number, begins, links = first, not html, 0
-    for token in paragraph.children or ():
+def _plain_lines(inline: Token, first: int, html: _Html) -> Iterator[int]:
+    """The 0-based lines of some text whose first words are plain and speak to the bot."""
+    number, begins, links = first, html.says, 0
+    for token in inline.children or ():
         links += _LINKS.get(token.type, 0)
-        html = _opened(html, token.content) if token.type == "html_inline" else html
+        if token.type == "html_inline":
+            html.read(token.content)
         if token.type in {"softbreak", "hardbreak"}:
-            number, begins = number + 1, not links and not html
+            number, begins = number + 1, not links and html.says
             continue
         if begins and token.type == "text" and _speaks(token.content):
             yield number
