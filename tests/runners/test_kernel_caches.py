@@ -5,6 +5,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -120,11 +121,11 @@ def test_the_digest_is_that_of_the_content_wherever_the_copy_is_used(folder: Pat
 
 
 def test_a_list_of_files_that_is_none_is_copied_as_it_is(folder: Path, tmp_path: Path, world: World) -> None:
-    texts = ("no json", "[]", '{"child_paths": 1}')
+    texts = ("no json", "[]", "[" * 100_000, '{"child_paths": 1}')
     for number, text in enumerate(texts):
         (folder / f"triton/__grp__{number}.json").write_text(text)
     found = taken(folder, tmp_path, world)
-    assert [(found.copy / f"triton/__grp__{number}.json").read_text() for number in range(3)] == list(texts)
+    assert [(found.copy / f"triton/__grp__{number}.json").read_text() for number in range(4)] == list(texts)
 
 
 def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path, tmp_path: Path, world: World) -> None:
@@ -133,6 +134,8 @@ def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path,
     assert "Not a directory" in refusal(folder / ORIGIN_FILE, tmp_path, world)
     (tmp_path / "link").symlink_to(folder)
     assert "it is a link" in refusal(tmp_path / "link", tmp_path, world)
+    assert "it is not a path" in refusal(f"{folder}\0", tmp_path, world)
+    assert "File name too long" in refusal(f"/{'a' * 300}", tmp_path, world)
     (tmp_path / "empty").mkdir()
     assert "none of the folders triton, inductor, vllm, cuda" in refusal(tmp_path / "empty", tmp_path, world)
 
@@ -161,9 +164,36 @@ def _writable_top(folder: Path) -> None:
     folder.chmod(0o1777)
 
 
+def _odd_name(folder: Path) -> None:
+    os.symlink("kernel", os.fsencode(folder) + b"/triton/\xff")
+
+
+def _deep(folder: Path) -> None:
+    above = os.open(folder / "triton", os.O_RDONLY)
+    for _ in range(150):
+        os.mkdir("d", dir_fd=above)
+        below = os.open("d", os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)
+
+
+def _linked_origin(folder: Path) -> None:
+    (folder / ORIGIN_FILE).rename(folder / "origin")
+    (folder / ORIGIN_FILE).symlink_to("origin")
+
+
+def _writable_origin(folder: Path) -> None:
+    (folder / ORIGIN_FILE).chmod(0o666)
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
+        (_odd_name, "triton/\\xff is a link"),
+        (_deep, "its folders lie more than 100 deep"),
+        (_linked_origin, f"{ORIGIN_FILE} is a link"),
+        (_writable_origin, f"others than its owner may write {ORIGIN_FILE}"),
         (_link_in, "triton/link is a link"),
         (_pipe_in, "vllm/pipe is neither a file nor a folder"),
         (_linked_cache, "it cannot be copied: Not a directory (cuda)"),
@@ -193,10 +223,23 @@ def test_a_folder_that_is_too_large_is_refused(
     assert "it has more than" in refusal(folder, tmp_path, world)
 
 
+def test_a_file_that_changes_meanwhile_is_refused(
+    folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*given: Any) -> Any:
+        with (folder / "triton" / KEY / "kernel.cubin").open("ab") as kernel:
+            kernel.write(b"more")
+        return sha256(*given)
+
+    monkeypatch.setattr("verl_e2e_runner.process.kernel_caches.hashlib.sha256", changed)
+    assert f"triton/{KEY}/kernel.cubin was changed while it was copied" in refusal(folder, tmp_path, world)
+
+
 def test_what_else_lies_there_is_named_and_not_taken(folder: Path, tmp_path: Path, world: World) -> None:
     (folder / "flashinfer").mkdir()
+    os.mkdir(os.fsencode(folder) + b"/\xff")
     found = taken(folder, tmp_path, world)
-    assert found.findings[0].summary.endswith("; not taken: flashinfer")
+    assert found.findings[0].summary.endswith("; not taken: flashinfer, \\xff")
     assert not (found.copy / "flashinfer").exists()
 
 
@@ -260,6 +303,24 @@ def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Pat
     again = taken(kept, tmp_path, world).caches
     assert again is not None
     assert again.origin == origin
+
+
+def test_a_folder_that_was_not_filled_to_its_end_is_not_used(
+    folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_caches, "MOST_FILES", 3)
+    assert "not whole" in keep_caches(folder, tmp_path / "kept", ORIGIN)
+    assert "it has none of the folders" in refusal(tmp_path / "kept", tmp_path, world)
+    assert "not whole" in keep_caches(folder, tmp_path / "kept", ORIGIN)
+
+
+def test_what_is_kept_can_be_used_where_a_group_may_write_new_files(folder: Path, tmp_path: Path, world: World) -> None:
+    before = os.umask(0o002)
+    try:
+        keep_caches(folder, tmp_path / "kept", ORIGIN)
+    finally:
+        os.umask(before)
+    assert taken(tmp_path / "kept", tmp_path, world).caches is not None
 
 
 def test_caches_that_cannot_be_kept_say_so(folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.kernel_caches import ORIGIN_FILE, CachesOrigin, KernelCaches
 from verl_e2e.core.model.record import Check, Finding, Gpu, RepositoryState
@@ -26,6 +27,8 @@ from verl_e2e_runner.process.session import Session
 # Their versions are part of the keys of the caches, or choose the kernels that are compiled.
 _PACKAGES = ("torch", "triton", "vllm", "flashinfer-python", "transformer-engine")
 _ORIGIN_BYTES = 1 << 20
+# In a folder that is being filled: what is not whole yet, and is taken by no run.
+_FILLING = ".filling"
 _FILL = "fill a new folder by `verl-e2e run --keep-caches DIR`"
 _FIX = f"{_FILL}, or take `kernel_caches` out of the site profile"
 
@@ -74,9 +77,9 @@ def take_caches(site: SiteProfile, session: Session, work: Path, *, keep: Path |
     try:
         caches, left_out = _copied(site.kernel_caches, copy, session.caches)
     except CacheRefusedError as error:
-        refused = blocked(Check.KERNEL_CACHES, f"kernel_caches = {site.kernel_caches}: {error}", _FIX)
+        refused = blocked(Check.KERNEL_CACHES, readable(f"kernel_caches = {site.kernel_caches}: {error}"), _FIX)
         return TakenCaches((refused,))
-    also = f"; not taken: {', '.join(left_out)}" if left_out else ""
+    also = readable(f"; not taken: {', '.join(left_out)}") if left_out else ""
     taken = good(Check.KERNEL_CACHES, f"the run begins with a copy of {site.kernel_caches}: {caches.text}{also}")
     return TakenCaches((taken,), caches, copy, session.caches)
 
@@ -130,11 +133,18 @@ def keep_caches(caches: Path, folder: Path, origin: CachesOrigin) -> str:
     copied = CacheCopy(folder, owners=None)
     names = [name for name in KERNEL_CACHES.values() if (caches / name).is_dir()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        filling = folder / _FILLING
+        filling.mkdir()
         with open_folder(caches) as source:
             for name in names:
-                copied.copy(source, name, folder / name)
-        (folder / ORIGIN_FILE).write_text(origin.model_dump_json(indent=2) + "\n", encoding="utf-8")
+                copied.copy(source, name, filling / name)
+        said = filling / ORIGIN_FILE
+        said.write_text(origin.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        said.chmod(0o644)
+        for name in (*names, ORIGIN_FILE):
+            (filling / name).rename(folder / name)
+        filling.rmdir()
     except (OSError, CacheRefusedError) as error:
         return f"the kernel caches are not whole, remove {folder}: {error}"
     commits = ", ".join(f"{name} {commit}" for name, commit in origin.commits.items())
@@ -149,18 +159,22 @@ def _copied(given: str, copy: Path, seen_at: Path) -> tuple[KernelCaches, list[s
     copied = CacheCopy(seen_at, frozenset({0, os.getuid()}))
     if not Path(given).is_absolute():
         raise CacheRefusedError("it is not an absolute path")
-    if Path(given).is_symlink():
-        raise CacheRefusedError("it is a link; name the folder itself")
     try:
+        if Path(given).is_symlink():
+            raise CacheRefusedError("it is a link; name the folder itself")
         with open_folder(Path(given)) as folder:
             copied.check(Path(given), os.fstat(folder))
             names = sorted(os.listdir(folder))
             known = [name for name in KERNEL_CACHES.values() if name in names]
             if not known:
                 raise CacheRefusedError(f"it has none of the folders {', '.join(KERNEL_CACHES.values())}")
+            if ORIGIN_FILE in names:
+                copied.check(Path(ORIGIN_FILE), os.stat(ORIGIN_FILE, dir_fd=folder, follow_symlinks=False))
             copy.mkdir(mode=0o700)
             for name in known:
                 copied.copy(folder, name, copy / name)
+    except ValueError as error:
+        raise CacheRefusedError(f"it is not a path: {error}") from error
     except OSError as error:
         where = f" ({error.filename})" if error.filename and str(error.filename) != given else ""
         raise CacheRefusedError(f"it cannot be copied: {error.strerror}{where}") from error

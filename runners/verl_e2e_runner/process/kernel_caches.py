@@ -25,10 +25,14 @@ KERNEL_CACHES = {
 # A folder that was named by mistake does not fill the disk.
 MOST_FILES = 200_000
 MOST_BYTES = 8 << 30
+MOST_DEEP = 100
+_PART_BYTES = 1 << 20
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe opened so does not wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Of a mode that another run takes, also where new files are otherwise writable by a group.
+_COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Written by others than the owner.
 _OTHERS_WRITE = 0o022
 # Triton's list of the files of one kernel, which names each by its absolute path.
@@ -78,6 +82,8 @@ class CacheCopy:
             raise CacheRefusedError(f"others than its owner may write {path}")
 
     def _folder(self, above: int, name: str, target: Path, path: PurePath) -> None:
+        if len(path.parts) > MOST_DEEP:
+            raise CacheRefusedError(f"its folders lie more than {MOST_DEEP} deep")
         target.mkdir(mode=0o755)
         with open_folder(name, above) as folder:
             self.check(path, os.fstat(folder))
@@ -101,19 +107,25 @@ class CacheCopy:
             self.size_bytes += status.st_size
             if self.files > MOST_FILES or self.size_bytes > MOST_BYTES:
                 raise CacheRefusedError(f"it has more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB")
-            content = file.read(status.st_size)
-        self._entries.append((str(path), hashlib.sha256(content).hexdigest()))
-        target.write_bytes(self._moved(content, path))
+            digest = hashlib.sha256()
+            with os.fdopen(os.open(target, _COPY, 0o644), "wb") as copy:
+                while part := file.read(min(_PART_BYTES, status.st_size - copy.tell())):
+                    digest.update(part)
+                    copy.write(part)
+            after = os.fstat(file.fileno())
+        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise CacheRefusedError(f"{path} was changed while it was copied")
+        self._entries.append((str(path), digest.hexdigest()))
+        if status.st_size <= _PART_BYTES and path.name.startswith(_GROUP[0]) and path.name.endswith(_GROUP[1]):
+            target.write_bytes(self._moved(target.read_bytes(), path))
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _moved(self, content: bytes, path: PurePath) -> bytes:
         """Triton's list of files with the paths of the copy: it does not find the kernel by the earlier ones."""
-        if not (path.name.startswith(_GROUP[0]) and path.name.endswith(_GROUP[1])):
-            return content
         try:
             group = json.loads(content)
             moved = {name: str(self.seen_at / path.parent / name) for name in group["child_paths"]}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return content
         return json.dumps({**group, "child_paths": moved}).encode()
 
