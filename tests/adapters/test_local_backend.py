@@ -157,6 +157,28 @@ def test_the_end_of_a_run_is_that_of_its_runner_however_late_the_look_is(world: 
         assert took.ended - began > timedelta(hours=1)
 
 
+def test_a_runner_that_ends_at_once_has_begun(
+    world: World, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = psutil.Process
+
+    def find_late(pid: int) -> psutil.Process:
+        """Look when the runner has ended, and anyone who awaited it knows."""
+        deadline = time.monotonic() + 1
+        while find(pid).status() != psutil.STATUS_ZOMBIE or time.monotonic() < deadline:
+            time.sleep(0.01)
+        return find(pid)
+
+    backend = engine.with_changes(command=("/bin/sh", "-c", "exit 2", "sh"))
+    run = order(world.job())
+    with monkeypatch.context() as late:
+        late.setattr(psutil, "Process", find_late)
+        backend.submit(run)
+    assert state(backend, run) is RunState.LOST
+    assert (took := backend.poll(run).took) is not None
+    assert took.started is not None
+
+
 def test_a_runner_knows_its_host_and_no_secret_of_the_service(world: World, engine: LocalEngine) -> None:
     secrets = ("GITHUB_WEBHOOK_SECRET", "GITHUB_APP_PRIVATE_KEY", "DATABASE_URL", "HF_TOKEN")
     environ = {"PATH": os.environ["PATH"], "CUDA_HOME": "/cuda", "VERL_E2E_HOST_FOLDER": "/host"}

@@ -244,10 +244,13 @@ class LocalBackend:
                     KEY_VARIABLE: str(self._root / RECORDER_KEY),
                 },
             )
-        threading.Thread(target=self._await_end, args=(runner, folder), daemon=True).start()
-        with suppress(psutil.NoSuchProcess):
+        # Only then is its end awaited: a runner that ended at once and was awaited is in no process table, and without
+        # a note of its process the order would seem never to have begun.
+        try:
             started = psutil.Process(runner.pid).create_time()
             folder.write("process.json", json.dumps({"pid": runner.pid, "started": started}))
+        finally:
+            threading.Thread(target=self._await_end, args=(runner, folder), daemon=True).start()
 
     def _await_end(self, runner: subprocess.Popen[bytes], folder: OrderFolder) -> None:
         """Note when the runner ended, where the service outlives it; else a child would stay in the process table."""
