@@ -92,4 +92,5 @@ $(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject
 	@echo "installing requirements/$*.txt into $(VENV)"
 	@scripts/install.sh $(BIN)/python requirements/$*.txt $(WHEELS)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) check || $(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@

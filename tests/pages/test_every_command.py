@@ -61,7 +61,7 @@ WORDS = (
     (r"(?m)verl-e2e serve$", "timeout --preserve-status --signal TERM 8 verl-e2e serve"),
     # The packages of the test environment stand in for those of the index.
     (
-        r"(\S+)/bin/python -m pip install --require-hashes .*",
+        r"(\S+)/bin/python -m pip install --no-deps --require-hashes .*",
         r'echo "$PACKAGES" > "$(echo \1/lib/python3*/site-packages)/tests.pth"',
     ),
     (r"git clone https://github\.com/OWNER/verl-e2e", "git clone --quiet {CHECKOUT}"),
