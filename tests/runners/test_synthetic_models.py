@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.runners.world import World
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.jobs import Checkpoint, Job
+from verl_e2e.core.model.jobs import Checkpoint, Job, SiteIsolation
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.policy import Family
@@ -23,6 +24,7 @@ from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
 from verl_e2e_runner.models.synthetic import HOST_PYTHON, made_model, make_model, model_folder
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.prepare import prepare
+from verl_e2e_runner.process.cage import Cage, Tools
 from verl_e2e_runner.process.hub import hub_cache
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -39,6 +41,9 @@ if sys.argv[1].endswith("verl_e2e_make_model.py"):
     print("a library's own words")
     print(json.dumps({"parameters": 17847296, "missing_kinds": ["full"], "seconds": 3.1}))
 """
+
+
+MOVED = ("HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
 
 
 def script(name: str) -> Any:
@@ -319,6 +324,25 @@ def test_the_user_of_the_cage_can_read_a_model_whose_weights_were_written_for_on
     made = [path for path in (folder, *folder.parents, *folder.iterdir()) if path.is_relative_to(tmp_path / "hf")]
     assert [path.name for path in made if path.stat().st_mode & 0o044 != 0o044] == []
     assert [path.name for path in made if path.is_dir() and path.stat().st_mode & 0o011 != 0o011] == []
+
+
+def test_what_is_made_before_the_run_leaves_nothing_in_the_home_and_caches_of_the_cage(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    """PyTorch makes the folder of Inductor's cache when it is imported; the cage's user could not write into it."""
+    program = tmp_path / "python"
+    leave = f"    import os\n    [pathlib.Path(os.environ[name], 'left').mkdir(parents=True) for name in {MOVED}]\n"
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}{leave}")
+    program.chmod(0o755)
+    scratch = tmp_path / "suspect"
+    cage = Cage(Tools("/usr/bin/bwrap"), scratch, SiteIsolation(), recorder_uid=0)
+    own = {name: str(tmp_path / "own" / name) for name in MOVED}
+    base = {**base, **own}
+    variables = {**base, **cage.variables({**base, "TORCHINDUCTOR_CACHE_DIR": "named"})}
+    *_, finding = prepare(with_recipe(world, str(program)), replace(shared_trees, cage=cage), variables, base, tmp_path)
+    assert finding.ok, finding
+    assert not scratch.exists()
+    assert sorted(path.name for path in (tmp_path / "own").iterdir()) == sorted(own)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from verl_e2e_runner.models.synthetic import make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
 from verl_e2e_runner.preflight.inputs import data_files, model_path
 from verl_e2e_runner.preflight.processors import check_processor
+from verl_e2e_runner.process.cage import OWN_PLACES
 from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.trees.worktrees import Trees
@@ -82,6 +83,11 @@ def prepare(
     therefore use the hub token of `base`, which the run never sees.
     """
     trusted = {name: value for name, value in variables.items() if name not in ("PYTHONPATH", "VERL_E2E_PATH")}
+    if trees.cage is not None:
+        # These programs run as the runner: what one makes in the home or the caches of the cage, as PyTorch makes a
+        # folder when it is imported, the cage's user could not write.
+        kept = {name: value for name, value in trusted.items() if name not in OWN_PLACES}
+        trusted = {**kept, **{name: base[name] for name in OWN_PLACES if name in base}}
     trusted["PYTHONPATH"] = os.pathsep.join(job.site.python_path)
     trusted.update({name: base[name] for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in base})
     findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)

@@ -32,6 +32,8 @@ _CACHES = {
     "HF_DATASETS_CACHE": "datasets",
     "HF_MODULES_CACHE": "modules",
 }
+# The variables by which code in a cage finds what is its own; downloaded models are not among it.
+OWN_PLACES = frozenset({"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", *_CACHES})
 USER_NAME = "verl-e2e-suspect"
 
 
