@@ -39,6 +39,8 @@ RECORDED = {
     "level1-moments-lost": ("Fail", "checkpoint_load", "exp_avg"),
     "level2-cp": ("Pass", None, "cp=2"),
     "level3-adapter-export": ("Fail", "export_weight_sync", "mixed torch.Tensor and DTensor"),
+    "level3-fsdp-two-ranks": ("Pass", None, "63 parameters are shared out over data-parallel ranks"),
+    "level2-expert": ("Pass", None, "tp=2 ep=2"),
     "level0-bridge-not-on-path": ("Blocked", "import", "src does not exist"),
     "level0-bridge-test-failed": ("Fail", "bridge_provider", "1 of 62 focused Bridge tests failed"),
     "level0-dataset-missing": ("Blocked", "data", "does not exist"),

@@ -3,7 +3,7 @@
 The trainer's names and Hugging Face's differ: one first matrix of a fused projection goes out once for each of its
 parts, and the second one is cut into them. So first matrices are compared as a set, and second ones by the sum of their
 squares, which no cut and no order changes. It holds where each rank has whole adapters: without tensor parallelism,
-and not for experts, whose shared adapters go out once for each expert.
+not in shards, and not for experts, whose shared adapters go out once for each expert.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +77,14 @@ def _is_whole(exported: Snapshot, held: Sequence[Snapshot]) -> bool:
     parts = any(rank.tensor_size > 1 or rank.expert_size > 1 or rank.expert_tensor_size > 1 for rank in ranks)
     read = not any(snapshot.left_out or snapshot.problem for snapshot in (exported, *held))
     stages = {rank.pipeline for rank in ranks}
-    return read and not parts and len(stages) == max(rank.pipeline_size for rank in ranks) and not _of_experts(held)
+    whole = not parts and not any(map(_holds_shards, held)) and not _of_experts(held)
+    return read and whole and len(stages) == max(rank.pipeline_size for rank in ranks)
+
+
+def _holds_shards(snapshot: Snapshot) -> bool:
+    """Whether other data-parallel ranks hold the rest of an adapter, as under Megatron-FSDP until the first step."""
+    adapters = _adapters(snapshot, _HELD_FIRST, _HELD_SECOND)
+    return snapshot.ranks.data_size > 1 and any(tensor.sharded for tensor in adapters)
 
 
 def _of_experts(held: Iterable[Snapshot]) -> bool:

@@ -4,10 +4,10 @@ A parameter without `requires_grad` has the bits with which the model was built 
 Every parameter, adapters included, has after an export the bits that it had before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from verl_e2e.core.compare.tensors import difference
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.forms import Forms
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.judge.criteria.snapshots import (
     Finding,
@@ -44,9 +44,10 @@ def frozen_weights(case: Case) -> Finding:
     stage = Stage.TRAIN_STEP
     if case.record.fingerprints is None:
         return waived(_CRITERION, stage)
-    processes = by_process(snapshots(case, *_STAGES))
+    looked_at = snapshots(case, *_STAGES)
+    processes, forms = by_process(looked_at), Forms(looked_at)
     for (phase, model, _), taken in processes.items():
-        found = next(_changed_by_export(taken), None) or next(_changed_frozen(taken), None)
+        found = next(_changed_by_export(taken, forms), None) or next(_changed_frozen(taken, forms), None)
         if found:
             at, text, faults = found
             summary = f"{text} of the {model} changed by '{at.point}' {at.number + 1} of the {phase} phase"
@@ -59,7 +60,7 @@ def frozen_weights(case: Case) -> Finding:
     held = f"{frozen} frozen parameters of a rank never changed" if frozen else "no parameter is frozen"
     text = f"{held}, and none changed in {exports} exports"
     left_out = left_out_note(item for taken in processes.values() for item in taken)
-    return finding(_CRITERION, State.MET, text, stage, [*_uneven(case), *left_out])
+    return finding(_CRITERION, State.MET, text, stage, [*_uneven(case), *left_out, *forms.notes()])
 
 
 def _uneven(case: Case) -> Iterator[str]:
@@ -82,35 +83,41 @@ def _gap(case: Case) -> str:
 Change = tuple[Snapshot, str, Sequence[TensorFault]]
 
 
-def _changed_by_export(taken: Sequence[Snapshot]) -> Iterator[Change]:
+def _changed_by_export(taken: Sequence[Snapshot], forms: Forms) -> Iterator[Change]:
     """Exports after which a parameter differs from what it was right before them."""
     before = {snapshot.number: snapshot for snapshot in taken if snapshot.point is Point.BEFORE_EXPORT}
     for snapshot in taken:
         if snapshot.point is Point.AFTER_EXPORT and snapshot.number in before:
             first = before[snapshot.number]
-            faults = tuple(_differences(first, snapshot, frozenset(tensors(first))))
+            faults = tuple(_differences(dict.fromkeys(tensors(first), first), snapshot, forms))
             if faults:
                 yield snapshot, "parameters", faults
 
 
-def _changed_frozen(taken: Sequence[Snapshot]) -> Iterator[Change]:
+def _changed_frozen(taken: Sequence[Snapshot], forms: Forms) -> Iterator[Change]:
     """Points at which a frozen parameter is not what the model was built with."""
     built = next((snapshot for snapshot in taken if snapshot.point is Point.MODEL_BUILT), None)
-    frozen = _frozen(built) if built else frozenset[str]()
-    for snapshot in taken if built else ():
-        assert built is not None
-        faults = tuple(_differences(built, snapshot, frozen))
+    if built is None:
+        return
+    first = dict.fromkeys(_frozen(built), built)
+    for snapshot in taken:
+        faults = tuple(_differences(first, snapshot, forms))
         if faults:
             yield snapshot, "frozen parameters", faults
+        # From where a parameter is whole on, its bits can be compared.
+        held = tensors(snapshot)
+        whole = (name for name in first if name in held and not held[name].sharded)
+        first |= {name: snapshot for name in whole if tensors(first[name])[name].sharded}
 
 
 def _frozen(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(name for name, tensor in tensors(snapshot).items() if tensor.requires_grad is False)
 
 
-def _differences(before: Snapshot, after: Snapshot, wanted: frozenset[str]) -> Iterator[TensorFault]:
+def _differences(before: Mapping[str, Snapshot], after: Snapshot, forms: Forms) -> Iterator[TensorFault]:
+    """What differs, with the snapshot that each parameter is compared with."""
     held = tensors(after)
-    for name, tensor in tensors(before).items():
-        kind = difference(tensor, held[name]) if name in wanted and name in held else None
+    for name in before:
+        kind = forms.difference(name, before[name], after) if name in held else None
         if kind:
-            yield TensorFault.differs(tensor, held[name], kind)
+            yield TensorFault.differs(tensors(before[name])[name], held[name], kind)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from verl_e2e.core.compare.tensors import adds_up, count, difference
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.forms import Forms
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.judge.criteria.snapshots import (
     Finding,
@@ -38,11 +39,12 @@ def resumed_state(case: Case) -> Finding:
         return finding(_CRITERION, State.MISSING, "the job saves nothing, so nothing is resumed", _STAGE)
     save, resume = planned[0], planned[1]
     compared, count, notes = [], 0, list[str]()
+    forms = Forms(snapshots(case, Point.CHECKPOINT_SAVED, Point.CHECKPOINT_LOADED))
     for model in trained_models(case):
         saved = _of_step(snapshots(case, Point.CHECKPOINT_SAVED, model=model, phase=save.name), save.last_step)
         loaded = _first(snapshots(case, Point.CHECKPOINT_LOADED, model=model, phase=resume.name))
         before = _first(snapshots(case, Point.MODEL_BUILT, model=model, phase=resume.name))
-        found = tuple(_faults(saved, loaded, before)) if saved and loaded else ()
+        found = tuple(_faults(saved, loaded, before, forms)) if saved and loaded else ()
         declared = _declared(case, model)
         faults = tuple(fault for fault in found if not (fault.stale and fault.name in declared))
         notes += (declared[fault.name] for fault in found if fault not in faults)
@@ -59,7 +61,7 @@ def resumed_state(case: Case) -> Finding:
         count += sum(len(_state(snapshot)) for snapshot in loaded.values())
     count -= len(notes)
     text = f"{count} tensors of {' and '.join(trained_models(case))}, optimizer state included, are as they were saved"
-    return finding(_CRITERION, State.MET, text, _STAGE, [*notes, *left_out_note(compared)])
+    return finding(_CRITERION, State.MET, text, _STAGE, [*notes, *left_out_note(compared), *forms.notes()])
 
 
 def _declared(case: Case, model: str) -> dict[str, str]:
@@ -94,7 +96,7 @@ def _first(found: Sequence[Snapshot]) -> dict[int, Snapshot]:
 
 
 def _faults(
-    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], built: dict[int, Snapshot]
+    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], built: dict[int, Snapshot], forms: Forms
 ) -> Iterator[TensorFault]:
     common = [rank for rank in saved if rank in loaded]
     other_parts = any(_parts_of(loaded[rank]) - _parts_of(saved[rank]) for rank in common)
@@ -103,8 +105,12 @@ def _faults(
         before, after = _state(saved[rank]), _state(loaded[rank])
         start = tensors(built[rank]) if rank in built else {}
         for name, tensor in before.items():
-            if _whole(name) not in cut:
-                yield from _faults_of_tensor(tensor, after.get(name), start.get(name), loaded[rank])
+            other = after.get(name)
+            if other is not None and tensor.sharded != other.sharded:
+                kind = forms.difference(name, saved[rank], loaded[rank])
+                yield from [TensorFault.differs(tensor, other, kind)] if kind else ()
+            elif _whole(name) not in cut:
+                yield from _faults_of_tensor(tensor, other, start.get(name), loaded[rank])
     yield from _faults_of_sums(saved, loaded, cut)
 
 

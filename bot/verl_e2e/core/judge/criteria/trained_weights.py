@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.tensors import Difference, difference, same
+from verl_e2e.core.compare.tensors import Difference, Found, difference, same
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.forms import Forms, place_of
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.judge.criteria.snapshots import (
     Finding,
@@ -34,7 +35,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
     waived,
 )
 from verl_e2e.core.model.evidence import Criterion, State
-from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import Kind, Point, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
 
 _CRITERION, _STAGE = Criterion.TRAINED_WEIGHTS, Stage.TRAIN_STEP
@@ -79,7 +80,7 @@ def trained_weights(case: Case) -> Finding:
     if case.record.fingerprints is None:
         return waived(_CRITERION, _STAGE)
     notes: list[str] = []
-    count, steps = 0, 0
+    number, steps = 0, 0
     for phase in phases(case):
         for model in trained_models(case):
             missing = gap(case, model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
@@ -93,11 +94,11 @@ def trained_weights(case: Case) -> Finding:
                 text = f"parameters of the {model} did not train in {made} optimizer step(s) of the {phase} phase"
                 return broken(_CRITERION, _STAGE, text, faults)
             notes += _notes(still, model, made)
-            count, steps = count + len(parameters) - len(still), steps + made
-    if not count:
+            number, steps = number + len(parameters) - len(still), steps + made
+    if not number:
         return finding(_CRITERION, State.MISSING, "no fingerprint shows a parameter that trains", _STAGE, notes)
     notes += left_out_note(snapshots(case, Point.OPTIMIZER_STEP))
-    text = f"{count} parameters of {' and '.join(trained_models(case))} trained in {steps} optimizer steps"
+    text = f"{number} parameters of {' and '.join(trained_models(case))} trained in {steps} optimizer steps"
     return finding(_CRITERION, State.MET, text, _STAGE, notes)
 
 
@@ -106,13 +107,15 @@ def _parameters(case: Case, model: str, phase: str) -> tuple[dict[str, _Paramete
     points = (Point.MODEL_BUILT, Point.CHECKPOINT_LOADED, Point.BEFORE_EXPORT, Point.OPTIMIZER_STEP)
     found: dict[str, _Parameter] = {}
     steps = 0
-    for taken in by_process(snapshots(case, *points, model=model, phase=phase)).values():
+    looked_at = snapshots(case, *points, model=model, phase=phase)
+    forms = Forms(looked_at)
+    for taken in by_process(looked_at).values():
         made = [item for item in taken if item.point is Point.OPTIMIZER_STEP]
         before = taken[: taken.index(made[0])] if made else []
         start = next((item for item in reversed(before) if item.point is not Point.BEFORE_EXPORT), None)
         if start is not None:
             steps = max(steps, made[-1].number + 1)
-            _add(found, start, made, _after(taken, made[-1]))
+            _add(found, start, made, _after(taken, made[-1]), forms)
     return found, steps
 
 
@@ -122,37 +125,34 @@ def _after(taken: Sequence[Snapshot], last: Snapshot) -> Snapshot:
     return next((item for item in later if tensors(item)), last)
 
 
-def _add(found: dict[str, _Parameter], start: Snapshot, made: Sequence[Snapshot], after: Snapshot) -> None:
+def _add(
+    found: dict[str, _Parameter], start: Snapshot, made: Sequence[Snapshot], after: Snapshot, forms: Forms
+) -> None:
     """What one rank says: the state before the first step, at each step, and the parameters after the last one."""
     held, states, earlier = tensors(after), _states(made[-1]), tensors(made[0], Kind.OPTIMIZER)
     for name, tensor in tensors(start).items():
         if not tensor.requires_grad:
             continue
-        item = found.setdefault(f"{name} {_place(start.ranks, tensor)}", _Parameter(tensor, tensor.square == 0))
-        if name in held:
-            item.moved |= not same(tensor, held[name])
-            item.stepped |= _beyond_decay(tensor, held[name])
+        item = found.setdefault(f"{name} {place_of(start.ranks, tensor)}", _Parameter(tensor, from_zero=True))
+        # Of shards, each must be zero.
+        item.from_zero &= tensor.square == 0
+        if name in held and forms.can_compare(name, start, after):
+            change = forms.difference(name, start, after)
+            item.moved |= change is not None
+            item.stepped |= _beyond_decay(change)
         for key, state in states.get(name, ()):
             if key in _MOMENTS:
                 item.moments.append(state)
             elif key in _MAIN and state.name in earlier:
                 item.main_moved |= not same(earlier[state.name], state)
-                item.stepped |= _beyond_decay(earlier[state.name], state)
+                item.stepped |= _beyond_decay(difference(earlier[state.name], state))
 
 
-def _beyond_decay(before: Tensor, after: Tensor) -> bool:
+def _beyond_decay(change: Found | None) -> bool:
     """Whether one factor near one for all elements does not explain a change."""
-    change = difference(before, after)
     if change is None or change.kind is Difference.ROUNDED:
         return False
     return change.kind is not Difference.SCALE or not _LEAST_DECAY <= change.factor <= 1
-
-
-def _place(ranks: Ranks, tensor: Tensor) -> str:
-    """Where the copies of a parameter lie, over which the optimizer may share its state."""
-    if tensor.expert:
-        return f"(pipeline {ranks.pipeline}, expert {ranks.expert}, tensor {ranks.expert_tensor})"
-    return f"(pipeline {ranks.pipeline}, tensor {ranks.tensor})"
 
 
 def _states(snapshot: Snapshot) -> Mapping[str, list[tuple[str, Tensor]]]:
