@@ -154,11 +154,12 @@ def test_what_wants_adapters_that_leave_by_themselves_is_not_put_on_experts() ->
     assert unmerged(SMOKE, "2-expert").not_covered == ()
 
 
-@pytest.mark.parametrize("name", ("2-tp2-gemma3", "1-ep2-resume"))
-def test_a_job_on_a_model_of_its_own_trains_without_a_critic_on_rewards_that_differ(name: str) -> None:
+@pytest.mark.parametrize(("name", "estimator"), [("2-tp2-gemma3", "grpo"), ("1-ep2-resume", "reinforce_plus_plus")])
+def test_a_job_on_a_model_of_its_own_trains_without_a_critic_on_rewards_that_differ(name: str, estimator: str) -> None:
+    """A run that resumes draws one response for each prompt, in copies: relative to its group none is better."""
     wants = (want({T: 2}, family="gemma3"), want({Axis.RESUME: True, E: 2}))
     (job,) = (job for job in derive((SMOKE, RESUME), *wants).jobs if job.id == name)
-    assert job.variant.wrapper["ADV_ESTIMATOR"] == "grpo"
+    assert job.variant.wrapper["ADV_ESTIMATOR"] == estimator
     assert set(SHARE_OF_DIGITS) <= set(job.variant.overrides)
     smoke = derive((SMOKE,)).jobs[0].variant
     assert ("ADV_ESTIMATOR" in smoke.wrapper, smoke.overrides) == (False, ())

@@ -16,6 +16,7 @@ from verl_e2e.core.model.variant import (
     SHARE_OF_DIGITS,
     TELLING_LEARNING_RATE,
     WITHOUT_CRITIC,
+    WITHOUT_CRITIC_OF_COPIES,
     Level,
     Variant,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "TELLING_LEARNING_RATE",
     "VARIANTS",
     "WITHOUT_CRITIC",
+    "WITHOUT_CRITIC_OF_COPIES",
     "Level",
     "Variant",
     "variant_named",

@@ -101,6 +101,9 @@ OWN_FILES = "$VERL_E2E"
 # Group-relative advantages need no critic: Bridge has no mapping of a value head for families whose output layer is the
 # embedding. They need rewards that differ, and a small or random model answers no question of the data right.
 WITHOUT_CRITIC: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "grpo"})
+# Copies of one response have the same reward, so relative to their group all advantages are zero and nothing trains
+# (measured). REINFORCE++ has no critic either, and compares a response with the whole batch.
+WITHOUT_CRITIC_OF_COPIES: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "reinforce_plus_plus"})
 SHARE_OF_DIGITS = (
     f"reward.custom_reward_function.path={OWN_FILES}/verl_e2e_runner/rewards.py",
     "reward.custom_reward_function.name=digit_share",

@@ -4,7 +4,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, WITHOUT_CRITIC, Level, Variant, variants_of
+from verl_e2e.core.model.levels import (
+    DETERMINISTIC,
+    SHARE_OF_DIGITS,
+    VARIANTS,
+    WITHOUT_CRITIC,
+    WITHOUT_CRITIC_OF_COPIES,
+    Level,
+    Variant,
+    variants_of,
+)
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import ModelWant, Value, Want
 from verl_e2e.core.plan.classify import Classified
@@ -91,7 +100,8 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
 
 def _without_critic(variant: Variant) -> Variant:
     """The variant as a job of level 4 trains: not every family can have a critic."""
-    wrapper = {**variant.wrapper, **WITHOUT_CRITIC}
+    copies = set(DETERMINISTIC) <= set(variant.overrides)
+    wrapper = {**variant.wrapper, **(WITHOUT_CRITIC_OF_COPIES if copies else WITHOUT_CRITIC)}
     return replace(variant, wrapper=wrapper, overrides=(*variant.overrides, *SHARE_OF_DIGITS))
 
 
