@@ -6,8 +6,6 @@ What cannot be read costs time, not the plan: it is then made again, and takes t
 import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -85,14 +83,9 @@ class _Table(Generic[Value]):
             self._texts.save(self._name, {key: self._write(value) for key, value in values.items()})
 
 
-_SYMBOL_FIELDS = attrgetter(*(field.name for field in fields(Symbol)))
-_IMPORT_FIELDS = attrgetter(*(field.name for field in fields(Import)))
-
-
 def _summary_text(summary: Summary) -> str:
-    symbols, imports = list(map(_SYMBOL_FIELDS, summary.symbols)), list(map(_IMPORT_FIELDS, summary.imports))
     rest = (summary.problem, summary.lazy, summary.files, summary.compiled)
-    return json.dumps((symbols, imports, *rest), separators=(",", ":"))
+    return json.dumps((summary.symbols, summary.imports, *rest), separators=(",", ":"))
 
 
 def _summary(text: str) -> Summary:
@@ -103,7 +96,7 @@ def _summary(text: str) -> Summary:
             Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
             for name, kind, line, refs, bases, decorated, serves in symbols
         ),
-        tuple(Import(*item) for item in imports),
+        tuple(map(Import._make, imports)),
         problem,
         tuple((name, module) for name, module in lazy),
         tuple(files),

@@ -335,8 +335,7 @@ def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
 
 def _both(before: Symbol, after: Symbol) -> Symbol:
     main = before if after.kind == "variable" else after
-    return replace(
-        main,
+    return main._replace(
         refs=tuple(dict.fromkeys((*before.refs, *after.refs))),
         bases=tuple(dict.fromkeys((*before.bases, *after.bases))),
         decorated=before.decorated or after.decorated or (before.kind == "class" and before.name in after.refs),
