@@ -243,7 +243,7 @@ class Family(DescribedDocument):
     @property
     def uncoverable(self) -> str:
         """Why no host can run a model of it, empty where one can and where the policy does not say."""
-        return self.no_synthetic or "" if self.model is None else ""
+        return self.no_synthetic or "" if self.named is None and self.synthetic is None else ""
 
 
 class Feature(DescribedDocument):

@@ -83,6 +83,8 @@ class Summary:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """What reads like a full name in texts."""
+        if "!" not in self._references:
+            return ()
         return tuple(dict.fromkeys(ref[1:] for symbol in self.symbols for ref in symbol.refs if ref[0] == "!"))
 
     @cached_property
@@ -90,9 +92,18 @@ class Summary:
         """The names that are asked of something: all parts of references but the first."""
         return frozenset(part for symbol in self.symbols for ref in symbol.refs for part in ref.split(".")[1:])
 
+    def naming(self, part: str) -> tuple[str, ...]:
+        """The symbols that have a part in one of their references, in order."""
+        # Most files have no part of this name, and a text is searched in far less time than the table takes to make.
+        return self._naming.get(part, ()) if part in self._references else ()
+
     @cached_property
-    def naming(self) -> Mapping[str, tuple[str, ...]]:
-        """By each part of a reference the symbols that have it, in order."""
+    def _references(self) -> str:
+        """All references, one on each line."""
+        return "\n".join([ref for symbol in self.symbols for ref in symbol.refs])
+
+    @cached_property
+    def _naming(self) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
         for symbol in self.symbols:
             for part in {part for ref in symbol.refs for part in ref.strip("!?").replace("()", "").split(".")}:
