@@ -103,11 +103,14 @@ def _parsed(text: str) -> ast.expr | None:
 
 def local_names(node: ast.AST) -> set[str]:
     """The names that a function assigns itself."""
-    return {
-        item.id if isinstance(item, ast.Name) else item.name or ""
-        for item in walk(node)
-        if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)) or isinstance(item, ast.ExceptHandler)
-    } - {""}
+    found: set[str] = set()
+    for item in walk(node):
+        if isinstance(item, ast.Name):
+            if isinstance(item.ctx, ast.Store):
+                found.add(item.id)
+        elif isinstance(item, ast.ExceptHandler) and item.name:
+            found.add(item.name)
+    return found
 
 
 def catches_import_errors(node: ast.Try) -> bool:
