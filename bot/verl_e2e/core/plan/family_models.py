@@ -14,7 +14,7 @@ def checkpoint_for(family: Family, asked: Collection[str], policy: Policy) -> Ch
     """
     named = family.checkpoint
     missing = _missing(named, asked, policy)
-    if family.named is None or family.made is None or not missing:
+    if family.named is None or not missing or family.made is None:
         return named
     made = family.made.checkpoint
     return made if _missing(made, asked, policy) < missing else named

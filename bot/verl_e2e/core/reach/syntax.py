@@ -101,18 +101,6 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def local_names(node: ast.AST) -> set[str]:
-    """The names that a function assigns itself."""
-    found: set[str] = set()
-    for item in walk(node):
-        if isinstance(item, ast.Name):
-            if isinstance(item.ctx, ast.Store):
-                found.add(item.id)
-        elif isinstance(item, ast.ExceptHandler) and item.name:
-            found.add(item.name)
-    return found
-
-
 def catches_import_errors(node: ast.Try) -> bool:
     """Whether a failed import inside is survived."""
     for handler in node.handlers:
