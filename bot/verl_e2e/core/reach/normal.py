@@ -133,10 +133,13 @@ def _all_stored_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
     yield from (node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load))
 
 
-# By far the most nodes, and they bind nothing: the others are looked at by `bound_names`.
-_UNBINDING = frozenset(
-    {ast.Load, ast.Store, ast.Attribute, ast.Call, ast.Constant, ast.Expr, ast.Assign, ast.keyword, ast.arguments}
-    | {ast.Return, ast.If, ast.Subscript, ast.Compare, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List}
+# The nodes of type parameters, which Python has since 3.12.
+_TYPE_PARAMETERS = frozenset({"TypeVar", "ParamSpec", "TypeVarTuple"})
+# All that bind names besides `ast.Name`: few nodes, and the others are not looked at by `bound_names`.
+_BINDING = frozenset(
+    {ast.arg, ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal}
+    | {ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping}
+    | {getattr(ast, name) for name in _TYPE_PARAMETERS if hasattr(ast, name)}
 )
 
 
@@ -146,7 +149,7 @@ def all_bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
                 yield node.id
-        elif type(node) not in _UNBINDING:
+        elif type(node) in _BINDING:
             yield from bound_names(node)
 
 
@@ -166,7 +169,7 @@ def bound_names(node: ast.AST) -> Iterator[str]:
         case ast.MatchMapping(rest=str(name)):
             yield name
         case _:
-            if type(node).__name__ in {"TypeVar", "ParamSpec", "TypeVarTuple"}:
+            if type(node).__name__ in _TYPE_PARAMETERS:
                 yield getattr(node, "name", "")
 
 
