@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.messages import Letter, Message
     from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
+    from verl_e2e.core.reach.changes import FileDifference
     from verl_e2e.core.reach.entries import Uses
     from verl_e2e.core.reach.summary import Summary
     from verl_e2e.core.signal.figure import SignalFigure
@@ -92,6 +93,7 @@ class SummaryStore(Protocol):
     """Summaries of source files and marks of test files, so that no content is read twice.
 
     Summaries are kept by the id of the content, marks and reached files by a digest of all that they depend on.
+    Differences are kept by a digest of both contents, and found again by the program alone that made them.
     """
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
@@ -116,6 +118,14 @@ class SummaryStore(Protocol):
 
     def save_reached(self, key: str, reached: ReachedFiles) -> None:
         """Keep what jobs can read of a tree."""
+        ...
+
+    def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
+        """What differs between the versions of files, as far as it is known for the keys."""
+        ...
+
+    def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
+        """Keep what differs between more versions."""
         ...
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.files.reach_cache import SummaryCache, digest_of_program
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 
@@ -55,6 +56,54 @@ def test_what_jobs_can_read_comes_back_the_same(on_disk: bool, tmp_path: Path) -
     first.save_reached("k", reached)
     second = SummaryCache(folder) if on_disk else first
     assert (second.load_reached("k"), second.load_reached("unknown")) == (reached, None)
+
+
+OLD = b"import a\nX = [1]\ndef f(x):\n    return X\ndef g(): pass\nclass C:\n    def m(self): return 1\n"
+NEW = b"import a, b\nX = [2]\ndef f(x, y=1):\n    print('no')\n    return X + [g]\nclass C(a.D):\n    x = '\\ud800'\n"
+PAIRS = ((OLD, NEW), (NEW, OLD), (None, NEW), (OLD, None), (OLD, OLD), (OLD, b"return 1"))
+
+
+@pytest.mark.parametrize("on_disk", (False, True))
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_a_difference_comes_back_the_same(old: bytes | None, new: bytes | None, on_disk: bool, tmp_path: Path) -> None:
+    folder = tmp_path if on_disk else None
+    first: SummaryStore = SummaryCache(folder)
+    difference = compare(old, new)
+    first.save_differences({"k": difference})
+    second = SummaryCache(folder) if on_disk else first
+    assert second.load_differences(["k", "unknown"]) == {"k": difference}
+
+
+@pytest.mark.parametrize(
+    "text", ('{"changes": 1}', '{"changes": [], "functions": {"readers": {"x": 1}}}', "[]", "?", "")
+)
+def test_a_poisoned_difference_is_ignored_and_written_again(text: str, tmp_path: Path) -> None:
+    SummaryCache(tmp_path).save_differences({"k": compare(OLD, NEW)})
+    (file,) = tmp_path.iterdir()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE difference SET text = ?", (text,))
+    poisoned = SummaryCache(tmp_path)
+    assert poisoned.load_differences(["k"]) == {}
+    poisoned.save_differences({"k": compare(OLD, NEW)})
+    assert SummaryCache(tmp_path).load_differences(["k"]) == {"k": compare(OLD, NEW)}
+
+
+def test_another_version_of_the_program_finds_no_difference(tmp_path: Path) -> None:
+    SummaryCache(tmp_path, program=lambda: "one").save_differences({"k": compare(OLD, NEW)})
+    assert SummaryCache(tmp_path, program=lambda: "two").load_differences(["k"]) == {}
+    assert SummaryCache(tmp_path, program=lambda: "one").load_differences(["k"]) == {"k": compare(OLD, NEW)}
+
+
+def test_the_program_is_known_by_each_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "reach" / "conditions").mkdir(parents=True)
+    (tmp_path / "reach" / "__pycache__").mkdir()
+    inner = tmp_path / "reach" / "conditions" / "a.py"
+    inner.write_text("x = 1\n")
+    before = digest_of_program([tmp_path / "reach"])
+    (tmp_path / "reach" / "__pycache__" / "a.pyc").write_text("")
+    assert digest_of_program([tmp_path / "reach"]) == before
+    inner.write_text("x = 2\n")
+    assert digest_of_program([tmp_path / "reach"]) != before
 
 
 @pytest.mark.parametrize("text", ('[["d", "t", "b", 1], [], []]', '[["d"], [], []]', '["d", "t"]', "[]", "?"))

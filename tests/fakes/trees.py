@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.reach.changes import FileDifference
 from verl_e2e.core.reach.summary import Summary
 
 Files = Mapping[str, str | bytes]
@@ -69,6 +70,7 @@ class FakeSummaries:
         self.known: dict[str, Summary] = {}
         self.marks: dict[str, Marks] = {}
         self.reached: dict[str, ReachedFiles] = {}
+        self.differences: dict[str, FileDifference] = {}
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         return {identifier: self.known[identifier] for identifier in ids if identifier in self.known}
@@ -87,6 +89,12 @@ class FakeSummaries:
 
     def save_marks(self, marks: Mapping[str, Marks]) -> None:
         self.marks.update(marks)
+
+    def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
+        return {key: self.differences[key] for key in keys if key in self.differences}
+
+    def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
+        self.differences.update(differences)
 
 
 def _is_link(text: str | bytes) -> bool:

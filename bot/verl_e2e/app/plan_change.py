@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
+from verl_e2e.app.compared_files import compared_files
 from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
@@ -251,7 +252,8 @@ class Planner:
                 continue
             old, new = (contents[blob] if blob is not None else None for blob in blobs)
             versions.append((Version(pair[0], None if whole else old), Version(pair[1], new)))
-        found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy))
+        compared = compared_files([(old.content, new.content) for old, new in versions], self._summaries)
+        found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy), compared)
         unread |= found.unread
         unknown = {path: why for path, why in unread.items() if module_name(path, reach.roots) in imported}
         doubted = _doubted(found.paths, trees)

@@ -1,6 +1,6 @@
 """Planning from git directories: which planner, which policy, which uses of verl."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -39,6 +39,7 @@ class PlanRequest:
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
+    base, head = repository.resolve(base), repository.resolve(head)
     policy = policy_of(repository, base, order.policy)
     with repository_named_by(order, policy):
         return with_details(planner_of(repository, order, policy, base, head).plan(base, head, policy), order)
@@ -150,8 +151,14 @@ def uses_for(order: PlanRequest, policy: Policy) -> Uses:
         return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy)
     commit = verl.resolve(order.verl_ref or "HEAD")
     uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}", UsesCache(order.cache))
-    held = f". It holds {policy.reach.package}: give it as --repo" if _verl_holds_package(order, policy) else ""
-    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, held)
+    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, lambda: _held_by_verl(order, policy))
+
+
+def _held_by_verl(order: PlanRequest, policy: Policy) -> str:
+    """A hint where --verl names the repository that --repo should name."""
+    if policy.reach is None or not _verl_holds_package(order, policy):
+        return ""
+    return f". It holds {policy.reach.package}: give it as --repo"
 
 
 def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
@@ -166,12 +173,12 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     return uses_with_conditions(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
 
 
-def _used(uses: Uses, named: str, policy: Policy, hint: str = "") -> Uses:
+def _used(uses: Uses, named: str, policy: Policy, hint: Callable[[], str] = str) -> Uses:
     """The uses; UserError where there are none, for then every plan would say that nothing is required."""
     if not any(entry.module for entry in uses.entries):
         reach = policy.reach
         what = f"nothing below {reach.callers} imports {reach.package}" if reach else "it uses nothing"
-        raise UserError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint}")
+        raise UserError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint()}")
     return uses
 
 

@@ -43,3 +43,11 @@ def test_what_is_left_out_is_not_walked_and_is_the_same_in_a_copy() -> None:
     shared = [node for node in ast.walk(copy) if id(node) in without]
     assert shared == [method, function]
     assert ast.dump(copy) == ast.dump(tree)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_stored_names_are_those_of_assignments_and_of_caught_errors(source: str) -> None:
+    tree = ast.parse(source)
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    assert nodes.stored_names(tree) == stored | caught

@@ -3,34 +3,49 @@
 What cannot be read costs time, not the plan: it is then made again, and takes the place of what was there.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields
-from operator import attrgetter
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
 
 from verl_e2e.adapters.files.kept_texts import MOST_BYTES, KeptTexts
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.reach.changes import FileDifference
 from verl_e2e.core.reach.summary import SUMMARY_VERSION, Import, Summary, Symbol
 
 # Far more than one tree of sources has; beyond it memory starts with none.
 _MOST_IN_MEMORY = 20_000
-_SUMMARIES, _MARKS, _REACHED = "summary", "marks", "reached"
+# A difference is as large as what differs, and few are asked for again.
+_MOST_DIFFERENCES_IN_MEMORY = 500
+_SUMMARIES, _MARKS, _REACHED, _DIFFERENCES = "summary", "marks", "reached", "difference"
 Value = TypeVar("Value")
 
 
 class SummaryCache:
-    """A `SummaryStore` in memory, and in a file below `folder` when one is given; the file's size is bounded."""
+    """A `SummaryStore` in memory, and in a file below `folder` when one is given; the file's size is bounded.
 
-    def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
+    `program` gives a digest of what decides a difference besides both contents; default: that of this program.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, most_bytes: int = MOST_BYTES, program: Callable[[], str] | None = None
+    ) -> None:
+        self._program = program or _this_program
         file = None if folder is None else folder / f"reach-{SUMMARY_VERSION}.sqlite"
-        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS, _REACHED), most_bytes)
+        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS, _REACHED, _DIFFERENCES), most_bytes)
         self._summaries = _Table(texts, _SUMMARIES, _summary_text, _summary)
         self._marks = _Table(texts, _MARKS, _marks_text, _marks)
         self._reached = _Table(texts, _REACHED, _reached_text, _reached)
+        self._differences = _Table(texts, _DIFFERENCES, _difference_text, _difference, _MOST_DIFFERENCES_IN_MEMORY)
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
@@ -56,13 +71,31 @@ class SummaryCache:
         """Keep what jobs can read of a tree."""
         self._reached.save({key: reached})
 
+    def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
+        """What differs between the versions of files, as far as it is known for the keys."""
+        ours = {self._of_program(key): key for key in keys}
+        return {ours[key]: difference for key, difference in self._differences.load(ours).items()}
+
+    def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
+        """Keep what differs between more versions."""
+        self._differences.save({self._of_program(key): difference for key, difference in differences.items()})
+
+    def _of_program(self, key: str) -> str:
+        return hashlib.sha256(f"{self._program()}\0{key}".encode()).hexdigest()
+
 
 class _Table(Generic[Value]):
     """Values of one type by key, in memory and in a table where there is one."""
 
     def __init__(
-        self, texts: KeptTexts | None, name: str, write: Callable[[Value], str], read: Callable[[str], Value]
+        self,
+        texts: KeptTexts | None,
+        name: str,
+        write: Callable[[Value], str],
+        read: Callable[[str], Value],
+        most_in_memory: int = _MOST_IN_MEMORY,
     ) -> None:
+        self._most = most_in_memory
         self._texts = texts
         self._name = name
         self._write = write
@@ -70,7 +103,7 @@ class _Table(Generic[Value]):
         self._known: dict[str, Value] = {}
 
     def load(self, keys: Collection[str]) -> dict[str, Value]:
-        if len(self._known) > _MOST_IN_MEMORY:
+        if len(self._known) > self._most:
             self._known.clear()
         missing = [key for key in keys if key not in self._known]
         for key, text in self._texts.load(self._name, missing).items() if self._texts is not None else ():
@@ -85,14 +118,9 @@ class _Table(Generic[Value]):
             self._texts.save(self._name, {key: self._write(value) for key, value in values.items()})
 
 
-_SYMBOL_FIELDS = attrgetter(*(field.name for field in fields(Symbol)))
-_IMPORT_FIELDS = attrgetter(*(field.name for field in fields(Import)))
-
-
 def _summary_text(summary: Summary) -> str:
-    symbols, imports = list(map(_SYMBOL_FIELDS, summary.symbols)), list(map(_IMPORT_FIELDS, summary.imports))
     rest = (summary.problem, summary.lazy, summary.files, summary.compiled)
-    return json.dumps((symbols, imports, *rest), separators=(",", ":"))
+    return json.dumps((summary.symbols, summary.imports, *rest), separators=(",", ":"))
 
 
 def _summary(text: str) -> Summary:
@@ -103,7 +131,7 @@ def _summary(text: str) -> Summary:
             Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
             for name, kind, line, refs, bases, decorated, serves in symbols
         ),
-        tuple(Import(*item) for item in imports),
+        tuple(map(Import._make, imports)),
         problem,
         tuple((name, module) for name, module in lazy),
         tuple(files),
@@ -133,3 +161,36 @@ def _reached(text: str) -> ReachedFiles:
     if not all(isinstance(found, str) for found in (*digests, *sources, *roots)):
         raise ValueError(text)
     return ReachedFiles(*digests, frozenset(sources), tuple(roots))
+
+
+@cache
+def _differences() -> TypeAdapter[FileDifference]:
+    return TypeAdapter(FileDifference)
+
+
+def _difference_text(difference: FileDifference) -> str:
+    return _differences().dump_json(difference).decode()
+
+
+def _difference(text: str) -> FileDifference:
+    return _differences().validate_json(text)
+
+
+@cache
+def _this_program() -> str:
+    # The imports of the package that compares lead to these and to no other one.
+    return digest_of_program([files("verl_e2e.core") / name for name in ("reach", "model", "text")])
+
+
+def digest_of_program(folders: Iterable[Traversable]) -> str:
+    """The files in some folders, and this Python with its parser and compiler, as one digest."""
+    digest = hashlib.sha256(sys.version.encode())
+    todo = list(folders)
+    while todo:
+        place = todo.pop()
+        if place.is_dir():
+            todo.extend(sorted(place.iterdir(), key=lambda item: item.name) if place.name != "__pycache__" else ())
+        else:
+            content = place.read_bytes()
+            digest.update(f"\0{place.name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()

@@ -99,3 +99,10 @@ def parsed(text: str) -> Value:
         except ValueError:
             continue
     return text
+
+
+def same_value(found: object, wanted: Value) -> bool:
+    """Equality without Python's True == 1; 1 and 1.0 are the same number."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    return bool(found == wanted)

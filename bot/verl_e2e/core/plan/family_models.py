@@ -14,7 +14,7 @@ def checkpoint_for(family: Family, asked: Collection[str], policy: Policy) -> Ch
     """
     named = family.checkpoint
     missing = _missing(named, asked, policy)
-    if family.named is None or family.made is None or not missing:
+    if family.named is None or not missing or family.made is None:
         return named
     made = family.made.checkpoint
     return made if _missing(made, asked, policy) < missing else named
@@ -28,5 +28,8 @@ def _missing(checkpoint: Checkpoint | None, asked: Collection[str], policy: Poli
 
 def families_without_hosts(path: str, policy: Policy) -> tuple[str, ...]:
     """The families that a path belongs to, where no host can run any of them; empty where one can."""
-    own = [family for family in policy.families if family.paths.match(path)]
-    return tuple(family.name for family in own) if all(family.uncoverable for family in own) else ()
+    # Few families have no host, so most paths are held against the patterns of these alone.
+    without = tuple(family.name for family in policy.families if family.uncoverable and family.paths.match(path))
+    if without and any(not family.uncoverable and family.paths.match(path) for family in policy.families):
+        return ()
+    return without

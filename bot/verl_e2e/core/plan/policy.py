@@ -1,6 +1,7 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints, model_validator
@@ -243,7 +244,7 @@ class Family(DescribedDocument):
     @property
     def uncoverable(self) -> str:
         """Why no host can run a model of it, empty where one can and where the policy does not say."""
-        return self.no_synthetic or "" if self.model is None else ""
+        return self.no_synthetic or "" if self.named is None and self.synthetic is None else ""
 
 
 class Feature(DescribedDocument):
@@ -414,8 +415,8 @@ class Policy(PolicyFile):
             return UNDECLARED
         # Most families cannot be meant, and making a synthetic model costs more than asking for its name.
         families = [family for family in self.families if family.has_model(checkpoint.model_id)]
-        made = (family.made for family in families if family.made)
-        named = (model for model in (*self._models(families), *made) if model.model_id == checkpoint.model_id)
+        made = (model for family in families if (model := family.made) is not None)
+        named = (model for model in chain(self._models(families), made) if model.model_id == checkpoint.model_id)
         # A synthetic model has the features of its family, whatever fields a job wants of it.
         declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)

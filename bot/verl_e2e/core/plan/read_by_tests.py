@@ -127,9 +127,12 @@ class _Closure:
 
     def _of_module(self, module: str) -> tuple[str, ...]:
         """The files of a module and of the packages around it; files share most of what they import."""
-        if module not in self._found:
-            self._found[module] = tuple(file for name in _outer(module) for file in self._modules.get(name, ()))
-        return self._found[module]
+        found = self._found.get(module)
+        if found is None:
+            outer = module.rpartition(".")[0]
+            around = self._of_module(outer) if outer else ()
+            found = self._found[module] = (*around, *self._modules.get(module, ()))
+        return found
 
     def _named(self, path: str, summary: Summary) -> Iterator[str]:
         """The full names of modules, and of what is taken from them."""

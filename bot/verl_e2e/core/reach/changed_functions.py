@@ -12,7 +12,6 @@ from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLin
 from verl_e2e.core.reach.code_lines import CodeLines, first_line
 from verl_e2e.core.reach.marks import Mark, Marked
 from verl_e2e.core.reach.readers import ReadBy, Readers
-from verl_e2e.core.reach.settled import Settled
 from verl_e2e.core.reach.tree_differences import differences
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
@@ -49,11 +48,14 @@ def changed_functions(
     trees: tuple[ast.Module, ast.Module],
     codes: tuple[CodeLines | None, CodeLines],
     numbers: TreeNumbers,
-    settled: Settled,
+    catching: tuple[list[ast.AST], list[ast.AST]],
 ) -> ChangedFunctions:
-    """Compare two trees in their normal form, older and newer, by the numbers of their parts."""
+    """Compare two trees in their normal form, older and newer, by the numbers of their parts.
+
+    `catching` are the statements of each that may catch an error.
+    """
     old, new = _Version.of(trees[0], codes[0]), _Version.of(trees[1], codes[1])
-    before, after = differences(old.tree, new.tree, numbers, settled)
+    before, after = differences(old.tree, new.tree, numbers, catching)
     gone = [
         _function(marked, old, Side.MERGE_BASE, [mark for mark in marked.marks if marked.whole or mark.whole])
         for marked in before

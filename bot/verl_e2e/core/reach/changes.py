@@ -12,6 +12,7 @@ from functools import cached_property, partial
 
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
 from verl_e2e.core.reach.code_lines import CodeLines
+from verl_e2e.core.reach.excuses import catching
 from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
 from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalized
@@ -110,8 +111,12 @@ def _compare(
     numbers = Numbers(settled)
     if old is not None and new is not None and numbers.whole.of(before) == numbers.whole.of(after):
         return FileDifference((), claims=unread)
-    functions = changed_functions((before, after), codes, numbers.whole, settled)
-    unproved, claims = import_differences(ImportedCode(before, numbers), ImportedCode(after, numbers))
+    outside = settled.outside(before), settled.outside(after)
+    shared = catching(settled.nodes)
+    caught = [*shared, *catching(outside[0])], [*shared, *catching(outside[1])]
+    functions = changed_functions((before, after), codes, numbers.whole, caught)
+    imported = (ImportedCode(tree, numbers, nodes) for tree, nodes in zip((before, after), outside, strict=True))
+    unproved, claims = import_differences(*imported)
     sides = _Side(before, numbers), _Side(after, numbers)
     found = list(_symbol_changes(*sides))
     newly = sides[1].imports - sides[0].imports

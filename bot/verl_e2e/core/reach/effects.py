@@ -161,16 +161,17 @@ def effects_of(
     both: Sides,
     roots: tuple[str, ...],
     aside: Callable[[str], bool] = lambda _: False,
+    compared: Callable[[bytes | None, bytes | None], FileDifference] = compare,
 ) -> Effects:
     """Judge pairs of versions, old and new; the names of a renamed file may differ, and both are answered for.
 
-    `aside` are paths of which only what runs at import counts.
+    `aside` are paths of which only what runs at import counts; `compared` says what differs between two contents.
     """
     paths: dict[str, Inside] = {}
     unread: dict[str, str] = {}
     functions: list[TouchedFunction] = []
     for old, new in pairs:
-        difference = compare(old.content, new.content)
+        difference = compared(old.content, new.content)
         if difference.problem:
             unread.update(dict.fromkeys((old.path, new.path), difference.problem))
             continue

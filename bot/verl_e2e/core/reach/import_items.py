@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,13 +121,11 @@ class _Above:
 class ImportedCode:
     """The import-time code of one version; both versions share their numbers."""
 
-    def __init__(self, tree: ast.Module, numbers: Numbers) -> None:
+    def __init__(self, tree: ast.Module, numbers: Numbers, outside: Sequence[ast.AST]) -> None:
         self.tree = tree
         self.numbers = numbers
-
-    @cached_property
-    def _nodes(self) -> list[ast.AST]:
-        return self.numbers.settled.outside(self.tree)
+        # The nodes outside of what is settled.
+        self._nodes = outside
 
     @cached_property
     def bound(self) -> Counter[str]:
@@ -200,16 +198,18 @@ class ImportedCode:
 
 
 def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    # By type, as there are far too many nodes to hold each against patterns.
     for node in nodes:
-        match node:
-            case ast.Name(id=name, ctx=ast.Load() | ast.Del()) | ast.Attribute(attr=name):
-                yield name
-            case ast.Constant(value=str(text)) if text.isidentifier():
-                yield text
-            case ast.Global(names=names):
-                yield from names
-            case _:
-                pass
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Store):
+                yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and node.value.isidentifier():
+                yield node.value
+        elif isinstance(node, ast.Global):
+            yield from node.names
 
 
 def _import_time_nodes(tree: ast.Module) -> Iterator[ast.AST]:

@@ -81,19 +81,16 @@ class _Names:
     @classmethod
     def of(cls, nodes: Sequence[ast.AST]) -> "_Names":
         mentioned: set[str] = set()
-        bound = list(all_bound_names(nodes))
         for node in nodes:
             if isinstance(node, ast.Name):
                 mentioned.add(node.id)
             elif isinstance(node, ast.Attribute):
                 mentioned.add(node.attr)
-                if not isinstance(node.ctx, ast.Load):
-                    bound.append(node.attr)
             elif isinstance(node, ast.alias):
                 mentioned.add(node.name.rpartition(".")[2])
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 mentioned.add(node.value)
-        return cls(Counter(bound), frozenset(mentioned))
+        return cls(Counter(_all_stored_names(nodes)), frozenset(mentioned))
 
     def with_those_of(self, nodes: Sequence[ast.AST]) -> "_Names":
         """These and those of more nodes."""
@@ -113,15 +110,36 @@ class _Facts:
             for node in tree.body
         )
         self.deferred_annotations = future and not self.mentioned & _READS_ANNOTATIONS
-        once = frozenset(name for name, count in self.bound.items() if count == 1 and not self.bound["*"])
-        self.type_checking = frozenset(_type_checking_names(tree, once, stored="TYPE_CHECKING" in self.bound))
-        self.loggers = frozenset(_loggers(tree, once))
+        self.type_checking = _type_checking_of(tree, self.bound)
+        self.loggers = frozenset(_loggers(tree, _bound_once(self.bound)))
 
 
-# By far the most nodes, and they bind nothing: the others are looked at by `bound_names`.
-_UNBINDING = frozenset(
-    {ast.Load, ast.Store, ast.Attribute, ast.Call, ast.Constant, ast.Expr, ast.Assign, ast.keyword, ast.arguments}
-    | {ast.Return, ast.If, ast.Subscript, ast.Compare, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List}
+def type_checking_names(tree: ast.Module) -> frozenset[str]:
+    """The expressions that are typing's TYPE_CHECKING in a tree, as `Common` has them."""
+    return _type_checking_of(tree, Counter(_all_stored_names(walk(tree))))
+
+
+def _type_checking_of(tree: ast.Module, bound: Counter[str]) -> frozenset[str]:
+    return frozenset(_type_checking_names(tree, _bound_once(bound), stored="TYPE_CHECKING" in bound))
+
+
+def _bound_once(bound: Counter[str]) -> frozenset[str]:
+    return frozenset(name for name, count in bound.items() if count == 1 and not bound["*"])
+
+
+def _all_stored_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """The names that nodes bind and the attributes that they store, each as often as that happens."""
+    yield from all_bound_names(nodes)
+    yield from (node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load))
+
+
+# The nodes of type parameters, which Python has since 3.12.
+_TYPE_PARAMETERS = frozenset({"TypeVar", "ParamSpec", "TypeVarTuple"})
+# All that bind names besides `ast.Name`: few nodes, and the others are not looked at by `bound_names`.
+_BINDING = frozenset(
+    {ast.arg, ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal}
+    | {ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping}
+    | {getattr(ast, name) for name in _TYPE_PARAMETERS if hasattr(ast, name)}
 )
 
 
@@ -131,7 +149,7 @@ def all_bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
                 yield node.id
-        elif type(node) not in _UNBINDING:
+        elif type(node) in _BINDING:
             yield from bound_names(node)
 
 
@@ -151,7 +169,7 @@ def bound_names(node: ast.AST) -> Iterator[str]:
         case ast.MatchMapping(rest=str(name)):
             yield name
         case _:
-            if type(node).__name__ in {"TypeVar", "ParamSpec", "TypeVarTuple"}:
+            if type(node).__name__ in _TYPE_PARAMETERS:
                 yield getattr(node, "name", "")
 
 

@@ -73,7 +73,7 @@ class Proofs:
         if found is None:
             found = self._listed[id(program)] = set()
             for view in _views(program):
-                if not LISTS_NAMES.isdisjoint(view.summary.naming):
+                if any(map(view.summary.naming, LISTS_NAMES)):
                     found.update(_taken_whole(view))
         return module in found
 

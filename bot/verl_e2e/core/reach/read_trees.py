@@ -6,7 +6,7 @@ from collections import OrderedDict
 from verl_e2e.core.reach.summary import parse
 
 # The contents whose trees are kept, together; a tree takes about thirty times as much memory.
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 2 << 20
 
 
 class ReadTrees:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from verl_e2e.core.reach.named_files import may_be_compiled, named_files
-from verl_e2e.core.reach.nodes import children
-from verl_e2e.core.reach.normal import Common
+from verl_e2e.core.reach.nodes import children, stored_names
+from verl_e2e.core.reach.normal import type_checking_names
 from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
 from verl_e2e.core.reach.syntax import (
@@ -17,7 +17,6 @@ from verl_e2e.core.reach.syntax import (
     catches_import_errors,
     dotted,
     lazy_names,
-    local_names,
     may_register,
     serves,
 )
@@ -32,7 +31,7 @@ def summarize(source: bytes) -> Summary:
     if isinstance(tree, str):
         return Summary((), (), tree)
     try:
-        typing_tests = Common.of(tree).type_checking if b"TYPE_CHECKING" in source else frozenset()
+        typing_tests = type_checking_names(tree) if b"TYPE_CHECKING" in source else frozenset()
         found = _Reader(typing_tests).read(tree)
         return replace(found, files=named_files(source), compiled=may_be_compiled(source))
     except (RecursionError, MemoryError) as error:
@@ -159,7 +158,7 @@ class _Reader:
             self._expression(decorator, outer)
         own = _Scope(prefix + node.name)
         self._arguments(node.args, own)
-        for local in local_names(node):
+        for local in stored_names(node):
             own.names.add(local)
         for statement in node.body:
             self._walk(statement, own)
@@ -171,7 +170,7 @@ class _Reader:
         own = _Scope(f"{outer.name}:{node.name}")
         own.types.update(outer.types)
         self._arguments(node.args, own)
-        own.names |= local_names(node)
+        own.names |= stored_names(node)
         for statement in node.body:
             self._walk(statement, own)
         self.symbols.append(Symbol(own.name, "function", node.lineno, tuple(own.refs), serves=serves(node)))
@@ -335,8 +334,7 @@ def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
 
 def _both(before: Symbol, after: Symbol) -> Symbol:
     main = before if after.kind == "variable" else after
-    return replace(
-        main,
+    return main._replace(
         refs=tuple(dict.fromkeys((*before.refs, *after.refs))),
         bases=tuple(dict.fromkeys((*before.bases, *after.bases))),
         decorated=before.decorated or after.decorated or (before.kind == "class" and before.name in after.refs),

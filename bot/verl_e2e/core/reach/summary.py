@@ -15,6 +15,7 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from verl_e2e.core.reach.source_limits import beyond_limits
 
@@ -25,8 +26,8 @@ _PYTHON_OF_RUNS = (3, 12)
 SUMMARY_VERSION = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+# Tables of a file are tuples, because a tree has some ten thousand of them: they are made in a quarter of the time.
+class Import(NamedTuple):
     """One imported name: `module` (with `dots` in front when relative), `attribute` (None: the module itself).
 
     `scope` is the symbol that executes the import, `guarded` whether an ImportError is caught, `typing` whether
@@ -44,8 +45,7 @@ class Import:
     conditional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """A function, a class, a method (`Class.method`), a module variable, or the module's body (`""`).
 
     `bases` and `decorated` are set for classes; `decorated` says that a decorator may register the class. `serves` is
@@ -83,6 +83,8 @@ class Summary:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """What reads like a full name in texts."""
+        if "!" not in self._references:
+            return ()
         return tuple(dict.fromkeys(ref[1:] for symbol in self.symbols for ref in symbol.refs if ref[0] == "!"))
 
     @cached_property
@@ -90,9 +92,18 @@ class Summary:
         """The names that are asked of something: all parts of references but the first."""
         return frozenset(part for symbol in self.symbols for ref in symbol.refs for part in ref.split(".")[1:])
 
+    def naming(self, part: str) -> tuple[str, ...]:
+        """The symbols that have a part in one of their references, in order."""
+        # Most files have no part of this name, and a text is searched in far less time than the table takes to make.
+        return self._naming.get(part, ()) if part in self._references else ()
+
     @cached_property
-    def naming(self) -> Mapping[str, tuple[str, ...]]:
-        """By each part of a reference the symbols that have it, in order."""
+    def _references(self) -> str:
+        """All references, one on each line."""
+        return "\n".join([ref for symbol in self.symbols for ref in symbol.refs])
+
+    @cached_property
+    def _naming(self) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
         for symbol in self.symbols:
             for part in {part for ref in symbol.refs for part in ref.strip("!?").replace("()", "").split(".")}:
@@ -102,8 +113,8 @@ class Summary:
 
 def references(summary: Summary) -> Summary:
     """The summary without lines and files that texts name: equal where the same symbols refer to the same."""
-    symbols = tuple(replace(symbol, line=0) for symbol in summary.symbols)
-    imports = tuple(replace(item, line=0) for item in summary.imports)
+    symbols = tuple(symbol._replace(line=0) for symbol in summary.symbols)
+    imports = tuple(item._replace(line=0) for item in summary.imports)
     return replace(summary, symbols=symbols, imports=imports, files=(), compiled=False)
 
 

@@ -101,15 +101,6 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def local_names(node: ast.AST) -> set[str]:
-    """The names that a function assigns itself."""
-    return {
-        item.id if isinstance(item, ast.Name) else item.name or ""
-        for item in walk(node)
-        if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)) or isinstance(item, ast.ExceptHandler)
-    } - {""}
-
-
 def catches_import_errors(node: ast.Try) -> bool:
     """Whether a failed import inside is survived."""
     for handler in node.handlers:

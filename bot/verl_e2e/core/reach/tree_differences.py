@@ -24,7 +24,6 @@ from verl_e2e.core.reach.one_sided import (
     mark_whole,
     matters,
 )
-from verl_e2e.core.reach.settled import Settled
 from verl_e2e.core.reach.tree_numbers import Pair, TreeNumbers
 
 # A line where something differs, and the lambda in whose body that is.
@@ -32,12 +31,16 @@ _Part = tuple[int, ast.Lambda | None]
 
 
 def differences(
-    before: ast.Module, after: ast.Module, numbers: TreeNumbers, settled: Settled
+    before: ast.Module,
+    after: ast.Module,
+    numbers: TreeNumbers,
+    catching: tuple[list[ast.AST], list[ast.AST]],
 ) -> tuple[tuple[Marked, ...], tuple[Marked, ...]]:
-    """What differs in the older and in the newer version, each function with its marks."""
+    """What differs in the older and in the newer version, each function with its marks.
+
+    `catching` are the statements of each version that may catch an error.
+    """
     sides = tuple(Marked(None, "") for _ in range(2))
-    shared = excuses.catching(settled.nodes)
-    catching = tuple([*shared, *excuses.catching(settled.outside(tree))] for tree in (before, after))
     caught = excuses.own_errors_caught(chain(*catching))
     callers = tuple(map(excuses.caught_by_callers, catching))
     scopes = tuple(Scope(side, [side], caught, names) for side, names in zip(sides, callers, strict=True))

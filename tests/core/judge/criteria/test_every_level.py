@@ -28,11 +28,12 @@ from tests.core.builders import (
     step_line,
 )
 from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests
-from verl_e2e.core.judge.criteria.config import requested, resolved_config, same_value
+from verl_e2e.core.judge.criteria.config import requested, resolved_config
 from verl_e2e.core.judge.criteria.every_level import exit_zero, no_exception, steps_completed
 from verl_e2e.core.judge.criteria.imports import MODULES, is_below, local_import, run_imported_checkout
 from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.expected import same_value
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
 from verl_e2e.core.model.jobs import DeselectedTest, Repository, SiteProfile
 from verl_e2e.core.model.levels import FULL_RECOMPUTE, PROBE_LEARNING_RATE, Level

@@ -7,7 +7,7 @@ from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases, started_phases
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
-from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed
+from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed, same_value
 from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import Level, variant_named
@@ -151,13 +151,6 @@ def _faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, Any]) -> 
     rank = lookup(values, LORA_RANK, ABSENT)
     if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
-
-
-def same_value(found: Any, wanted: Value) -> bool:
-    """Equality without Python's True == 1; 1 and 1.0 are the same number."""
-    if isinstance(found, bool) or isinstance(wanted, bool):
-        return found is wanted
-    return bool(found == wanted)
 
 
 def _shown(config: ResolvedConfig) -> str:

@@ -5,40 +5,18 @@ of the model's forward that are neither text nor positions, and calls of the par
 Both must have happened while gradients were recorded, so neither the rollout nor a pass for log-probabilities counts.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TypeVar
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.snapshots import hook_problems
+from verl_e2e.core.judge.feature_traces import CONTENTS, Content
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, GivenInput, Tower
 
 _Counted = TypeVar("_Counted", GivenInput, Tower)
 
 NOT_RECORDED = "no fingerprints are in the folder, so nothing shows whether {content} reached the model in training"
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a feature's data must hold, and what shows it in a trainer."""
-
-    # What it is, for people.
-    name: str
-    # Names of arguments of a model's forward.
-    inputs: frozenset[str]
-    # Words in the names of towers.
-    towers: tuple[str, ...]
-
-
-CONTENTS: Mapping[str, Content] = {
-    "vlm": Content(
-        "images",
-        frozenset({"pixel_values", "pixel_values_videos", "images", "imgs"}),
-        ("vision", "visual", "image", "video"),
-    ),
-    "audio": Content("sound", frozenset({"input_features", "input_audio_features", "sound_clips"}), ("audio", "sound")),
-}
 
 
 def content_active(case: Case, feature: str) -> Evidence:

@@ -40,7 +40,7 @@ class CodeTree:
         """The reached symbols that name something: all that could call it, however they come by it."""
         if name not in self._naming:
             views = [view for module in self._modules if (view := self.program.view(module)) is not None]
-            nodes = (Node(view.name, symbol) for view in views for symbol in view.summary.naming.get(name, ()))
+            nodes = (Node(view.name, symbol) for view in views for symbol in view.summary.naming(name))
             reached = (node for node in nodes if node in self._order)
             self._naming[name] = tuple(sorted(reached, key=self._order.__getitem__))
         return self._naming[name]

@@ -1,0 +1,33 @@
+"""Differences of files are found again by both contents, and only where two versions could be compared."""
+
+from tests.fakes.trees import FakeSummaries
+from verl_e2e.app.compared_files import compared_files
+from verl_e2e.core.reach.changes import compare
+
+OLD, NEW, OTHER = b"x = 1\n", b"x = 2\n", b"x = 3\n"
+
+
+def test_a_pair_is_answered_as_when_it_is_compared_whether_it_was_kept_or_not() -> None:
+    store = FakeSummaries()
+    pairs = ((OLD, NEW), (NEW, OLD), (None, NEW), (OLD, None))
+    for _ in range(2):
+        compared = compared_files(pairs, store)
+        assert [compared(*pair) for pair in pairs] == [compare(*pair) for pair in pairs]
+    assert len(store.differences) == len(pairs)
+
+
+def test_a_pair_that_was_kept_is_not_compared_again() -> None:
+    store = FakeSummaries()
+    compared_files([(OLD, NEW)], store)
+    (key,) = store.differences
+    store.differences[key] = compare(OLD, OTHER)
+    compared = compared_files([(OLD, NEW), (OLD, OTHER)], store)
+    assert compared(OLD, NEW) is store.differences[key]
+    assert len(store.differences) == 2
+
+
+def test_what_could_not_be_compared_is_not_kept() -> None:
+    store = FakeSummaries()
+    compared = compared_files([(OLD, b"def")], store)
+    assert compared(OLD, b"def").problem
+    assert store.differences == {}
