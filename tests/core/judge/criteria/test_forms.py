@@ -142,12 +142,11 @@ def test_parts_that_are_not_one_whole_are_not_compared(criterion: Criterion) -> 
 
 
 def test_an_adapter_that_stays_zero_as_others_move_is_found_in_parts_too() -> None:
-    still = RUN
-    for point in (Point.OPTIMIZER_STEP, Point.BEFORE_EXPORT, Point.AFTER_EXPORT):
-        for number in (0, 1) if point is Point.OPTIMIZER_STEP else (2,):
-            where: dict[str, Any] = {"model": "actor", "number": number}
-            zero = tensor(LORA_B, (0.0,) * 72, (18, 4), requires_grad=True, tensor_parallel_dim=0)
-            still = still.with_tensor(LORA_B, lambda _, zero=zero: zero, point, **where)
+    def zero(_: Tensor) -> Tensor:
+        return tensor(LORA_B, (0.0,) * (3 * WIDTH * RANK), (3 * WIDTH, RANK), requires_grad=True)
+
+    still = RUN.with_tensor(LORA_B, zero, Point.OPTIMIZER_STEP, model="actor")
+    still = still.with_tensor(LORA_B, zero, Point.BEFORE_EXPORT, Point.AFTER_EXPORT, model="actor", number=2)
     item = found(trained_weights, still)
     assert item.evidence.state is State.BROKEN
     assert f"{LORA_B}: it got a gradient, and yet it is still zero" in item.evidence.summary
