@@ -12,6 +12,8 @@ from tests.fakes.prism import proxying
 
 pytestmark = pytest.mark.node
 # Answers that say no, each once, so that their shape is seen too.
+# How Prism says that no answer came.
+_LOST = b'"type":"FetchError"'
 _REFUSED = {404, 409}
 
 
@@ -59,6 +61,9 @@ def test_prism_lets_every_request_and_answer_through(tmp_path: Path, node_folder
             # Prism follows redirects itself, with the token that the place of the files refuses.
             where = world.url if call.path.endswith(("/logs", "/zip")) else proxy
             status, body = send(where, call, world, token)
+            if _LOST in body and call.method == "GET":
+                # The proxy lost the line to the stand-in, which says nothing of the request or its answer.
+                status, body = send(where, call, world, token)
             if b"stoplight" in body or (status >= 400 and status not in _REFUSED):
                 refused.append((call.method, call.path, status, body[:600]))
         assert "\n".join(map(str, refused)) == ""

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import json
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -142,7 +143,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is not news."""
+        """A caller that went away is not news; an error of the stand-in itself is, for its caller sees a lost line."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
