@@ -123,6 +123,25 @@ def test_a_dead_engine_is_fatal_until_the_run_completed() -> None:
     assert late.fatal is None
 
 
+DEAD_ENGINE = """\
+ERROR 11-25 23:25:37 [async_llm.py:704] Traceback (most recent call last):
+ERROR 11-25 23:25:37 [async_llm.py:704]   File "/site/vllm/v1/engine/core_client.py", line 1061, in get_output_async
+ERROR 11-25 23:25:37 [async_llm.py:704]     raise self._format_exception(outputs) from None
+ERROR 11-25 23:25:37 [async_llm.py:704] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.
+(TaskRunnerV1 pid=1376) INFO:2026-11-25 23:26:28,492:pending: 0, running: 15, finished: 0, failure: 1
+"""
+
+
+def test_an_engine_that_died_by_an_exception_is_fatal_though_its_caller_waits_on() -> None:
+    """verl's agent loop logs the error of the request, and its trainer waits for the answer (seen on a GPU)."""
+    server = "".join(f"(vLLMHttpServer pid=2445) {line}\n" for line in DEAD_ENGINE.splitlines()[:-1])
+    log = (server + DEAD_ENGINE.splitlines()[-1] + "\n").encode()
+    found = _fatal(log)
+    assert found is not None
+    assert (found.kind, found.driver) == ("vllm.v1.engine.exceptions.EngineDeadError", False)
+    assert _fatal(lines(BAR.format(100, 1, 1))[0], log) is None
+
+
 def test_progress_moves_the_marker_and_the_step() -> None:
     scanner = Scanner()
     scanner.feed(lines(BAR.format(0, 0, 3), "noise", "step:1 - actor/loss:0.5")[0])

@@ -34,6 +34,10 @@ _SECONDARY_KINDS = re.compile(
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
 
 
+# An engine that died serves no request any more, and its caller may wait for the answer without an end.
+_DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
+
+
 class ErrorBook:
     """Collects errors in the order of their first lines; bounded."""
 
@@ -41,11 +45,14 @@ class ErrorBook:
         self._errors: list[LoggedError] = []
         self._index: dict[tuple[str, str, str], int] = {}
         self.driver: LoggedError | None = None
+        # The first death after which the run cannot go on, whatever its driver waits for.
+        self.deadly: LoggedError | None = None
 
     def copy(self) -> "ErrorBook":
         """A book with the same errors that may be added to."""
         other = ErrorBook()
-        other._errors, other._index, other.driver = list(self._errors), dict(self._index), self.driver
+        other._errors, other._index = list(self._errors), dict(self._index)
+        other.driver, other.deadly = self.driver, self.deadly
         return other
 
     def all(self) -> tuple[LoggedError, ...]:
@@ -90,6 +97,8 @@ class ErrorBook:
             self._errors.append(error)
         if error.driver:
             self.driver = error
+        if self.deadly is None and not error.after_completion and error.kind.rpartition(".")[2] in _DEADLY:
+            self.deadly = error
 
 
 def _of_lone(text: str) -> Record:

@@ -40,8 +40,6 @@ OPEN_WINDOW = 256
 # A traceback whose exception was read waits for no more than a link to the next one.
 SETTLED_WINDOW = 40
 EXPIRE_EVERY = 16
-# Lone lines after which a run cannot go on, whatever its driver waits for.
-DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
 
 # Lone lines below which the program says more.
 MULTILINE = frozenset({"ConfigCompositionException", "MissingConfigException", "OverrideParseException"})
@@ -103,7 +101,6 @@ class FactBook:
         self._driver_next: str | None = None
         self._misread: Misread | None = None
         self._ignored: set[str] = set()
-        self._dead: LoggedError | None = None
         self._lone_message: LoneMessage | None = None
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
@@ -209,7 +206,8 @@ class FactBook:
         """The driver's error, the death of an engine or a collective that timed out, unless the run had completed."""
         if self.run.completed is not None:
             return None
-        return self._errors_so_far().driver or self._dead
+        errors = self._errors_so_far()
+        return errors.driver or errors.deadly
 
     def unrecoverable(self) -> Excerpt | None:
         """The adapter table that shows no parameters although LoRA was asked for."""
@@ -408,8 +406,6 @@ class FactBook:
         if literal.name in MULTILINE:
             self._end_lone_message()
             self._lone_message = LoneMessage(line)
-        if literal.name in DEADLY and self._dead is None and self.run.completed is None:
-            self._dead = self._errors.all()[-1]
 
     def _end_lone_message(self) -> None:
         if self._lone_message is not None:
