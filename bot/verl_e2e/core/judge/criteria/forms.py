@@ -25,16 +25,23 @@ class Forms:
 
     def __init__(self, found: Iterable[Snapshot]) -> None:
         self._groups: dict[_Moment, list[Snapshot]] = {}
+        # By the identity of a snapshot, which the groups keep alive.
+        self._held: dict[int, dict[str, Tensor]] = {}
         self._not_compared: dict[str, None] = {}
         for snapshot in found:
             self._groups.setdefault(_moment(snapshot), []).append(snapshot)
+            self._held[id(snapshot)] = tensors(snapshot)
+
+    def held(self, snapshot: Snapshot) -> dict[str, Tensor]:
+        """The parameters of one of the snapshots by name."""
+        return self._held[id(snapshot)]
 
     def difference(self, name: str, first: Snapshot, second: Snapshot) -> Found | None:
         """How a parameter that both snapshots hold differs in the second; None where it does not, or is unknown.
 
         A part is compared with the whole by the sums of all parts, and by their bits where one part has all elements.
         """
-        before, after = tensors(first)[name], tensors(second)[name]
+        before, after = self.held(first)[name], self.held(second)[name]
         if before.sharded == after.sharded:
             return difference(before, after)
         if not self.can_compare(name, first, second):
@@ -48,7 +55,7 @@ class Forms:
 
     def can_compare(self, name: str, first: Snapshot, second: Snapshot) -> bool:
         """Whether the parts are one whole: all ranks left a fingerprint, and none holds a copy of another's part."""
-        before, after = tensors(first)[name], tensors(second)[name]
+        before, after = self.held(first)[name], self.held(second)[name]
         if before.sharded == after.sharded:
             return True
         parts, whole = (self._parts(name, first), after) if before.sharded else (self._parts(name, second), before)
@@ -64,12 +71,12 @@ class Forms:
             )
 
     def _parts(self, name: str, at: Snapshot) -> Sequence[Tensor]:
-        own = tensors(at)[name]
+        own = self.held(at)[name]
         place = place_of(at.ranks, own)
         return [
             held[name]
-            for snapshot in self._groups.get(_moment(at), [at])
-            if name in (held := tensors(snapshot)) and place_of(snapshot.ranks, own) == place
+            for snapshot in self._groups[_moment(at)]
+            if name in (held := self.held(snapshot)) and place_of(snapshot.ranks, own) == place
         ]
 
 

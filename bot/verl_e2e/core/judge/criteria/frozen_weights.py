@@ -89,7 +89,7 @@ def _changed_by_export(taken: Sequence[Snapshot], forms: Forms) -> Iterator[Chan
     for snapshot in taken:
         if snapshot.point is Point.AFTER_EXPORT and snapshot.number in before:
             first = before[snapshot.number]
-            faults = tuple(_differences(dict.fromkeys(tensors(first), first), snapshot, forms))
+            faults = tuple(_differences(dict.fromkeys(forms.held(first), first), snapshot, forms))
             if faults:
                 yield snapshot, "parameters", faults
 
@@ -105,9 +105,9 @@ def _changed_frozen(taken: Sequence[Snapshot], forms: Forms) -> Iterator[Change]
         if faults:
             yield snapshot, "frozen parameters", faults
         # From where a parameter is whole on, its bits can be compared.
-        held = tensors(snapshot)
+        held = forms.held(snapshot)
         whole = (name for name in first if name in held and not held[name].sharded)
-        first |= {name: snapshot for name in whole if tensors(first[name])[name].sharded}
+        first |= {name: snapshot for name in whole if forms.held(first[name])[name].sharded}
 
 
 def _frozen(snapshot: Snapshot) -> frozenset[str]:
@@ -116,8 +116,8 @@ def _frozen(snapshot: Snapshot) -> frozenset[str]:
 
 def _differences(before: Mapping[str, Snapshot], after: Snapshot, forms: Forms) -> Iterator[TensorFault]:
     """What differs, with the snapshot that each parameter is compared with."""
-    held = tensors(after)
+    held = forms.held(after)
     for name in before:
         kind = forms.difference(name, before[name], after) if name in held else None
         if kind:
-            yield TensorFault.differs(tensors(before[name])[name], held[name], kind)
+            yield TensorFault.differs(forms.held(before[name])[name], held[name], kind)
