@@ -17,9 +17,10 @@ A rebase applies the pull request's own difference to the other base; where that
 the merge. Which jobs run, and which verdicts are reused, is decided by the program itself: jobs and keys by
 `RequiredJobs`, verdicts by `VerdictReuse`. Every run passes, as the change was merged. Verdicts of other pull requests,
 and those that would have to be judged again for another change, are not counted.
-What a run entered is taken from the packaged execution maps: a job's own, all of them together for a job that was made
-for conditions, and none for a job without any, whose verdict then counts for the same code alone. Of each module that
-one of its Bridge tests imports, these are taken to enter every function.
+What a run entered is taken from the packaged execution maps: a job's own, and for a job without one, or made for
+conditions, all of them together with every function of the files of its model's family. That is more than a run enters
+(docs/measurements.md), so fewer verdicts count than of real records. Of each module that one of its Bridge tests
+imports, these are taken to enter every function.
 A pull request that needs no job at its merge is planned once, and stands with that for all of its pushes.
 Nothing here depends on the clock or on chance: the same repository gives the same figures.
 """
@@ -32,7 +33,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -50,6 +51,7 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import plan
@@ -244,32 +246,41 @@ class PlannedOnce(DirectAnalysis):
 
 
 def _executed(run: Run, *, tests: bool) -> Executed | None:
-    """The record of a run as its job's maps have it; None for a job without any."""
+    """The record of a run as maps have it, its job's own or all of them; None where there are none."""
     assert run.job is not None
     known = {found.job: found for found in packaged_maps().maps}
     job = run.job
-    own = known.values() if job.settings else filter(None, [known.get(run.job_id)])
+    repository = GitRepository(WORKSHOP[0].path)
+    there = repository.tree(run.head_sha)
+    own = None if job.settings else known.get(run.job_id)
     entered: dict[str, set[str]] = {}
-    for found in own:
+    for found in [own] if own else known.values():
         for path, functions in found.files.items():
             entered.setdefault(path, set()).update(functions)
     if not entered:
         return None
+    for path in () if own else _files_of_family(job, there):
+        entered.setdefault(path, set()).update(symbols_of(repository.read_blob(run.head_sha, path) or b""))
     for path in _imported_by_tests(run) if tests else ():
-        content = GitRepository(WORKSHOP[0].path).read_blob(run.head_sha, path)
-        entered.setdefault(path, set()).update(symbols_of(content or b""))
+        entered.setdefault(path, set()).update(symbols_of(repository.read_blob(run.head_sha, path) or b""))
     trainers = [(phase.name, ProcessRole.TRAINER) for phase in planned_phases(job) for _ in range(job.gpu_count)]
     processes = tuple(
         ExecutedProcess(phase=phase, role=role, title="", pid=1, python="3.12", began_s=0.0)
         for phase, role in (*trainers, ("bridge_tests", ProcessRole.BRIDGE_TEST))
     )
-    there = GitRepository(WORKSHOP[0].path).tree(run.head_sha)
     files = tuple(
         ExecutedFile(path=path, functions=tuple(ExecutedFunction(symbol=n, line=1, first_s={0: 0.0}) for n in names))
         for path, names in sorted(entered.items())
         if path in there
     )
     return Executed(bridge_commit=run.head_sha, processes=processes, files=files)
+
+
+def _files_of_family(job: Job, there: Iterable[str]) -> Iterator[str]:
+    """The sources of the family that a job trains."""
+    named = job.family or (job.checkpoint.synthetic.family if job.checkpoint.synthetic else "")
+    families = [family for family in packaged_policy().families if family.name == named]
+    yield from (path for path in there if path.endswith(".py") and any(item.paths.match(path) for item in families))
 
 
 def _imported_by_tests(run: Run) -> Iterator[str]:
