@@ -57,6 +57,7 @@ from verl_e2e_runner.trees.patches import apply_patches
 from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch
 from verl_e2e_runner.watch.gpu import open_sampler
+from verl_e2e_runner.watch.memory import open_memory_sampler
 from verl_e2e_runner.watch.progress import Progress
 from verl_e2e_runner.watch.supervision import Limits
 from verl_e2e_runner.watch.watch import watch
@@ -297,6 +298,7 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
             imports_file=run.session.imports,
             expected_roots=trees.import_roots,
             gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES"), own=process.numbers),
+            memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
             clock=clock,
             progress=run.progress,
             total_steps=launch.phase.last_step,

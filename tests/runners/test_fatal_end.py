@@ -15,6 +15,7 @@ from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.watch.gpu import GpuSampler
+from verl_e2e_runner.watch.memory import open_memory_sampler
 from verl_e2e_runner.watch.progress import Progress
 from verl_e2e_runner.watch.supervision import FATAL_END_S, Limits
 from verl_e2e_runner.watch.watch import watch
@@ -66,6 +67,7 @@ def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
             imports_file=tmp_path / "probe.jsonl",
             expected_roots={},
             gpu_sampler=GpuSampler(tuple),
+            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
             clock=clock,
             progress=Progress(io.StringIO(), clock.monotonic, moving=False),
         )

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from verl_e2e_runner.watch.gpu import (
-    KEPT_BEFORE_THINNING,
     SAMPLE_S,
     GpuReading,
     GpuSampler,
@@ -15,6 +14,7 @@ from verl_e2e_runner.watch.gpu import (
     nvml_reader,
     open_sampler,
 )
+from verl_e2e_runner.watch.thinning import KEPT_BEFORE_THINNING
 
 
 class Device:

@@ -6,17 +6,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.core.log.scan import Scanner as LogScanner
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
+from verl_e2e.core.model.host_memory import Bound
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
@@ -27,6 +29,7 @@ from verl_e2e_runner.process.processes import Survivor, WrapperProcess, start
 from verl_e2e_runner.process.signals import received_signals
 from verl_e2e_runner.watch.gpu import GpuReading, GpuSampler, NoReadingError
 from verl_e2e_runner.watch.import_lines import ImportLines
+from verl_e2e_runner.watch.memory import MemorySampler, open_memory_sampler
 from verl_e2e_runner.watch.progress import Progress
 from verl_e2e_runner.watch.supervision import Limits
 from verl_e2e_runner.watch.watch import watch
@@ -158,6 +161,7 @@ class Scene:
     imports_file: Path
     roots: dict[str, str] = field(default_factory=dict)
     gpu: GpuSampler = field(default_factory=lambda: GpuSampler(tuple))
+    memory: MemorySampler = field(default_factory=lambda: open_memory_sampler(frozenset, None, read=tuple))
     screen: io.StringIO = field(default_factory=io.StringIO)
 
     def at(self, seconds: float, text: str) -> None:
@@ -175,6 +179,7 @@ class Scene:
             imports_file=self.imports_file,
             expected_roots=self.roots,
             gpu_sampler=self.gpu,
+            memory_sampler=self.memory,
             clock=self.clock,
             progress=Progress(self.screen, self.clock.monotonic, moving=False),
             total_steps=2,
@@ -349,6 +354,28 @@ def test_the_gpu_peak_closes_the_samples(scene: Scene) -> None:
     assert last == {"peak": [{"index": 0, "memory_used_mib": 900, "utilization": 50}], "readings": len(samples)}
 
 
+def test_the_memory_peak_closes_the_samples(scene: Scene) -> None:
+    left = iter([60.0, 30.0, 40.0])
+    scene.memory = MemorySampler(lambda: (Bound(126.0, 50.0),), lambda **_: next(left, 1.0), None)
+    scene.exits(12)
+    scene.run()
+    *samples, last = scene.events("memory")
+    assert samples == [{"held_mib": round(gib * 1024), "available_mib": 51200} for gib in (60, 30, 40)]
+    assert last == {"peak": {"held_mib": 61440, "available_mib": 51200}, "readings": 3}
+
+
+def test_a_run_above_its_need_leaves_a_host_without_memory_and_soon(scene: Scene) -> None:
+    scene.memory = MemorySampler(lambda: (Bound(126.0, 60.0 if scene.elapsed() < 20 else 1.0),), lambda **_: 15.0, 14.0)
+    scene.at(1, "stage train_step\n")
+    ended = scene.run()
+    assert (ended.reason, ended.exit_code) == (EndReason.HOST_MEMORY, None)
+    assert ended.note.startswith("The host has 1.0 of 126.0 GiB of memory left, and the run holds 15.0 GiB")
+    assert scene.events("ending") == [{"reason": "host_memory", "note": ended.note}]
+    ((ended_at, grace),) = scene.process.ended_with
+    assert 20 <= ended_at - 1000 < 22
+    assert grace == LIMITS.memory_grace_s < LIMITS.end_grace_s
+
+
 def test_limits_come_from_the_job_and_its_site() -> None:
     limits = Limits(1800, {"default": 300, "rollout_engine": 900})
     assert [limits.stall(stage) for stage in (Stage.RAY, Stage.ROLLOUT_ENGINE)] == [300, 900]
@@ -415,9 +442,17 @@ def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, Wra
     clock = SystemClock()
     started: list[WrapperProcess] = []
 
-    def run(script: str, limits: Limits = REAL_LIMITS) -> tuple[Ended, SignScanner, WrapperProcess]:
+    def run(
+        script: str,
+        limits: Limits = REAL_LIMITS,
+        *,
+        need_gib: float | None = None,
+        read: Callable[[], Sequence[Bound]] = tuple,
+    ) -> tuple[Ended, SignScanner, WrapperProcess]:
         scanner = SignScanner()
-        process = start(["sh", "-c", script], env=ENVIRONMENT, cwd=tmp_path, nonce=f"watch-{tmp_path.name}")
+        process = start(
+            ["sh", "-c", script], env=ENVIRONMENT, cwd=tmp_path, nonce=f"watch-{os.getpid()}-{tmp_path.name}"
+        )
         started.append(process)
         with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
             ended = watch(
@@ -428,6 +463,7 @@ def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, Wra
                 imports_file=tmp_path / "probe.jsonl",
                 expected_roots={},
                 gpu_sampler=GpuSampler(tuple),
+                memory_sampler=open_memory_sampler(process.numbers, need_gib, read=read),
                 clock=clock,
                 progress=Progress(io.StringIO(), clock.monotonic, moving=False),
             )
@@ -460,6 +496,22 @@ def test_a_real_hang_after_a_fatal_error_ends_with_its_daemons(real: RealRun) ->
     assert scanner.text == b"fatal\nbye\n"
     assert process.alive() == ()
     assert 0.3 <= ended.ended_s < 4
+
+
+_TAKE = "import time; held = bytearray(b'x') * (128 << 20); print('up', flush=True); time.sleep(300)"
+
+
+@pytest.mark.parametrize(("need_gib", "ends"), [(0.1, True), (1.0, False), (None, False)])
+def test_a_real_program_is_ended_where_it_takes_more_than_stated_and_the_host_has_none_left(
+    real: RealRun, tmp_path: Path, need_gib: float | None, ends: bool
+) -> None:
+    limits = Limits(time_limit_s=HANG_S if ends else 3, stall_s={"default": HANG_S}, end_grace_s=1)
+    # The host has no memory left as soon as the program has taken its own.
+    script = f'( setsid {sys.executable} -c "{_TAKE}" > up & ); while [ ! -s up ]; do sleep 0.05; done; sleep 300'
+    full = lambda: (Bound(64.0, 1.0 if (tmp_path / "up").exists() else 60.0),)  # noqa: E731
+    ended, _, process = real(script, limits, need_gib=need_gib, read=full)
+    assert ended.reason is (EndReason.HOST_MEMORY if ends else EndReason.TIME_LIMIT)
+    assert (ended.survivors, process.alive()) == ((), ())
 
 
 def test_a_real_natural_exit_within_the_grace_is_preferred(real: RealRun) -> None:
@@ -496,6 +548,7 @@ def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
             imports_file=tmp_path / "probe.jsonl",
             expected_roots={},
             gpu_sampler=GpuSampler(tuple),
+            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
             clock=clock,
             progress=Progress(io.StringIO(), clock.monotonic, moving=False),
         )
@@ -534,6 +587,7 @@ from pathlib import Path
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.watch.gpu import GpuSampler
+from verl_e2e_runner.watch.memory import open_memory_sampler
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.watch.progress import Progress
 from verl_e2e_runner.folder.recorder import open_recorder
@@ -552,7 +606,8 @@ process = start(["sh", "-c", script], env=dict(PATH="/usr/bin:/bin"), cwd=folder
 with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
     ended = watch(
         process, Scanner(), recorder, limits=Limits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
-        expected_roots=dict(), gpu_sampler=GpuSampler(tuple), clock=clock,
+        expected_roots=dict(), gpu_sampler=GpuSampler(tuple),
+        memory_sampler=open_memory_sampler(frozenset, None, read=tuple), clock=clock,
         progress=Progress(io.StringIO(), clock.monotonic, moving=False),
     )
 print(ended.reason.value, ended.survivors, flush=True)

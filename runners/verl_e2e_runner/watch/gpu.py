@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_e2e_runner.watch.thinning import Thinning
+
 SAMPLE_S = 5.0
-KEPT_BEFORE_THINNING = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,13 @@ class NoReadingError(Exception):
 
 @dataclass(slots=True)
 class GpuSampler:
-    """Reads every `SAMPLE_S` seconds; how many readings become events halves each time a long run fills up.
-
-    After `KEPT_BEFORE_THINNING` events only every second reading becomes one, after as many again every
-    fourth: a run of a day leaves about a thousand. The peak is of all readings.
-    """
+    """Reads every `SAMPLE_S` seconds; `Thinning` says which readings become events. The peak is of all readings."""
 
     read: Reader
     # The reason for missing readings; it becomes the data of one event.
     problem: str = ""
     _due_at: float = 0.0
-    _readings: int = 0
-    _every: int = 1
-    _capacity: int = KEPT_BEFORE_THINNING
+    _thinning: Thinning = field(default_factory=Thinning)
     _peak: dict[int, GpuReading] = field(default_factory=dict)
     _problem_reported: bool = False
 
@@ -71,20 +66,15 @@ class GpuSampler:
         """The data of the closing `gpu` event: the highest values seen of each GPU; None without any."""
         if not self._peak:
             return None
-        return {"peak": [_data(reading) for _, reading in sorted(self._peak.items())], "readings": self._readings}
+        highest = [_data(reading) for _, reading in sorted(self._peak.items())]
+        return {"peak": highest, "readings": self._thinning.readings}
 
     def _take(self, readings: Sequence[GpuReading]) -> dict[str, object] | None:
         if not readings:
             return None
         for reading in readings:
             self._peak[reading.index] = _higher(self._peak.get(reading.index, reading), reading)
-        self._readings += 1
-        if (self._readings - 1) % self._every:
-            return None
-        self._capacity -= 1
-        if self._capacity == 0:
-            self._every, self._capacity = self._every * 2, KEPT_BEFORE_THINNING
-        return {"gpus": [_data(reading) for reading in readings]}
+        return {"gpus": [_data(reading) for reading in readings]} if self._thinning.keeps_next() else None
 
 
 def open_sampler(visible: str | None = None, *, own: OwnProcesses = frozenset, library: str = "pynvml") -> GpuSampler:

@@ -1,4 +1,4 @@
-"""What the watch needs: a scanner, a process and a sampler as protocols, and the limits of a run."""
+"""What the watch needs: a scanner, a process and samplers as protocols, and the limits of a run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,6 +83,23 @@ class Sampler(Protocol):
         ...
 
 
+class MemorySampler(Protocol):
+    """What the watch asks of `verl_e2e_runner.watch.memory.MemorySampler`."""
+
+    @property
+    def loss(self) -> str:
+        """Why the run must end now to leave memory to others; else empty."""
+        ...
+
+    def tick(self, now: float) -> dict[str, object] | None:
+        """The data of a `memory` event, when one is due."""
+        ...
+
+    def peak(self) -> dict[str, object] | None:
+        """The data of the closing `memory` event."""
+        ...
+
+
 FATAL_END_S = 10.0
 KILL_MARGIN_S = 0.7
 MIN_GRACE_S = 0.5
@@ -99,6 +116,8 @@ class Limits:
     hang_grace_s: float = 8.0
     # Between SIGTERM and SIGKILL. Less after a fatal error: a run that hangs is gone `FATAL_END_S` after the error.
     end_grace_s: float = 10.0
+    # The same where the host has no memory left: the run goes on taking it meanwhile.
+    memory_grace_s: float = 2.0
     # How long daemons may take to end by themselves after an ordinary exit.
     linger_s: float = 2.0
 

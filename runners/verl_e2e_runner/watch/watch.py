@@ -1,8 +1,9 @@
 """Supervises the wrapper: reads its output, and ends the run as soon as it is lost.
 
 A run is lost when a fatal error leaves its processes hanging, when a fact of the log or an import from the
-wrong tree makes its result worthless, when a stage makes no progress, at the time limit, or when a person or
-the system interrupts us. Nothing is judged here: the reason is recorded, `verl_e2e.core` judges.
+wrong tree makes its result worthless, when the host has no memory left and the run took more than it states, when a
+stage makes no progress, at the time limit, or when a person or the system interrupts us. Nothing is judged here: the
+reason is recorded, `verl_e2e.core` judges.
 """
 
 import os
@@ -21,7 +22,7 @@ from verl_e2e_runner.process.processes import Survivor
 from verl_e2e_runner.process.signals import received_signals
 from verl_e2e_runner.watch.import_lines import ImportLines
 from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits, Sampler, Scanner, Supervised
+from verl_e2e_runner.watch.supervision import Limits, MemorySampler, Sampler, Scanner, Supervised
 
 _TICK_S = 0.5
 _LOOK_S = 5.0
@@ -42,6 +43,7 @@ class _Watch:
     limits: Limits
     imports: ImportLines
     gpu: Sampler
+    memory: MemorySampler
     clock: Clock
     progress: Progress
     signals: list[str]
@@ -111,6 +113,8 @@ class _Watch:
             return EndReason.INTERRUPTED, f"Interrupted by {self.signals[0]}."
         if wrong := self.imports.wrong():
             return EndReason.WRONG_IMPORT, wrong
+        if self.memory.loss:
+            return EndReason.HOST_MEMORY, self.memory.loss
         return quick or self.lost_by_time(now)
 
     def seen(self) -> tuple[object, ...]:
@@ -142,8 +146,10 @@ class _Watch:
         return self.stages[-1][0] is not stage and stage.order >= Stage.ROLLOUT_ENGINE.order
 
     def sample(self, now: float) -> None:
-        """Show the progress, read the GPUs and remember the processes, each when it is due."""
+        """Show the progress, read GPUs and memory, and remember the processes, each when it is due."""
         self.progress.tick()
+        if memory := self.memory.tick(now):
+            self.recorder.event("memory", **memory)
         if sample := self.gpu.tick(now):
             self.recorder.event("gpu", **sample)
             if problem := sample.get("problem"):
@@ -176,6 +182,8 @@ class _Watch:
         return None
 
     def end_grace_s(self) -> float:
+        if self.memory.loss:
+            return min(self.limits.end_grace_s, self.limits.memory_grace_s)
         if self.fatal_at is None:
             return self.limits.end_grace_s
         return self.limits.kill_grace_s(self.clock.monotonic() - self.fatal_at)
@@ -206,6 +214,7 @@ def watch(
     imports_file: Path,
     expected_roots: Mapping[str, str],
     gpu_sampler: Sampler,
+    memory_sampler: MemorySampler,
     clock: Clock,
     progress: Progress,
     total_steps: int = 0,
@@ -220,7 +229,8 @@ def watch(
     """
     with received_signals() if signals is None else nullcontext(signals) as signals:
         imports = ImportLines(imports_file, expected_roots)
-        state = _Watch(process, scanner, recorder, limits, imports, gpu_sampler, clock, progress, signals, total_steps)
+        samplers = (gpu_sampler, memory_sampler)
+        state = _Watch(process, scanner, recorder, limits, imports, *samplers, clock, progress, signals, total_steps)
         reason, code, note = EndReason.INTERRUPTED, None, ""
         try:
             reason, code, note = state.until_end()
@@ -233,4 +243,6 @@ def watch(
         survivors = state.finish(linger_s=limits.linger_s if reason is EndReason.EXITED else 0.0)
     if peak := gpu_sampler.peak():
         recorder.event("gpu", **peak)
+    if peak := memory_sampler.peak():
+        recorder.event("memory", **peak)
     return Ended(reason, code, note, survivors, tuple(state.stages), recorder.elapsed())

@@ -232,6 +232,22 @@ CASES: tuple[Case, ...] = (
         "the time limit was reached (Time limit of 1800 s reached.)",
     ),
     (
+        "memory of the host",
+        {"events": ended(EndReason.HOST_MEMORY, None, "The host has 1.2 of 126.0 GiB of memory left.")},
+        cut_facts(Stage.TRAIN_STEP, errors=(TERMINATED,)),
+        Result.BLOCKED,
+        Stage.TRAIN_STEP,
+        "the host ran out of memory, and the run was ended so that others go on (The host has 1.2 of 126.0 GiB",
+    ),
+    (
+        "memory of the host, with what would be a fault of the change elsewhere",
+        {"events": ended(EndReason.HOST_MEMORY, None)},
+        PLANTED,
+        Result.BLOCKED,
+        Stage.PEFT,
+        "the host ran out of memory",
+    ),
+    (
         "interrupted",
         {"events": ended(EndReason.INTERRUPTED, None, "Interrupted by SIGINT.")},
         cut_facts(Stage.DATA),
@@ -357,6 +373,8 @@ CAUSES = {
     "a failure of no one knows what": ("verdict:unproven", "log:adapter-path"),
     "rollout engine": ("log:missing-extension",),
     "stalled": ("end:stalled",),
+    "memory of the host": ("end:host_memory",),
+    "memory of the host, with what would be a fault of the change elsewhere": ("end:host_memory",),
     "interrupted": ("end:interrupted",),
     "exit code 1 after a complete log": ("end:exited",),
     "no log": ("verdict:evidence",),
@@ -385,6 +403,11 @@ def test_every_finding_s_fix_is_a_follow_up() -> None:
     assert verdict.followups == ("train.parquet is not there: Make it.", "no GPU: Use a GPU host.")
     assert [item.excerpt for item in verdict.key_lines] == ["train.parquet is not there", "no GPU"]
     assert "train.parquet is not there (and 1 more finding);" in verdict.sentence
+
+
+def test_a_run_that_was_ended_for_its_memory_says_what_to_do_about_it() -> None:
+    verdict = judged(cut_facts(Stage.TRAIN_STEP), events=ended(EndReason.HOST_MEMORY, None))
+    assert wording.FIX_HOST_MEMORY in verdict.followups
 
 
 def test_a_finding_without_a_fix_is_still_a_follow_up() -> None:

@@ -26,6 +26,7 @@ MAY_BE_THE_CHANGE = (
     of_engine(EngineEnd.LEFT_NOTHING),
     of_end(EndReason.STALLED),
     of_end(EndReason.TIME_LIMIT),
+    of_end(EndReason.HOST_MEMORY),
     of_end(EndReason.EXITED),
     "log:host-memory",
     "log:killed-by-signal",

@@ -175,6 +175,9 @@ def _error_in_log(case: Case) -> Decision | None:
     answer = case.triage
     if answer.verdict is TriageVerdict.PASS or not answer.excerpt:
         return None
+    # Nothing shows what of the log is the fault of a host without memory, or of the end.
+    if case.ended_by(EndReason.HOST_MEMORY):
+        return None
     if _lost_run(case) and _knows_no_cause(case):
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
@@ -228,7 +231,8 @@ def _lost_run(case: Case) -> Decision | None:
         if not ended.exited_zero:
             cause = wording.ended_early(ended)
             early = (causes.of_end(ended.end_reason or EndReason.EXITED),)
-            return Decision(Result.BLOCKED, _stood(case), cause, wording.FIX_LOST, causes=early)
+            fix = wording.FIX_HOST_MEMORY if ended.end_reason is EndReason.HOST_MEMORY else wording.FIX_LOST
+            return Decision(Result.BLOCKED, _stood(case), cause, fix, causes=early)
     return None
 
 

@@ -37,6 +37,10 @@ FIX_IMPORT = (
 FIX_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
 FIX_LOST = "Read the end of the log at the named stage, fix the host or raise the limit, then run again."
+FIX_HOST_MEMORY = (
+    "Raise `needs.memory_gib` of the site profile if runs take that much, run fewer jobs on the host at a time, or "
+    "find out what in this run takes the memory; then run again."
+)
 FIX_NEIGHBOUR = "Run the job again on a GPU that no one else uses."
 FIX_RECORD = "Look at the page of the run and at the files on its host, then run the job again."
 FIX_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
@@ -258,6 +262,7 @@ FIX_SEAL = "run the job again; a folder is sealed when its run ends, and you mus
 # Why a process ended early, by the reason that the runner wrote.
 END_WORDS: Mapping[EndReason, str] = {
     EndReason.STALLED: "no progress within the limit of its stage",
+    EndReason.HOST_MEMORY: "the host ran out of memory, and the run was ended so that others go on",
     EndReason.TIME_LIMIT: "the time limit was reached",
     EndReason.INTERRUPTED: "the run was interrupted",
     EndReason.FATAL_ERROR_HANG: "the processes hung after a fatal error",

@@ -234,6 +234,7 @@ class EndReason(StrEnum):
     WRONG_IMPORT = "wrong_import"
     STALLED = "stalled"
     TIME_LIMIT = "time_limit"
+    HOST_MEMORY = "host_memory"
     INTERRUPTED = "interrupted"
     RUNNER_FAULT = "runner_fault"
 
@@ -246,10 +247,11 @@ class EndReason(StrEnum):
 class Event(Document):
     """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.
 
-    Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` (samples),
-    `ended` (reason, exit_code, note, nonce of the order) and `left_running` (processes that survived the clean-up);
-    also `fatal` (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner ends the
-    run, `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in `data`.
+    Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` and `memory`
+    (samples), `ended` (reason, exit_code, note, nonce of the order) and `left_running` (processes that survived the
+    clean-up); also `fatal` (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner
+    ends the run, `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in
+    `data`.
     """
 
     t_s: float

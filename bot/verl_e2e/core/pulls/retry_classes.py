@@ -58,6 +58,8 @@ _OF_END: Mapping[EndReason, RetryClass] = {
     EndReason.UNRECOVERABLE: _UNKNOWN,
     EndReason.WRONG_IMPORT: _UNKNOWN,
     EndReason.STALLED: _UNKNOWN,
+    # The run held more than its site states, and the change may be why.
+    EndReason.HOST_MEMORY: _UNKNOWN,
     EndReason.TIME_LIMIT: _UNKNOWN,
 }
 # Preflight comes before the code under test. What it may find of the change is `undecided`, which outranks this.
