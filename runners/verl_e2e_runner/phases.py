@@ -105,7 +105,7 @@ def run_phases(run: Run) -> Ended:
     trees = prepare_trees(run.job, run.work, base=run.environ, caged=run.host.tools is not None)
     trees = apply_patches(run.job, trees)
     trees = _caged(
-        run, replace(trees, findings=(*trees.findings, run.place.finding, isolation_finding(run.job, run.host)))
+        run, replace(trees, findings=(*trees.findings, *run.place.findings, isolation_finding(run.job, run.host)))
     )
     if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
         return _refused(run, trees)

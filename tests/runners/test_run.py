@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,18 @@ from verl_e2e.core.judge.criteria.resume import resumed
 from verl_e2e.core.judge.phases import started_phases
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.causes import of_preflight
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.host_memory import Bound
+from verl_e2e.core.model.jobs import Job, Network, Repository, SiteIsolation
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.sharing.devices import Device, Devices
-from verl_e2e_runner.sharing.place import Place
+from verl_e2e_runner.sharing.place import Place, take_place
 
 pytestmark = pytest.mark.host
 
@@ -106,6 +110,29 @@ def test_a_run_without_a_gpu_leaves_a_folder_that_says_so(
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "the run's own folders are gone"
 
 
+@pytest.mark.bwrap
+def test_a_host_without_the_stated_memory_is_no_fault_of_the_change(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    site = world.site(isolation=SiteIsolation(network=Network.NONE), needs=SiteNeeds(memory_gib=14))
+    place = partial(take_place, memory=lambda: (Bound(126.0, 9.0),))
+    environ["VERL_E2E_HOST_FOLDER"] = str(tmp_path / "host")
+    out = tmp_path / "out"
+    run_job(
+        world.job(site=site),
+        out,
+        environ=environ,
+        work=None,
+        stream=io.StringIO(),
+        devices=lambda: ONE_GPU,
+        place=place,
+    )
+    verdict = judge(read_record(out), None)
+    assert (verdict.result, of_preflight(Check.HOST_MEMORY) in verdict.causes) == (Result.BLOCKED, True)
+    assert any("9.0 of 126.0 GiB are available" in followup for followup in verdict.followups)
+    assert _events(out)[-2]["data"]["reason"] == EndReason.NOT_STARTED
+
+
 def test_a_commit_that_is_in_no_repository_blocks_the_run_and_is_no_fault_of_the_runner(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
@@ -164,6 +191,9 @@ def test_a_run_to_the_end_leaves_every_file(world: World, tmp_path: Path, enviro
     _run(job, out, environ)
     ended = next(event["data"] for event in _events(out) if event["kind"] == "ended")
     assert (ended["reason"], ended["exit_code"]) == ("exited", 0)
+    *_, memory = (event["data"] for event in _events(out) if event["kind"] == "memory")
+    assert memory["readings"] > 0
+    assert 0 <= memory["peak"]["held_mib"] < memory["peak"]["available_mib"]
     imported = [json.loads(line) for line in (out / "imports.jsonl").read_text().splitlines()]
     assert {row["file"] for row in imported if row["module"] == "megatron.bridge"} == {
         "$WORK/bridge/src/megatron/bridge/__init__.py"

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -37,15 +37,23 @@ def has_locked(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
-def take_lock(held: ExitStack, file: Path, note: str) -> bool:
-    """Take a lock without waiting and keep it as long as `held`; `note` says who has it."""
+def hold_lock(held: ExitStack, file: Path) -> int | None:
+    """Take a lock without waiting and keep it as long as `held`: its descriptor, None where it cannot be had."""
     descriptor = open_lock(file)
     if descriptor is None:
-        return False
+        return None
     if not has_locked(descriptor):
         os.close(descriptor)
-        return False
+        return None
     held.callback(os.close, descriptor)
+    return descriptor
+
+
+def take_lock(held: ExitStack, file: Path, note: str) -> bool:
+    """Take a lock without waiting and keep it as long as `held`; `note` says who has it."""
+    descriptor = hold_lock(held, file)
+    if descriptor is None:
+        return False
     write_note(descriptor, note)
     return True
 
@@ -63,19 +71,22 @@ def read_note(descriptor: int) -> str:
     return "".join(letter for letter in raw if letter.isprintable())
 
 
-def holders(files: Iterator[Path]) -> tuple[str, ...]:
-    """The notes of those locks that another process holds, each once."""
-    found = []
+def held_notes(files: Iterable[Path]) -> Iterator[str]:
+    """The note of each lock that is held already."""
     for file in files:
         descriptor = open_lock(file)
         if descriptor is None:
             continue
         try:
             if not has_locked(descriptor, shared=True):
-                found.append(read_note(descriptor))
+                yield read_note(descriptor)
         finally:
             os.close(descriptor)
-    return tuple(dict.fromkeys(found))
+
+
+def holders(files: Iterable[Path]) -> tuple[str, ...]:
+    """The notes of those locks that another process holds, each once."""
+    return tuple(dict.fromkeys(held_notes(files)))
 
 
 @contextmanager

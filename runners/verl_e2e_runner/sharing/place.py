@@ -8,7 +8,7 @@ each run has its own. A run that shares more has the host to itself.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -16,9 +16,11 @@ import psutil
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Job, Network
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good
+from verl_e2e_runner.process.memory import read_bounds
 from verl_e2e_runner.sharing.devices import Devices, visible
 from verl_e2e_runner.sharing.gpus import NoGpusError, take_gpus
 from verl_e2e_runner.sharing.locks import has_locked, holders, make_folder, open_lock, read_note, take_lock, write_note
+from verl_e2e_runner.sharing.memory import ReadBounds, check_memory, claim_memory
 
 # verl names its sockets /tmp/rl-colocate-zmq-... whatever TMPDIR says, so the lock lies where they lie.
 _SHARED = Path("/tmp")  # noqa: S108
@@ -41,6 +43,13 @@ class Place:
     number: int = 0
     # The indices of its GPUs; None: those that CUDA_VISIBLE_DEVICES shows.
     gpus: tuple[int, ...] | None = None
+    # Whether the host has the memory that its site states; None where it states none, or nothing was asked.
+    memory: Finding | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was found out about the place."""
+        return (self.finding,) if self.memory is None else (self.finding, self.memory)
 
 
 @contextmanager
@@ -49,11 +58,13 @@ def take_place(
     problem: str,
     environ: Mapping[str, str],
     devices: Callable[[], Devices],
+    *,
+    memory: ReadBounds = read_bounds,
 ) -> Iterator[Place]:
     """Hold a place on the host; the finding blocks when there is none.
 
-    `problem` says why this host cannot keep code under test apart, empty where it can. Every lock ends with its
-    process, so a killed process blocks no other run.
+    `problem` says why this host cannot keep code under test apart, empty where it can. `memory` reads the host's. Every
+    lock ends with its process, so a killed process blocks no other run.
     """
     named = environ.get(FOLDER_VARIABLE)
     folder = Path(named or _FOLDER)
@@ -62,9 +73,13 @@ def take_place(
     with ExitStack() as held:
         why_alone = _why_alone(job, problem) or ("" if usable else f"{folder} cannot hold its locks")
         if why_alone:
-            yield Place(_alone(held, lock, folder, why_alone))
+            finding = _alone(held, lock, folder, why_alone)
+            found = check_memory(job.site.needs.memory_gib, memory) if finding.ok else None
+            yield Place(finding, memory=found)
         else:
-            yield _with_others(held, job, environ, devices, lock, folder)
+            place = _with_others(held, job, environ, devices, lock, folder)
+            found = claim_memory(held, folder, job.site.needs.memory_gib, memory) if place.finding.ok else None
+            yield replace(place, memory=found)
 
 
 def _why_alone(job: Job, problem: str) -> str:

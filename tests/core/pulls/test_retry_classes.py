@@ -65,6 +65,7 @@ def test_what_the_table_does_not_name_is_unknown(cause: str) -> None:
         (("log:import-error",), False, RetryClass.LASTING),
         (("log:import-error",), True, RetryClass.UNKNOWN),
         (("preflight:gpus", "preflight:other_runs"), False, RetryClass.PASSING),
+        (("preflight:host_memory",), False, RetryClass.PASSING),
         (("preflight:gpus", "preflight:disk"), False, RetryClass.LASTING),
         (("preflight:disk", "preflight:hydra"), False, RetryClass.OURS),
         (("preflight:hydra", "preflight:bridge_tests"), False, RetryClass.UNKNOWN),

@@ -67,6 +67,7 @@ class Check(StrEnum):
     BRIDGE_TESTS = "bridge_tests"
     OTHER_RUNS = "other_runs"
     NEIGHBOURS = "neighbours"
+    HOST_MEMORY = "host_memory"
     ISOLATION = "isolation"
     KERNEL_CACHES = "kernel_caches"
 
@@ -233,8 +234,8 @@ class EndReason(StrEnum):
     UNRECOVERABLE = "unrecoverable"
     WRONG_IMPORT = "wrong_import"
     STALLED = "stalled"
-    TIME_LIMIT = "time_limit"
     HOST_MEMORY = "host_memory"
+    TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
     RUNNER_FAULT = "runner_fault"
 

@@ -68,9 +68,10 @@ _OF_PREFLIGHT: Mapping[Check, RetryClass] = {
     Check.REPOSITORIES: _PASSING,
     Check.DATA: _PASSING,
     Check.MODEL: _PASSING,
-    # Others held the host or its GPUs.
+    # Others held the host, its memory or its GPUs.
     Check.OTHER_RUNS: _PASSING,
     Check.NEIGHBOURS: _PASSING,
+    Check.HOST_MEMORY: _PASSING,
     Check.GPUS: _PASSING,
     Check.PATCHES: _OURS,
     Check.WRAPPER: _OURS,
