@@ -47,6 +47,10 @@ def test_the_proxy_passes_on_webhooks_alone() -> None:
     text = (DEPLOY / "nginx.conf").read_text()
     assert re.findall(r"location (.+) \{", text) == ["/", "= /webhook"]
     assert text.count("proxy_pass ") == 1
+    # nginx takes a process out by default. Restarted one after the other both would be, and it would answer 502 itself.
+    servers = re.findall(r"^    server (.+);$", text, re.M)
+    assert len(servers) == 2
+    assert all(server.endswith(" max_fails=0") for server in servers)
     # A delivery is answered before GitHub gives up, also by the second process.
     seconds = {name: int(value) for name, value in re.findall(r"proxy_(\w+_timeout) (\d+)s;", text)}
     assert 2 * (seconds["connect_timeout"] + seconds["read_timeout"]) <= 10 > seconds["next_upstream_timeout"]
