@@ -101,13 +101,27 @@ def test_the_backup_of_sqlite_is_whole_though_the_service_writes(tmp_path: Path)
     store.close()
     assert done.stdout == "ok\n"
     assert kept(f"sqlite:///{tmp_path / 'b-verl-e2e.sqlite3'}") == RUNS[:10]
+    assert not (tmp_path / "b-verl-e2e.sqlite3").stat().st_mode & 0o077, "others of the host can read it"
+
+
+def owned_database(server: str) -> str:
+    """What the page's `createdb` makes, as a user without rights of its own connects to it."""
+    (create,) = re.findall(r"^createdb .*$", OPERATING, re.MULTILINE)
+    words = re.fullmatch(r"createdb( --owner=USER)? verl_e2e_restored", create)
+    assert words is not None
+    engine = sa.create_engine(sa.make_url(server).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE restorer LOGIN")
+        connection.exec_driver_sql("CREATE DATABASE restored" + (" OWNER restorer" if words[1] else ""))
+    engine.dispose()
+    return sa.make_url(server).set(username="restorer", database="restored").render_as_string()
 
 
 @pytest.mark.postgres
 def test_the_backup_of_postgresql_is_restored_as_the_page_says(tmp_path: Path, server: str) -> None:
     script = block("backup-postgresql").replace("/var/backups/", f"{tmp_path}/")
     (restore,) = re.findall(r"^pg_restore .*$", OPERATING, re.MULTILINE)
-    source, target = fresh_database(server), fresh_database(server)
+    source, target = fresh_database(server), owned_database(server)
     store = open_store(source)
     ledger = SqlLedger(store)
     for item in RUNS:
@@ -119,3 +133,4 @@ def test_the_backup_of_postgresql_is_restored_as_the_page_says(tmp_path: Path, s
         subprocess.run(["sh", "-euc", command], env={**os.environ, "DATABASE_URL": source}, check=True)
     store.close()
     assert kept(target) == RUNS
+    assert not (tmp_path / "verl-e2e.dump").stat().st_mode & 0o077, "others of the host can read it"
