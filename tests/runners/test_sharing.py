@@ -189,7 +189,7 @@ def test_a_lock_keeps_runs_of_other_users_out_though_the_service_makes_files_pri
         os.umask(before)
     assert descriptor is not None
     os.close(descriptor)
-    # Whoever cannot open the file of another user runs beside it.
+    # A run that cannot open the file goes on without the lock.
     assert (tmp_path / "verl-e2e.lock").stat().st_mode & 0o777 == 0o644
 
 
