@@ -16,6 +16,7 @@ from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.web.connections import HEAD_S
 
 __all__ = ["server"]
 
@@ -46,6 +47,9 @@ def test_each_alert_has_its_metric_on_the_page_and_each_name_on_the_page_is_an_a
 def test_the_proxy_passes_on_webhooks_alone() -> None:
     text = (DEPLOY / "nginx.conf").read_text()
     assert re.findall(r"location (.+) \{", text) == ["/", "= /webhook"]
+    # nginx gives up a silent connection before the service closes it under a delivery.
+    (silent_s,) = re.findall(r"^    keepalive_timeout (\d+)s;$", text, re.M)
+    assert int(silent_s) < HEAD_S
     # Without the path nginx passes on //webhook and /x/../webhook as they came.
     assert re.findall(r"proxy_pass (.+);", text) == ["http://verl_e2e/webhook"]
     assert "client_header_timeout 5s;" in text
