@@ -1,5 +1,6 @@
 """Child processes with limits: whatever the work does, the parent gets a value or a typed failure in time."""
 
+import enum
 import gc
 import os
 import pickle
@@ -16,6 +17,8 @@ from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepR
 from verl_e2e.adapters.limited.limits import dumps, loads
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError
+from verl_e2e.core.model.jobs import Network
+from verl_e2e.core.model.stages import Stage
 from verl_e2e.ports import ForgeError
 
 LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
@@ -39,6 +42,12 @@ def run(processes: LimitedProcesses, name: str, argument: object = None, limits:
 def test_a_frozen_value_comes_back_as_it_was(processes: LimitedProcesses) -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert run(processes, "value", name) == Change("a" * 40, name, None, ())
+
+
+def test_an_enum_comes_back_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Python 3.11.0 to 3.11.3 do it, Debian 12's among them.
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", lambda member, _: (getattr, (type(member), member.name)))
+    assert loads(dumps([Stage.RAY, Network.NONE])) == [Stage.RAY, Network.NONE]
 
 
 def test_no_secret_of_the_service_is_in_the_child(processes: LimitedProcesses, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.web.connections import HEAD_S
 
 __all__ = ["server"]
 
@@ -46,7 +47,16 @@ def test_each_alert_has_its_metric_on_the_page_and_each_name_on_the_page_is_an_a
 def test_the_proxy_passes_on_webhooks_alone() -> None:
     text = (DEPLOY / "nginx.conf").read_text()
     assert re.findall(r"location (.+) \{", text) == ["/", "= /webhook"]
-    assert text.count("proxy_pass ") == 1
+    # nginx gives up a silent connection before the service closes it under a delivery.
+    (silent_s,) = re.findall(r"^    keepalive_timeout (\d+)s;$", text, re.M)
+    assert int(silent_s) < HEAD_S
+    # Without the path nginx passes on //webhook and /x/../webhook as they came.
+    assert re.findall(r"proxy_pass (.+);", text) == ["http://verl_e2e/webhook"]
+    assert "client_header_timeout 5s;" in text
+    # nginx takes a process out by default. Restarted one after the other both would be, and it would answer 502 itself.
+    servers = re.findall(r"^    server (.+);$", text, re.M)
+    assert len(servers) == 2
+    assert all(server.endswith(" max_fails=0") for server in servers)
     # A delivery is answered before GitHub gives up, also by the second process.
     seconds = {name: int(value) for name, value in re.findall(r"proxy_(\w+_timeout) (\d+)s;", text)}
     assert 2 * (seconds["connect_timeout"] + seconds["read_timeout"]) <= 10 > seconds["next_upstream_timeout"]
@@ -64,7 +74,11 @@ def test_runs_on_the_host_of_the_service_outlive_it_and_have_what_they_need() ->
     unit, runs = ((DEPLOY / name).read_text() for name in ("verl-e2e.service", "local-runs.conf"))
     reset = dict(re.findall(r"^(\w+)=(.*)$", runs, re.M))
     assert (reset["KillMode"], reset["PrivateTmp"], reset["SystemCallFilter"]) == ("process", "no", "")
-    assert set(reset) - {"TasksMax"} <= set(re.findall(r"^(\w+)=", unit, re.M)), "it changes what the unit says"
+    # Shared memory of runs outlives a stop; and what systemd makes read-only holds /tmp where it is the host's.
+    assert (reset["RemoveIPC"], reset["ReadWritePaths"]) == ("no", "/tmp /var/tmp")
+    assert set(reset) - {"TasksMax", "ReadWritePaths"} <= set(re.findall(r"^(\w+)=", unit, re.M)), (
+        "it changes what the unit says"
+    )
     assert "deploy/local-runs.conf" in OPERATING
 
 
@@ -91,13 +105,27 @@ def test_the_backup_of_sqlite_is_whole_though_the_service_writes(tmp_path: Path)
     store.close()
     assert done.stdout == "ok\n"
     assert kept(f"sqlite:///{tmp_path / 'b-verl-e2e.sqlite3'}") == RUNS[:10]
+    assert not (tmp_path / "b-verl-e2e.sqlite3").stat().st_mode & 0o077, "others of the host can read it"
+
+
+def owned_database(server: str) -> str:
+    """What the page's `createdb` makes, as a user without rights of its own connects to it."""
+    (create,) = re.findall(r"^createdb .*$", OPERATING, re.MULTILINE)
+    words = re.fullmatch(r"createdb( --owner=USER)? verl_e2e_restored", create)
+    assert words is not None
+    engine = sa.create_engine(sa.make_url(server).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE restorer LOGIN")
+        connection.exec_driver_sql("CREATE DATABASE restored" + (" OWNER restorer" if words[1] else ""))
+    engine.dispose()
+    return sa.make_url(server).set(username="restorer", database="restored").render_as_string()
 
 
 @pytest.mark.postgres
 def test_the_backup_of_postgresql_is_restored_as_the_page_says(tmp_path: Path, server: str) -> None:
     script = block("backup-postgresql").replace("/var/backups/", f"{tmp_path}/")
     (restore,) = re.findall(r"^pg_restore .*$", OPERATING, re.MULTILINE)
-    source, target = fresh_database(server), fresh_database(server)
+    source, target = fresh_database(server), owned_database(server)
     store = open_store(source)
     ledger = SqlLedger(store)
     for item in RUNS:
@@ -109,3 +137,4 @@ def test_the_backup_of_postgresql_is_restored_as_the_page_says(tmp_path: Path, s
         subprocess.run(["sh", "-euc", command], env={**os.environ, "DATABASE_URL": source}, check=True)
     store.close()
     assert kept(target) == RUNS
+    assert not (tmp_path / "verl-e2e.dump").stat().st_mode & 0o077, "others of the host can read it"

@@ -18,6 +18,7 @@ from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner.sharing import place as places
 from verl_e2e_runner.sharing.devices import Device, Devices
+from verl_e2e_runner.sharing.locks import open_lock
 from verl_e2e_runner.sharing.place import FOLDER_VARIABLE, Place, take_place
 
 SHARING = SiteIsolation(network=Network.NONE)
@@ -178,6 +179,18 @@ def test_a_lock_that_cannot_be_had_is_no_reason_to_stop(tmp_path: Path, make: ob
     with place(tmp_path, job(isolation=SiteIsolation()), gpus(1)) as found:
         assert found.finding.ok
     assert not (tmp_path / "host" / "elsewhere").exists()
+
+
+def test_a_lock_keeps_runs_of_other_users_out_though_the_service_makes_files_private(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        descriptor = open_lock(tmp_path / "verl-e2e.lock")
+    finally:
+        os.umask(before)
+    assert descriptor is not None
+    os.close(descriptor)
+    # A run that cannot open the file goes on without the lock.
+    assert (tmp_path / "verl-e2e.lock").stat().st_mode & 0o777 == 0o644
 
 
 def test_without_a_folder_for_locks_a_run_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,11 @@ def open_lock(file: Path) -> int | None:
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         # Another user's file in a sticky folder may be locked, though neither created nor written.
         with suppress(OSError):
-            return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+            # The service makes files private; a lock that no other user can open keeps no one out.
+            with suppress(OSError):
+                os.fchmod(descriptor, 0o644)
+            return descriptor
     return None
 
 

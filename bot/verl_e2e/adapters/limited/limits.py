@@ -61,7 +61,9 @@ class Kind(enum.StrEnum):
 
 def dumps(value: object) -> bytes:
     """A message."""
-    return pickle.dumps(value, protocol=5)
+    written = io.BytesIO()
+    _Pickler(written, protocol=5).dump(value)
+    return written.getvalue()
 
 
 def message(kind: Kind, value: object = None) -> bytes:
@@ -72,6 +74,12 @@ def message(kind: Kind, value: object = None) -> bytes:
 def loads(raw: bytes) -> Any:
     """A message of the child's: plain data and our own frozen values, and nothing that a pickle could run."""
     return _Values(io.BytesIO(raw)).load()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: object) -> Any:
+        # Python 3.11.0 to 3.11.3 write a member of an enum as a call of `getattr`, which the reader refuses.
+        return (type(value), (value.value,)) if isinstance(value, enum.Enum) else NotImplemented
 
 
 class _Values(pickle.Unpickler):
