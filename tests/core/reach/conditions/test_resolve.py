@@ -242,3 +242,26 @@ def test_the_tensor_size_of_an_expert_s_layer_is_its_own(
 def test_each_name_belongs_to_one_row() -> None:
     names = [name for row in ROWS for name in row.names]
     assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("value", "test", "axes", "unknown"),
+    [
+        ("tp_size > 1 and self.odd", "flag", {Axis.TENSOR: 2}, ("self.odd",)),
+        ("not (tp_size == 1 or self.odd)", "flag", {Axis.TENSOR: 2}, ("not self.odd",)),
+        ("inner and cp_size > 1", "flag", {Axis.TENSOR: 2, Axis.CONTEXT: 2}, ("self.odd",)),
+        # Nothing is known of it, or not of what is needed.
+        ("self.odd and self.even", "flag", {}, ("flag",)),
+        ("self.odd and self.even", "not flag", {}, ("not flag",)),
+        ("tp_size > 1 and tp_size == 1 and self.odd", "flag", {Axis.TENSOR: 2}, ("tp_size == 1", "self.odd")),
+        ("get() if tp_size > 1 else None", "flag is not None", {Axis.TENSOR: 2}, ("get() is not None",)),
+        ("None if tp_size > 1 else get()", "flag is None", {Axis.TENSOR: 2}, ()),
+        ("2 if tp_size > 1 else 1", "flag > 1", {Axis.TENSOR: 2}, ()),
+        ("2 if tp_size > 1 else 1", "flag > 2", {}, ("flag > 2",)),
+    ],
+)
+def test_of_a_name_for_several_tests_counts_what_is_known(
+    value: str, test: str, axes: dict[Axis, Value], unknown: tuple[str, ...]
+) -> None:
+    found = _resolved(test, names={"flag": value, "inner": "tp_size > 1 and self.odd"})
+    assert (found.settings.axes, found.open) == (axes, unknown)

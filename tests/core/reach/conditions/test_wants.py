@@ -187,3 +187,16 @@ def test_a_function_inside_another_wants_what_surrounds_it() -> None:
     old = "def f():\n    if cp_size > 1:\n        def inner():\n            g(1)\n        inner()\n"
     found = _wants(old, old.replace("g(1)", "g(2)"))
     assert [(want.symbol, want.axes) for want in found] == [("f.<locals>.inner", {Axis.CONTEXT: 2})]
+
+
+def test_a_flag_and_a_method_that_returns_a_test_are_looked_through() -> None:
+    old = (
+        "class A:\n    def f(self):\n        found = False\n        if self.is_expert and self.odd:\n"
+        "            found = True\n        if found and self.cut():\n            g(1)\n"
+        "    def cut(self):\n        return tp_size > 1 and self.even\n"
+    )
+    main = "\ndef main():\n    A().f()\n"
+    found = wants({FILE: old + main, "src/lib/__init__.py": ""}, {FILE: old.replace("g(1)", "g(2)") + main})
+    assert [(want.axes, want.model.features, want.open) for want in found] == [
+        ({Axis.EXPERT_TENSOR: 2}, frozenset({"moe"}), ("self.odd", "self.even"))
+    ]

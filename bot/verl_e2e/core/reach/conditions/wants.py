@@ -13,7 +13,8 @@ from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
 from verl_e2e.core.reach.conditions.differences import Differences, guards_inside
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
-from verl_e2e.core.reach.conditions.resolve import as_expert_sizes, resolve
+from verl_e2e.core.reach.conditions.predicates import Predicates
+from verl_e2e.core.reach.conditions.resolve import Replacing, as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
 from verl_e2e.core.reach.conditions.standing import leaves_by_itself, standing_wants
 from verl_e2e.core.reach.program import Node, module_name
@@ -95,7 +96,7 @@ class _Side:
         if flow is None:
             return
         node = Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol))
-        around, carried = self._ways.into(node), Carried(self._tree, node, flow)
+        around, carried = self._ways.into(node), _first_of(Predicates(self._tree, node), Carried(self._tree, node, flow))
         for group in self._groups(function, flow, other):
             want = _of_experts(_want(function, group, around, carried))
             if want.condition:
@@ -141,7 +142,12 @@ class _Side:
                 yield inside, path
 
 
-def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], carried: Carried) -> Want:
+def _first_of(*ways: Replacing) -> Replacing:
+    """The first formula that one of these gives in place of a test."""
+    return lambda literal: next((found for way in ways if (found := way(literal)) is not None), None)
+
+
+def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], carried: Replacing) -> Want:
     settings, unknown, texts = ANY_RUN, list[str](), list[str]()
     for number, (condition, path) in enumerate(((group.condition, function.path), *group.called)):
         # What a called function is guarded by inside is about parameters of its own.
