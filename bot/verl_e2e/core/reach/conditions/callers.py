@@ -176,6 +176,14 @@ def _key(settings: Settings) -> object:
     return (*(frozenset(part.items()) for part in parts), settings.features, settings.family, settings.absent)
 
 
+def is_named_at(tree: CodeTree, node: Node, name: str) -> bool:
+    """Whether a symbol names something other than in annotations and tests of a type; so where it cannot be read."""
+    flows = tree.flows(tree.path_of(node.module))
+    if flows is None or not node.symbol or flows.get(node.symbol) is None:
+        return True
+    return next(_sites(flows, node, name), None) is not None
+
+
 def _sites(flows: Flows, node: Node, name: str) -> Iterator[Formula]:
     """The condition of each place inside a symbol that names something."""
     for flow in flows.inside(node.symbol):
