@@ -19,6 +19,7 @@ from verl_e2e.core.plan.lint import lint_policy
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
+from verl_e2e.core.reach.conditions.families import FamiliesOf
 from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
@@ -70,6 +71,8 @@ class Planner:
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._views = Views()
         self._aside: dict[tuple[str, str], bool] = {}
+        # The families of a path, by the policy's source.
+        self._families: dict[str, dict[str, frozenset[str]]] = {}
 
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
         """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests.
@@ -263,10 +266,23 @@ class Planner:
         notes = (f"Reach starts from {self._uses.source}.", *gaps)
         doubts = {**doubted, **unknown}
         old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
-        wants = wants_of(found.functions, (old_code, new_code), reach.roots)
+        wants = wants_of(found.functions, (old_code, new_code), reach.roots, self._families_of(policy))
         taken = _taken({item.path for item in found.functions}, trees[1], policy, reach)
         functions = found.functions
         return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=functions, wants=wants, taken=taken)
+
+    def _families_of(self, policy: Policy) -> FamiliesOf:
+        """Which families a file belongs to, by the policy; none where the usual model is of one of them."""
+        known = self._families.setdefault(policy.source, {})
+
+        def families_of(path: str) -> frozenset[str]:
+            if path not in known:
+                found = [family for family in policy.families if family.paths.match(path)]
+                usual = any(family.checkpoint == policy.checkpoint for family in found)
+                known[path] = frozenset() if usual else frozenset(family.name for family in found)
+            return known[path]
+
+        return families_of
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)

@@ -124,11 +124,16 @@ def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
     other = inside.model_copy(update={"symbol": "B.run", "condition": "cp > 1"})
     jobs = (JobOutline(smoke, (), None, purposes=(inside, other)),)
     left = NotCovered(inside.model_copy(update={"condition": "pp > 16"}), "no host is large enough")
-    made = replace(plan(), jobs=jobs, not_covered=(left,))
-    expected = (f"2-cp for {PATH}:A.run: tp > 1", f"no job for {PATH}:A.run: pp > 16: no host is large enough")
+    unknown = inside.model_copy(update={"condition": "x", "open": ("x",)})
+    made = replace(plan(), jobs=jobs, not_covered=(left,), undecided=(unknown,))
+    expected = (
+        f"2-cp for {PATH}:A.run: tp > 1",
+        f"no job for {PATH}:A.run: pp > 16: no host is large enough",
+        f"any job or none for {PATH}:A.run: x (no setting is known for x, so the run may not get there)",
+    )
     for symbol in ("A", "A.run"):
         assert with_must_run(Explanation(PATH, symbol), made).conditions == expected
     for path, symbol in ((PATH, ""), (PATH, "A.r"), ("b.py", "A.run")):
         assert with_must_run(Explanation(path, symbol), made).conditions == ()
     shown = render_explanation(with_must_run(Explanation(PATH, "A", levels=(Level.SMOKE,)), made))
-    assert shown.splitlines()[-2:] == [f"  condition: {row}" for row in expected]
+    assert shown.splitlines()[-3:] == [f"  condition: {row}" for row in expected]

@@ -149,3 +149,42 @@ def test_a_condition_in_the_files_of_a_family_needs_its_model() -> None:
     qwen3 = next(family for family in POLICY.families if family.name == "qwen3")
     assert qwen3.paths.match(path)
     assert job.checkpoint == qwen3.checkpoint
+
+
+def test_what_families_alone_reach_is_run_on_a_model_of_one() -> None:
+    through = replace(want({Axis.CONTEXT: 2}), families=frozenset({"nemotron_h", "qwen3_vl"}))
+    (job,) = (job for job in planned(through).jobs if job.purposes)
+    assert job.id == "2-cp2-qwen3-vl"
+    # Without any other setting it is a job of level 4 of its own.
+    (job,) = (job for job in planned(replace(want({}), families=frozenset({"qwen3_vl"}))).jobs if job.purposes)
+    assert job.id == "4-feature-qwen3-vl"
+
+
+def test_of_several_families_one_counts_that_has_what_is_wanted() -> None:
+    families = frozenset({"qwen3_vl", "falcon_h1", "mimo"})
+    mtp = replace(want({}), families=families, model=ModelWant(features=frozenset({"mtp"})))
+    (job,) = (job for job in planned(mtp).jobs if job.purposes)
+    assert job.family == "mimo"
+    untied = replace(want({}), families=families, model=ModelWant(fields={"tie_word_embeddings": False}))
+    (job,) = (job for job in planned(untied).jobs if job.purposes)
+    assert job.checkpoint is not None
+    assert job.checkpoint.synthetic is not None
+
+
+def test_what_no_model_of_the_family_has_is_said_with_the_reason() -> None:
+    no_host = next(family for family in POLICY.families if family.uncoverable)
+    wants = (
+        replace(want({Axis.TENSOR: 2}), model=ModelWant("qwen3_vl", features=frozenset({"mtp"}))),
+        replace(want({Axis.TENSOR: 2}, "other"), model=ModelWant(no_host.name)),
+    )
+    reasons = {left.purpose.symbol: left.reason for left in planned(*wants).not_covered}
+    assert reasons["LoRA.merge"] == "no model of the family qwen3_vl has mtp"
+    assert reasons["other"] == f"no host can run a model of the family {no_host.name}: {no_host.uncoverable}"
+
+
+def test_a_condition_that_no_setting_is_known_for_is_undecided() -> None:
+    unknown = replace(want({}), condition="x.ndim == 1", open=("x.ndim == 1",))
+    found = planned(unknown, replace(want({Axis.TENSOR: 2}, "other"), open=("y",)), replace(unknown, path=GUIDE))
+    assert [purpose.open for purpose in found.undecided] == [("x.ndim == 1",)]
+    assert [job.id for job in found.jobs] == [job.id for job in planned(want({Axis.TENSOR: 2}, "other")).jobs]
+    assert PlanDocument.model_validate_json(plan_json(found)).undecided == found.undecided

@@ -258,3 +258,11 @@ def test_places_without_a_job_are_named_by_reason() -> None:
         "  no host is large enough",
         "    for a.py:g: cp > 1",
     ]
+
+
+def test_places_that_any_job_or_none_reaches_are_named() -> None:
+    unknown = PURPOSE.model_copy(update={"condition": "x", "open": ("x",)})
+    assert text_of(reasons=(SMOKE,), undecided=(unknown,))[3:] == [
+        "It is not known which job gets to 1 place of the change:",
+        "  for a.py:f: x (no setting is known for x, so the run may not get there)",
+    ]

@@ -110,6 +110,8 @@ class Want:
     # Settings of verl that no axis has, by their Hydra key; for the transformer's configuration the actor's key.
     overrides: Mapping[str, Value] = field(default_factory=dict)
     model: ModelWant = ModelWant()
+    # Families of which the model must be one, where files of no other lead to the place; empty where any will do.
+    families: frozenset[str] = frozenset()
     # Parts of the condition that no setting is known for, as the code states them: the settings may not be enough.
     open: tuple[str, ...] = ()
     # The names of the rows by which parts of the condition became settings: what to correct when a run under these

@@ -90,6 +90,8 @@ def _conditions(explanation: Explanation, planned: Plan) -> Iterator[str]:
     for left in planned.not_covered:
         if _is_own(explanation, left.purpose):
             yield from (f"no job {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+    own = [purpose for purpose in planned.undecided if _is_own(explanation, purpose)]
+    yield from (f"any job or none {row}" for row in purpose_rows(own, _SHOWN_CONDITIONS))
 
 
 def _is_own(explanation: Explanation, purpose: Purpose) -> bool:

@@ -39,9 +39,26 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
         return False
     if any(map(job.model.has, model.absent)):
         return False
-    own = made.family if made else job.family
     families = (family for family in policy.families if family.name == model.family)
-    return model.family in ("", job.family, own) or any(job.checkpoint == item.checkpoint for item in families)
+    return model.family in ("", job.family) or any(_is_on(job, family) for family in families)
+
+
+def undecided(wants: Iterable[Want], paths: Iterable[Classified]) -> tuple[Want, ...]:
+    """The wants of the paths that count for which no setting is known: each run may lead there, or none."""
+    counted = {path.path for path in paths}
+    return tuple(want for want in wants if want.open and want.path in counted and _asks_for_nothing(want))
+
+
+def _asks_for_nothing(want: Want) -> bool:
+    """Whether a run with no settings has all that is wanted, on any model."""
+    return want.model.is_any and not want.families and _UNSET.holds(want)
+
+
+def _is_on(job: JobOutline, family: Family) -> bool:
+    """Whether a job's model is one of a family."""
+    made = job.checkpoint.synthetic if job.checkpoint else None
+    named = job.checkpoint is not None and family.checkpoint == job.checkpoint
+    return named or family.name in (job.family, made.family if made else "")
 
 
 def unread(job: JobOutline, content: Value | None, policy: Policy) -> str:
@@ -53,23 +70,35 @@ def unread(job: JobOutline, content: Value | None, policy: Policy) -> str:
     return next((feature.unread for feature in wanted if not feature.is_read_of(family)), "")
 
 
-def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:
+def wants_of_paths(
+    wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline], policy: Policy
+) -> tuple[Want, ...]:
     """The wants of the paths that count, without those that a run with no settings gives on any model.
 
-    What is in a family's files runs on a model of this family alone; of several families the one counts that has a job
-    already, else the first with a checkpoint.
+    What is in a family's files, or is reached through such files alone, runs on a model of this family alone; of
+    several families the one counts that has a job already, else the first with a checkpoint that has what is wanted.
     """
     families = {path.path: path.families for path in paths}
-    planned = {job.family for job in jobs if not job.obstacles}
+    able = [job for job in jobs if not job.obstacles]
+    planned = {job.family for job in able}
+    # For what is reached through their files: any job whose model is one of the family enters it.
+    run = {family.name for family in policy.families if any(_is_on(job, family) for job in able)}
 
     def rank(family: Family) -> tuple[bool, bool]:
         return family.name not in planned, family.checkpoint is None
 
+    def rank_of_reached(family: Family, want: Want) -> tuple[bool, ...]:
+        unmade = bool(want.model.fields) and family.synthetic is None
+        without = not all(map(policy.facts_of(family.checkpoint).shows, want.model.features))
+        return without, unmade, family.name not in run, family.checkpoint is None
+
     found = []
     for want in wants:
-        if want.path not in families or (want.model.is_any and _UNSET.holds(want)):
+        if want.path not in families or _asks_for_nothing(want):
             continue
-        own = want.model.family or next((family.name for family in sorted(families[want.path], key=rank)), "")
+        through = [family for family in policy.families if family.name in want.families]
+        ways = sorted(families[want.path], key=rank) or sorted(through, key=lambda each: rank_of_reached(each, want))
+        own = want.model.family or next((family.name for family in ways), "")
         found.append(replace(want, model=replace(want.model, family=own)))
     return tuple(found)
 
@@ -91,6 +120,8 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     else:
         own = bool(model.family or model.features)
         found = _checkpoint(model, policy) if own else checkpoint
+        if own and found is None and made is None:
+            return _why_no_model(model, policy)
         job = JobOutline(_without_critic(variant) if own and variant not in VARIANTS else variant, (_SMOKE,), found)
     planned = with_obstacles(replace(job, checkpoint=made) if made else job, policy)
     if planned.obstacles:
@@ -123,6 +154,15 @@ def _why_none(model: ModelWant, policy: Policy) -> str:
         return family.no_synthetic or f"the family {family.name} has no `synthetic:` in the policy"
     whose = f"the synthetic model of {model.family} has not" if family else "no synthetic model has"
     return f"{whose} {' and '.join(sorted(model.features))}"
+
+
+def _why_no_model(model: ModelWant, policy: Policy) -> str:
+    """Why no model is known that has what is wanted, a clause."""
+    family = next((family for family in policy.families if family.name == model.family), None)
+    if family is not None and family.uncoverable:
+        return f"no host can run a model of the family {family.name}: {family.uncoverable}"
+    whose = f"model of the family {family.name}" if family else "known model"
+    return f"no {whose}{' has ' if model.features else ' is known'}{' and '.join(sorted(model.features))}"
 
 
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:

@@ -7,13 +7,14 @@ from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
-from verl_e2e.core.plan.job_models import wants_of_paths
+from verl_e2e.core.plan.job_models import undecided, wants_of_paths
 from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -68,6 +69,8 @@ class Plan:
     known: tuple[KnownExecution, ...] = ()
     # Places that no job is planned for, with the condition that leads into them.
     not_covered: tuple[NotCovered, ...] = ()
+    # Places behind conditions that no setting is known for, so that a planned job may get there or not.
+    undecided: tuple[Purpose, ...] = ()
 
     @property
     def gpu_minutes(self) -> int:
@@ -136,6 +139,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
         not_covered=derived.not_covered,
+        undecided=_undecided(levels, counted, effects),
     )
 
 
@@ -143,10 +147,19 @@ def _derived(
     jobs: tuple[JobOutline, ...], paths: tuple[Classified, ...], policy: Policy, effects: Effects | None
 ) -> Derived:
     """The jobs after the conditions in the changed code; without any job there is nothing to enter."""
-    wants = wants_of_paths(effects.wants, paths, jobs) if effects is not None else ()
+    wants = wants_of_paths(effects.wants, paths, jobs, policy) if effects is not None else ()
     if not jobs or not wants:
         return Derived(jobs)
     return with_derived_jobs(jobs, wants, policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy))
+
+
+def _undecided(
+    levels: Collection[Level], paths: tuple[Classified, ...], effects: Effects | None
+) -> tuple[Purpose, ...]:
+    """The places whose conditions ask for no setting and are not known to hold; without any job there are none."""
+    if not levels or effects is None:
+        return ()
+    return tuple(map(purpose_of, undecided(effects.wants, paths)))
 
 
 def _reasons_of_conditions(derived: Derived, levels: Collection[Level]) -> tuple[Reason, ...]:

@@ -148,6 +148,8 @@ class PlanDocument(_Part):
     known: tuple[KnownFunction, ...] = ()
     # The places that no job is planned for.
     not_covered: tuple[PlaceNotCovered, ...] = ()
+    # The places behind conditions that no setting is known for: whether a planned job gets there is not known.
+    undecided: tuple[Purpose, ...] = ()
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -171,6 +173,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         changed=plan.changed,
         known=tuple(map(_known, plan.known)),
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
+        undecided=plan.undecided,
     )
 
 

@@ -21,6 +21,7 @@ def render_plan_text(plan: Plan) -> str:
     blocks = [_head(plan)]
     blocks.extend(_required(level, plan) for level in plan.levels)
     blocks.append("\n".join(_not_covered(plan)))
+    blocks.append("\n".join(_undecided(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
     blocks.append("\n".join(known_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
@@ -90,6 +91,13 @@ def _not_covered(plan: Plan) -> Iterable[str]:
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
+
+
+def _undecided(plan: Plan) -> Iterable[str]:
+    """The places that a planned job may reach or not, with the conditions that no setting is known for."""
+    if plan.undecided:
+        yield f"It is not known which job gets to {_count(len(plan.undecided), 'place')} of the change:"
+        yield from (f"  {on_one_line(row)}" for row in purpose_rows(plan.undecided))
 
 
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:

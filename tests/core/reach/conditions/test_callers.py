@@ -165,3 +165,9 @@ def test_the_ways_through_a_file_that_cannot_be_read_are_unknown() -> None:
     tree = code_tree({FILE: "def f(): pass\ndef main():\n    if a:\n        f()\n"})
     tree.flows = lambda _: None
     assert Ways(tree).into(Node("lib.core", "f")) == ()
+
+
+@pytest.mark.parametrize(("base", "texts"), [("Mapping", ["a"]), ("ABC", ["a"]), ("Module", [])])
+def test_a_container_calls_special_methods_alone(base: str, texts: list[str]) -> None:
+    source = f"class A({base}):\n    def save(self): pass\ndef main():\n    x = A()\n    if a:\n        x.save()\n"
+    assert _demands(source, "A.save") == texts

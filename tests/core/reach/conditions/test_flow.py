@@ -153,3 +153,28 @@ def test_a_statement_stands_for_its_head_alone() -> None:
     module = flow_of(source, "")
     assert [ast.unparse(part) for part in module.places[0].expressions] == ["deco", "one()", "two()"]
     assert module.places[0].lines == range(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("x = False\n    if a:\n        x = True", "True if a else False"),
+        ("x = None\n    for i in y:\n        if a and b:\n            x = i", "i if a and b else None"),
+        ("if a:\n        x = g()\n    else:\n        x = None", "None if not a else g()"),
+        (
+            "if c:\n        x: bool = False\n        if a:\n            if b:\n                x = True",
+            "True if a and b else False",
+        ),
+        # No choice: always another value, three values, one that is not plain, no constant, a caught error.
+        ("x = False\n    x = True", None),
+        ("x = 1\n    if a:\n        x = 2\n    if b:\n        x = 3", None),
+        ("x = 1\n    if a:\n        x += 2", None),
+        ("x = g()\n    if a:\n        x = h()", None),
+        ("x = 1\n    try:\n        g()\n    except E:\n        x = 2", None),
+    ],
+)
+def test_a_name_with_values_under_conditions_is_a_choice(body: str, value: str | None) -> None:
+    flow = flow_of(f"def f():\n    {body}\n")
+    assert flow.places
+    found = flow.names.get("x")
+    assert (ast.unparse(found) if found is not None else None) == value

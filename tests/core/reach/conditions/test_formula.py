@@ -12,6 +12,7 @@ from verl_e2e.core.reach.conditions.formula import (
     all_of,
     any_of,
     as_healthy,
+    expression_of,
     formula,
     impossible,
     literals,
@@ -45,6 +46,9 @@ def _formula(text: str, *, holds: bool = True) -> Formula:
         ("(n := size())", "size()"),
         ("bool(a)", "a"),
         ("a if c else b", "(c and a) or (not c and b)"),
+        ("a if c else False", "c and a"),
+        ("False if c else True", "not c"),
+        ("False if c else False", "False"),
         ("x if (a if b else c) else y", "x if (a if b else c) else y"),
         ("True", ""),
         ("a and True", "a"),
@@ -98,3 +102,15 @@ def test_what_holds_anyway_demands_nothing() -> None:
 
 def test_every_literal_of_a_healthy_condition_is_healthy() -> None:
     assert [item.healthy for item in literals(as_healthy(_formula("a and (b or c)")))] == [True, True, True]
+
+
+@pytest.mark.parametrize("text", ["a", "a and (b or not c)", "not a or (b and c)"])
+def test_a_condition_can_be_one_expression(text: str) -> None:
+    found = expression_of(_formula(text))
+    assert found is not None
+    assert formula(found, {}) == _formula(text)
+
+
+def test_what_demands_nothing_or_is_caught_is_no_expression() -> None:
+    assert expression_of(NOTHING) is None
+    assert expression_of(all_of((_formula("a"), Literal("except E")))) is None

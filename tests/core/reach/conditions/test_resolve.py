@@ -32,6 +32,15 @@ def _resolved(test: str, path: str = PEFT, names: Mapping[str, str] | None = Non
         ("getattr(config, 'pipeline_model_parallel_size', 1) > 2", {Axis.PIPELINE: 4}, {}),
         ("cp_group.size() > 1", {Axis.CONTEXT: 2}, {}),
         ("get_pg_size(self.pg_collection.cp) > 1", {Axis.CONTEXT: 2}, {}),
+        ("_process_group_size(self.tp_group, self.config.tensor_model_parallel_size or 1) > 1", {Axis.TENSOR: 2}, {}),
+        ("dist.get_rank() == 0", {}, {}),
+        ("packed_seq_params.qkv_format == 'thd'", {Axis.PACKING: True}, {}),
+        ("packed_seq_params.qkv_format != 'thd'", {Axis.PACKING: False}, {}),
+        ("megatron_module is None", {Axis.PIPELINE: 2}, {}),
+        ("task.megatron_module is not None", {}, {}),
+        ("input_ids is not None and inference_context is None and HAVE_TE", {}, {}),
+        ("vision_grid_thw is not None", {Axis.CONTENT: "images"}, {}),
+        ("is_checkpointing()", {Axis.RECOMPUTE: "full"}, {}),
         ("torch.distributed.get_world_size(group=tp_group) > 1", {Axis.TENSOR: 2}, {}),
         ("config.get('dp_size') > 1", {Axis.DATA: 2}, {}),
         ("sizes['tp_size'] > 1", {Axis.TENSOR: 2}, {}),
@@ -132,6 +141,7 @@ def test_a_test_becomes_a_model_or_an_option(test: str, model: Settings) -> None
         "'.bias' in name",
         "not name.endswith('.weight')",
         "not torch.distributed.is_initialized()",
+        "dist.get_rank() != 0",
         "not self._adapter_enabled",
         "'experts' in cache",
         "tp_size > 'a'",
@@ -232,3 +242,26 @@ def test_the_tensor_size_of_an_expert_s_layer_is_its_own(
 def test_each_name_belongs_to_one_row() -> None:
     names = [name for row in ROWS for name in row.names]
     assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("value", "test", "axes", "unknown"),
+    [
+        ("tp_size > 1 and self.odd", "flag", {Axis.TENSOR: 2}, ("self.odd",)),
+        ("not (tp_size == 1 or self.odd)", "flag", {Axis.TENSOR: 2}, ("not self.odd",)),
+        ("inner and cp_size > 1", "flag", {Axis.TENSOR: 2, Axis.CONTEXT: 2}, ("self.odd",)),
+        # Nothing is known of it, or not of what is needed.
+        ("self.odd and self.even", "flag", {}, ("flag",)),
+        ("self.odd and self.even", "not flag", {}, ("not flag",)),
+        ("tp_size > 1 and tp_size == 1 and self.odd", "flag", {Axis.TENSOR: 2}, ("tp_size == 1", "self.odd")),
+        ("get() if tp_size > 1 else None", "flag is not None", {Axis.TENSOR: 2}, ("get() is not None",)),
+        ("None if tp_size > 1 else get()", "flag is None", {Axis.TENSOR: 2}, ()),
+        ("2 if tp_size > 1 else 1", "flag > 1", {Axis.TENSOR: 2}, ()),
+        ("2 if tp_size > 1 else 1", "flag > 2", {}, ("flag > 2",)),
+    ],
+)
+def test_of_a_name_for_several_tests_counts_what_is_known(
+    value: str, test: str, axes: dict[Axis, Value], unknown: tuple[str, ...]
+) -> None:
+    found = _resolved(test, names={"flag": value, "inner": "tp_size > 1 and self.odd"})
+    assert (found.settings.axes, found.open) == (axes, unknown)

@@ -5,7 +5,7 @@ import pytest
 from tests.core.reach.conditions.trees import FILE, code_tree, wants
 from tests.core.reach.programs import ROOTS
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
-from verl_e2e.core.model.wants import Axis, ModelWant, Want
+from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.reached_functions import TouchedFunction
 
@@ -187,3 +187,43 @@ def test_a_function_inside_another_wants_what_surrounds_it() -> None:
     old = "def f():\n    if cp_size > 1:\n        def inner():\n            g(1)\n        inner()\n"
     found = _wants(old, old.replace("g(1)", "g(2)"))
     assert [(want.symbol, want.axes) for want in found] == [("f.<locals>.inner", {Axis.CONTEXT: 2})]
+
+
+def test_a_flag_and_a_method_that_returns_a_test_are_looked_through() -> None:
+    old = (
+        "class A:\n    def f(self):\n        found = False\n        if self.is_expert and self.odd:\n"
+        "            found = True\n        if found and self.cut():\n            g(1)\n"
+        "    def cut(self):\n        return tp_size > 1 and self.even\n"
+    )
+    main = "\ndef main():\n    A().f()\n"
+    found = wants({FILE: old + main, "src/lib/__init__.py": ""}, {FILE: old.replace("g(1)", "g(2)") + main})
+    assert [(want.axes, want.model.features, want.open) for want in found] == [
+        ({Axis.EXPERT_TENSOR: 2}, frozenset({"moe"}), ("self.odd", "self.even"))
+    ]
+
+
+def test_what_only_files_of_families_reach_wants_a_model_of_one() -> None:
+    made = "from lib.shared import f\ndef {0}():\n    f()\n"
+    base = {
+        FILE: "from lib.a import a\nfrom lib.b import b\nfrom lib.c import c\ndef main():\n    a()\n    b()\n    c()\n",
+        "src/lib/__init__.py": "",
+        "src/lib/shared.py": "def f():\n    if tp_size > 1:\n        g(1)\n    h(1)\n",
+        **{f"src/lib/{name}.py": made.format(name) for name in "abc"},
+    }
+    changed = {"src/lib/shared.py": base["src/lib/shared.py"].replace("1)", "2)")}
+    families = {f"src/lib/{name}.py": frozenset({name.upper()}) for name in "abc"}
+
+    def conditions(*known: str) -> list[tuple[str, set[str], dict[Axis, Value]]]:
+        of = {f"src/lib/{name}.py": families[f"src/lib/{name}.py"] for name in known}
+        found = wants(base, changed, families_of=lambda path: of.get(path, frozenset()))
+        return [(want.condition, set(want.families), dict(want.axes)) for want in found]
+
+    every = "a model of A, B or C"
+    assert conditions("a", "b", "c") == [
+        (f"{every} and tp_size > 1", {"A", "B", "C"}, {Axis.TENSOR: 2}),
+        (every, {"A", "B", "C"}, {}),
+    ]
+    assert conditions("a", "b") == [("tp_size > 1", set(), {Axis.TENSOR: 2})]
+    # What is in a family's own file is known to be.
+    of_shared = wants(base, changed, families_of=lambda _path: frozenset({"S"}))
+    assert [want.families for want in of_shared] == [frozenset()]

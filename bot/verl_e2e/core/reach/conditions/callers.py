@@ -12,7 +12,8 @@ from itertools import islice
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, is_body, owner_of
 from verl_e2e.core.reach.conditions.flow import Flows, FunctionFlow, Place, inner_guards
 from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, formula, text_of
-from verl_e2e.core.reach.conditions.resolve import resolve
+from verl_e2e.core.reach.conditions.predicates import Predicates
+from verl_e2e.core.reach.conditions.resolve import Replacing, resolve
 from verl_e2e.core.reach.conditions.settings import Settings
 from verl_e2e.core.reach.conditions.table import CALLERS, SPECIAL_CLASSES, SPECIAL_METHODS, Special
 from verl_e2e.core.reach.nodes import children
@@ -138,7 +139,7 @@ class Ways:
             return
         around = self._demands(node, depth + 1) if places else None
         for condition in places:
-            yield None if around is None else {**around, **_demands_of(condition, path)}
+            yield None if around is None else {**around, **_demands_of(condition, path, Predicates(self._tree, node))}
 
 
 def _of_special(kind: str, name: str, special: Special) -> Demands:
@@ -158,10 +159,10 @@ def _shared(ways: list[Demands | None]) -> Demands | None:
     return {key: demand for key, demand in known[0].items() if all(key in way for way in known[1:])}
 
 
-def _demands_of(condition: Formula, path: str) -> Demands:
+def _demands_of(condition: Formula, path: str, replacing: Replacing | None = None) -> Demands:
     found: dict[object, Demand] = {}
     for part in conjuncts(condition):
-        resolved = resolve(part, path)
+        resolved = resolve(part, path, replacing)
         text = text_of(part)
         if resolved.open:
             found[text] = Demand(text, None)
@@ -173,6 +174,14 @@ def _demands_of(condition: Formula, path: str) -> Demands:
 def _key(settings: Settings) -> object:
     parts = (settings.axes, settings.limits, settings.overrides, settings.fields)
     return (*(frozenset(part.items()) for part in parts), settings.features, settings.family, settings.absent)
+
+
+def is_named_at(tree: CodeTree, node: Node, name: str) -> bool:
+    """Whether a symbol names something other than in annotations and tests of a type; so where it cannot be read."""
+    flows = tree.flows(tree.path_of(node.module))
+    if flows is None or not node.symbol or flows.get(node.symbol) is None:
+        return True
+    return next(_sites(flows, node, name), None) is not None
 
 
 def _sites(flows: Flows, node: Node, name: str) -> Iterator[Formula]:

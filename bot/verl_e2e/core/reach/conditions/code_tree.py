@@ -82,6 +82,8 @@ class CodeTree:
 # Bases that call no method of a class that they do not define themselves.
 _PASSIVE = frozenset(
     {"object", "ABC", "Generic", "Protocol", "Enum", "StrEnum", "metaclass=ABCMeta", "metaclass=abc.ABCMeta"}
+    # Containers call special methods alone, whose callers are not followed anyway.
+    | {"Mapping", "Sequence", "Iterable", "Iterator", "Collection", "dict", "list", "tuple", "NamedTuple"}
 )
 
 

@@ -1,7 +1,8 @@
 """The tests that dominate each statement of a file: those around it, and the early exits before it."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from verl_e2e.core.reach.conditions.formula import (
     all_of,
     as_healthy,
     conjuncts,
+    expression_of,
     formula,
 )
 from verl_e2e.core.reach.nodes import children
@@ -22,6 +24,8 @@ from verl_e2e.core.reach.read_trees import parse_to_read
 
 # Far beyond what code that people read has before a statement; more exits are not looked at.
 _MOST_GUARDS = 64
+# A name with more values is no flag.
+_MOST_VALUES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class FunctionFlow:
         """Its statements, in order."""
         reader = _Reader(self, self._flows)
         reader.block(self.node.body, NOTHING, f"{self.symbol}.<locals>." if self.symbol else "")
+        # The conditions that were read look names up here when they are resolved.
+        self.names.update(chosen_values(self.node, reader.places))
         return tuple(reader.places)
 
     @cached_property
@@ -277,6 +283,43 @@ def _single_values(root: ast.AST) -> Names:
             case _:
                 pass
     return {name: value for name, value in values.items() if counts[name] == 1}
+
+
+def chosen_values(root: ast.AST, places: Iterable[Place]) -> Names:
+    """The names that a scope gives several values under different conditions, each as a choice between these.
+
+    Only where one of the values is a constant, as of a flag or of what is `None` at first: a test of the name then is
+    one of the conditions.
+    """
+    given: dict[str, list[tuple[Formula, ast.expr]]] = {}
+    for place in places:
+        match place.node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                given.setdefault(name, []).append((place.guards, value))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                given.setdefault(name, []).append((place.guards, value))
+            case _:
+                pass
+    several = {name: ways for name, ways in given.items() if 1 < len(ways) <= _MOST_VALUES}
+    if not several:
+        return {}
+    counts = Counter(name for node in own_nodes(root) for name in bound_names(node))
+    found = {name: _choice(ways) for name, ways in several.items() if counts[name] == len(ways)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _choice(ways: list[tuple[Formula, ast.expr]]) -> ast.expr | None:
+    """One expression for the values of a name, the last of which counts; None where they do not depend on tests."""
+    if not any(isinstance(value, ast.Constant) for _, value in ways):
+        return None
+    around = set(conjuncts(ways[0][0])).intersection(*(conjuncts(guards) for guards, _ in ways[1:]))
+    found = ways[0][1]
+    for guards, value in ways[1:]:
+        test = expression_of(all_of(part for part in conjuncts(guards) if part not in around))
+        if test is None:
+            return None
+        found = ast.IfExp(test, value, found)
+    return found
 
 
 def own_nodes(root: ast.AST) -> Iterator[ast.AST]:

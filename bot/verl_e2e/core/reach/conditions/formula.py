@@ -68,11 +68,16 @@ def formula(test: ast.expr, names: Names, *, holds: bool = True) -> Formula:
         case ast.IfExp(test=choice, body=body, orelse=other) if not _chooses(choice):
             first = all_of((formula(choice, names), formula(body, names, holds=holds)))
             second = all_of((formula(choice, names, holds=False), formula(other, names, holds=holds)))
-            return any_of((first, second))
+            return any_of(way for way in (first, second) if not _is_never(way))
         case ast.Constant(value=value):
             return NOTHING if bool(value) is holds else Any(())
         case _:
             return _literal(test, names, holds=holds)
+
+
+def _is_never(condition: Formula) -> bool:
+    """Whether nothing can fulfil a condition."""
+    return any(part == Any(()) for part in conjuncts(condition))
 
 
 def _chooses(test: ast.expr) -> bool:
@@ -166,6 +171,17 @@ def as_healthy(condition: Formula) -> Formula:
             return All(tuple(map(as_healthy, parts)))
         case Any(parts=parts):
             return Any(tuple(map(as_healthy, parts)))
+
+
+def expression_of(condition: Formula) -> ast.expr | None:
+    """The condition as one expression; None where nothing is demanded or a part of it is not one."""
+    if isinstance(condition, Literal):
+        return condition.test
+    tests = [test for part in condition.parts if (test := expression_of(part)) is not None]
+    if not tests or len(tests) < len(condition.parts):
+        return None
+    operator = ast.And() if isinstance(condition, All) else ast.Or()
+    return tests[0] if len(tests) == 1 else ast.BoolOp(operator, tests)
 
 
 def text_of(condition: Formula) -> str:

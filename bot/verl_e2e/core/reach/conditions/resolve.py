@@ -26,8 +26,10 @@ from verl_e2e.core.reach.conditions.table import (
     distance,
     rows_by_name,
 )
-from verl_e2e.core.reach.conditions.tested import Test, subject_of, test_of
+from verl_e2e.core.reach.conditions.tested import Test, constants_pass, subject_of, test_of
 
+# What a test that no row knows stands for, None where that is not known either.
+Replacing = Callable[[Literal], Formula | None]
 _ROWS = rows_by_name()
 _TRIED_SIZES = (1, 2, 4, 8)
 _HELD: Final = True
@@ -43,20 +45,47 @@ class Resolved:
     open: tuple[str, ...] = ()
 
 
-def resolve(condition: Formula, path: str, carried: Callable[[Literal], Formula | None] | None = None) -> Resolved:
+def resolve(condition: Formula, path: str, carried: Replacing | None = None) -> Resolved:
     """The settings that fulfil a condition in a file, as far as the table knows them.
 
     `carried` says for a test that no row knows what the callers of the function would state in its place.
     """
-    settings, unknown = ANY_RUN, []
+    settings, unknown = ANY_RUN, list[str]()
     for part in conjuncts(condition):
-        found = _settings_of(part, path, 0, carried)
-        both = joined(settings, found) if found is not None else None
-        if both is not None:
-            settings = both
-        elif not _is_healthy(part):
-            unknown.append(text_of(part))
+        found = _resolved(part, path, 0, carried)
+        both = joined(settings, found.settings)
+        settings = both or settings
+        if not _is_healthy(part):
+            unknown.extend(found.open if both is not None else (text_of(part),))
     return Resolved(_between_stages(settings), tuple(dict.fromkeys(unknown)))
+
+
+def _resolved(part: Formula, path: str, depth: int, carried: Replacing | None) -> Resolved:
+    """The settings of a part, and what of it no setting is known for.
+
+    A name that stands for several tests which all must hold gives what is known of them.
+    """
+    found = _settings_of(part, path, depth, carried)
+    if found is not None:
+        return Resolved(found)
+    instead = _instead(part, depth, carried) if isinstance(part, Literal) else None
+    settings, unknown = ANY_RUN, list[str]()
+    for item in instead.parts if isinstance(instead, All) else ():
+        inner = _resolved(item, path, depth + 1, carried)
+        both = joined(settings, inner.settings)
+        settings = both or settings
+        unknown.extend(inner.open if both is not None else (text_of(item),))
+    return Resolved(settings, tuple(unknown)) if settings.rules else Resolved(ANY_RUN, (text_of(part),))
+
+
+def _instead(part: Literal, depth: int, carried: Replacing | None) -> Formula | None:
+    """What a test stands for: the value of a local name, else what callers or a called function would state."""
+    if part.test is None or depth >= _DEEPEST:
+        return None
+    replaced = _with_values(part.test, part.names)
+    if replaced is not None:
+        return formula(replaced, part.names)
+    return carried(part) if carried is not None else None
 
 
 def _is_healthy(part: Formula) -> bool:
@@ -85,9 +114,7 @@ def as_expert_sizes(settings: Settings) -> Settings:
     return replace(settings, axes=axes, limits=limits)
 
 
-def _settings_of(
-    part: Formula, path: str, depth: int, carried: Callable[[Literal], Formula | None] | None = None
-) -> Settings | None:
+def _settings_of(part: Formula, path: str, depth: int, carried: Replacing | None = None) -> Settings | None:
     """The settings that fulfil a part; None where they are not known."""
     match part:
         case All(parts=parts):
@@ -125,9 +152,18 @@ def _with_values(test: ast.expr, names: Names) -> ast.expr | None:
             return None if inner is None else ast.UnaryOp(ast.Not(), inner)
         case ast.Compare(left=left, ops=ops, comparators=rights):
             inner = _with_values(left, names) if isinstance(left, ast.Name) else None
-            return None if inner is None else ast.Compare(inner, ops, rights)
+            return None if inner is None else _compared(inner, ops, rights)
         case _:
             return None
+
+
+def _compared(value: ast.expr, ops: list[ast.cmpop], rights: list[ast.expr]) -> ast.expr:
+    """The comparison of a value, of each side of a choice; one of two constants as its result."""
+    if not isinstance(value, ast.IfExp):
+        compared = ast.Compare(value, ops, rights)
+        passes = constants_pass(compared)
+        return compared if passes is None else ast.Constant(passes)
+    return ast.IfExp(value.test, _compared(value.body, ops, rights), _compared(value.orelse, ops, rights))
 
 
 def _by_table(test: ast.expr, path: str) -> Iterator[Settings | None]:

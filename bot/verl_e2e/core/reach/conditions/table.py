@@ -157,8 +157,17 @@ ROWS: tuple[Row, ...] = (
     _row("training is_grad_enabled", (True, ANY_RUN), (False, ANY_RUN)),
     _row("wrap_with_ddp use_distributed_optimizer load_weights", (True, ANY_RUN), (False, None)),
     # What every run on GPUs has, and what every model's configuration says.
-    _row("is_available is_initialized", (True, ANY_RUN), (False, None)),
+    _row("is_available is_initialized HAVE_TE HAVE_MEGATRON_FSDP", (True, ANY_RUN), (False, None)),
+    # What other ranks than the first do is mostly to wait.
+    _row("get_rank get_rank_safe", (0, ANY_RUN)),
     _row("vocab_size", (2048, ANY_RUN), (None, None)),
+    _row("input_ids", (True, ANY_RUN), (None, None)),
+    # The rollout engine generates, the model under test never does.
+    _row("inference_context inference_params", (None, ANY_RUN), (True, None)),
+    # A rank does not have the modules of another pipeline stage.
+    _row("megatron_module", (True, ANY_RUN), (None, _axis(Axis.PIPELINE, 2))),
+    # Where activations are recomputed, the forward pass runs in such a block.
+    _row("is_checkpointing", (False, ANY_RUN), (True, _recompute("full"))),
     # Some parameter is always exported by itself; which models export several as one is not known.
     _row("is_grouped_export", (False, ANY_RUN), (True, None)),
     # Merged adapters that add nothing change no weight.
@@ -245,7 +254,7 @@ ROWS: tuple[Row, ...] = (
     _row("rope_type", ("default", _rope("default")), free=_rope),
     # Of the data.
     _row(
-        "pixel_values image_grid_thw has_images images imgs_sizes",
+        "pixel_values image_grid_thw vision_grid_thw has_images images imgs_sizes",
         (None, _axis(Axis.CONTENT, "text")),
         (True, _axis(Axis.CONTENT, "images")),
     ),
@@ -255,6 +264,7 @@ ROWS: tuple[Row, ...] = (
         (True, _axis(Axis.CONTENT, "audio")),
     ),
     _row("packed_seq_params", (None, Settings(axes={Axis.PACKING: False})), (1, Settings(axes={Axis.PACKING: True}))),
+    _row("qkv_format", ("bshd", _axis(Axis.PACKING, value=False)), ("thd", _axis(Axis.PACKING, value=True))),
     # Options of the transformer's configuration that the default run leaves off.
     _option("cpu_offloading", (False, True)),
     _option("moe_shared_expert_overlap", (False, True)),
@@ -295,6 +305,8 @@ NAME_PARTS: tuple[tuple[str, Settings | None], ...] = (
     ("audio", _feature("audio")),
     ("output_layer", Settings(fields={"tie_word_embeddings": False})),
     ("lm_head", Settings(fields={"tie_word_embeddings": False})),
+    ("decoder.layers", ANY_RUN),
+    ("layernorm", ANY_RUN),
     ("word_embeddings", ANY_RUN),
     ("embed_tokens", ANY_RUN),
     ("linear_qkv", ANY_RUN),

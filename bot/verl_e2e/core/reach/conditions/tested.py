@@ -123,7 +123,7 @@ def subject_of(node: ast.expr) -> Subject | None:
             return Subject(last_name_of(value), name)
         case ast.Call(func=ast.Name(id="len"), args=[value]):
             return Subject(last_name_of(value), "len")
-        case ast.Call(func=ast.Name(id="get_pg_size" | "_process_group_size"), args=[group]):
+        case ast.Call(func=ast.Name(id="get_pg_size" | "_process_group_size"), args=[group, *_]):
             return Subject(last_name_of(group), "size")
         case ast.Call(
             func=ast.Attribute(attr="get_world_size"), args=[], keywords=[ast.keyword(arg="group", value=group)]

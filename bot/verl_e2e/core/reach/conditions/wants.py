@@ -11,9 +11,11 @@ from verl_e2e.core.reach.conditions.callers import Demand, Ways
 from verl_e2e.core.reach.conditions.carried import Carried
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
 from verl_e2e.core.reach.conditions.differences import Differences, guards_inside
+from verl_e2e.core.reach.conditions.families import ANY_FAMILY, FamiliesOf, FamilyWays
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
-from verl_e2e.core.reach.conditions.resolve import as_expert_sizes, resolve
+from verl_e2e.core.reach.conditions.predicates import Predicates
+from verl_e2e.core.reach.conditions.resolve import Replacing, as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
 from verl_e2e.core.reach.conditions.standing import leaves_by_itself, standing_wants
 from verl_e2e.core.reach.program import Node, module_name
@@ -23,18 +25,27 @@ from verl_e2e.core.reach.syntax import dotted
 _MOST_WANTS = 400
 
 
+def _no_family(_path: str) -> frozenset[str]:
+    return ANY_FAMILY
+
+
 def wants_of(
-    functions: Iterable[TouchedFunction], trees: tuple[CodeTree, CodeTree], roots: Sequence[str]
+    functions: Iterable[TouchedFunction],
+    trees: tuple[CodeTree, CodeTree],
+    roots: Sequence[str],
+    families_of: FamiliesOf = _no_family,
 ) -> tuple[Want, ...]:
     """The wants of the functions that a change touches; `trees` are the merge base's and the head's.
 
-    A place that every run enters has no want, but for what a change of such code always wants.
+    A place that every run enters has no want, but for what a change of such code always wants. `families_of` tells the
+    families that a file belongs to.
     """
     touched = list(functions)
     earlier = {(item.path, item.function.symbol): item.function.path for item in touched if item.earlier}
     differences = Differences()
     sides = {
-        side: _Side(tree, roots, differences) for side, tree in zip((Side.MERGE_BASE, Side.HEAD), trees, strict=True)
+        side: _Side(tree, roots, differences, families_of)
+        for side, tree in zip((Side.MERGE_BASE, Side.HEAD), trees, strict=True)
     }
     found: dict[tuple[str, str, str, Side], Want] = {}
     for item in touched:
@@ -73,11 +84,13 @@ class _Group:
 class _Side:
     """One tree with what is known of its functions."""
 
-    def __init__(self, tree: CodeTree, roots: Sequence[str], differences: Differences) -> None:
+    def __init__(self, tree: CodeTree, roots: Sequence[str], differences: Differences, families_of: FamiliesOf) -> None:
         self._differences = differences
         self._tree = tree
         self._roots = roots
         self._ways = Ways(tree)
+        self._families_of = families_of
+        self._families = FamilyWays(tree, families_of)
 
     def flow(self, path: str, symbol: str) -> FunctionFlow | None:
         """A function of a file, or the one around it that is known; None where there is none."""
@@ -95,13 +108,18 @@ class _Side:
         if flow is None:
             return
         node = Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol))
-        around, carried = self._ways.into(node), Carried(self._tree, node, flow)
+        around, carried = (
+            self._ways.into(node),
+            _first_of(Predicates(self._tree, node), Carried(self._tree, node, flow)),
+        )
+        # What is in a family's own files needs no reason to be on a model of it.
+        families = ANY_FAMILY if self._families_of(function.path) else self._families.into(node)
         for group in self._groups(function, flow, other):
-            want = _of_experts(_want(function, group, around, carried))
+            want = _on_families(_of_experts(_want(function, group, around, carried)), families)
             if want.condition:
                 yield want
         for row in standing_wants(function.path, function.symbol):
-            yield _want_of(function, (), row.condition, row.settings, ())
+            yield _on_families(_want_of(function, (), row.condition, row.settings, ()), families)
 
     def _groups(self, function: ChangedFunction, flow: FunctionFlow, other: FunctionFlow | None) -> Iterator[_Group]:
         found: dict[tuple[Formula, tuple[tuple[Formula, str], ...]], list[int]] = {}
@@ -141,7 +159,12 @@ class _Side:
                 yield inside, path
 
 
-def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], carried: Carried) -> Want:
+def _first_of(*ways: Replacing) -> Replacing:
+    """The first formula that one of these gives in place of a test."""
+    return lambda literal: next((found for way in ways if (found := way(literal)) is not None), None)
+
+
+def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], carried: Replacing) -> Want:
     settings, unknown, texts = ANY_RUN, list[str](), list[str]()
     for number, (condition, path) in enumerate(((group.condition, function.path), *group.called)):
         # What a called function is guarded by inside is about parameters of its own.
@@ -158,6 +181,16 @@ def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand], ca
     return _want_of(
         function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), as_expert_sizes(settings), unknown
     )
+
+
+def _on_families(want: Want, families: frozenset[str]) -> Want:
+    """The want on a model of one of some families; as it is where any will do."""
+    if not families:
+        return want
+    *others, last = sorted(families)
+    text = f"a model of {', '.join(others)} or {last}" if others else f"a model of {last}"
+    condition = f"{text} and {want.condition}" if want.condition else text
+    return replace(want, condition=condition, families=families)
 
 
 def _of_experts(want: Want) -> Want:
