@@ -58,7 +58,7 @@ class FamilyWays:
         if symbol is None or symbol.decorated or is_body(node):
             return None
         if owner is not None:
-            # Whoever calls a method, its object was made somewhere.
+            # The object of a method was made somewhere, from wherever it is called.
             return (owner,)
         below = self._tree.below(node) if symbol.kind == "class" else ()
         naming = [found for found in self._tree.naming(node.symbol) if found != node and found not in below]

@@ -24,7 +24,7 @@ from verl_e2e.core.reach.read_trees import parse_to_read
 
 # Far beyond what code that people read has before a statement; more exits are not looked at.
 _MOST_GUARDS = 64
-# A name with more values is no flag.
+# A name with more values is not taken for a flag.
 _MOST_VALUES = 2
 
 
