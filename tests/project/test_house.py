@@ -202,7 +202,9 @@ def test_git_is_started_in_one_place() -> None:
 
 
 def test_every_dependency_is_used_and_every_import_declared() -> None:
-    lines = [*PROJECT["project"]["dependencies"], *chain(*PROJECT["project"]["optional-dependencies"].values())]
+    extras = PROJECT["project"]["optional-dependencies"]
+    # What the extra `gpu` has is for another Python: see the next test.
+    lines = [*PROJECT["project"]["dependencies"], *chain(*(extras[name] for name in extras if name != "gpu"))]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = importlib.metadata.packages_distributions()
     used = set()
@@ -212,6 +214,19 @@ def test_every_dependency_is_used_and_every_import_declared() -> None:
         used |= {canonicalize_name(owner) for owner in owners}
     # pydantic-core is pydantic's other half: each release of pydantic asks for exactly one of it.
     assert sorted(used - {"pydantic-core"}) == sorted(declared)
+
+
+def test_the_extra_for_gpu_hosts_has_what_our_programs_in_its_python_import() -> None:
+    ours = [path for path in (ROOT / "runners").rglob("*.py") if {*path.parts} & IN_OTHER_PROGRAMS]
+    imported = {root for path in ours for root in imported_roots(path)} - {path.stem for path in ours}
+    requirements = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["gpu"]]
+    there = {canonicalize_name(requirement.name) for requirement in requirements}
+    named = {"PIL": "pillow", "hydra": "hydra-core"}
+    # A run imports verl from the checkout of its job; a package of that name, or Bridge's, could take its place.
+    assert {named.get(name, name) for name in imported - {*sys.stdlib_module_names}} - {"verl"} <= there
+    assert there.isdisjoint({"verl", "megatron-bridge", "megatron-core"})
+    # The stack of the measured runs is Python 3.12's; the service runs on 3.11 too, and gets none of it there.
+    assert {str(requirement.marker) for requirement in requirements} == {'python_version >= "3.12"'}
 
 
 @pytest.mark.parametrize("module", ["verl_e2e", "verl_e2e.cli"])
