@@ -1,9 +1,11 @@
 """A command that was forked is to its starter what a command is that Python started."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +46,12 @@ def test_output_and_end_are_those_of_a_process_that_python_started(words: tuple[
 def _waiting(command: tuple[str, ...], cwd: Path) -> Iterator["subprocess.Popen[str]"]:
     """A command that has begun to wait for its input."""
     with subprocess.Popen((*command, "triage", "-"), cwd=cwd, stdin=subprocess.PIPE, text=True) as waits:
-        until(lambda: len(_in_folder(cwd)) == (1 if command == STARTED else 2))
+        assert waits.stdin is not None
+        waits.stdin.write("a line\n")
+        waits.stdin.flush()
+        pipe = waits.stdin.fileno()
+        # It has read the line, so it waits for the next.
+        until(lambda: int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder) == 0)
         yield waits
 
 

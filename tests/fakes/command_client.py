@@ -16,6 +16,8 @@ _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, sign
 
 def main() -> None:
     """Ask for the command, and end as it does."""
+    # Kept until they can be handed on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     umask = os.umask(0o077)
     os.umask(umask)
     asked = {"words": sys.argv[2:], "cwd": os.getcwd(), "environ": dict(os.environ), "umask": umask}
@@ -31,6 +33,7 @@ def main() -> None:
 
         for number in _FORWARDED:
             signal.signal(number, forward)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         status = int.from_bytes(to_server.recv(8, socket.MSG_WAITALL), "big")
     if os.WIFSIGNALED(status):
         signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
