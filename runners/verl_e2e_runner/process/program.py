@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -99,15 +100,23 @@ def _ends_within(confined: Confined, timeout_s: float, stop: Event | None) -> bo
 
 def _waited(process: subprocess.Popen[bytes], timeout_s: float, stop: Event | None) -> bool:
     """Whether the process ends in time, and before it is to be stopped."""
-    deadline = time.monotonic() + timeout_s
-    while stop is None or not stop.is_set():
-        left_s = max(0.0, deadline - time.monotonic())
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(left_s if stop is None else min(left_s, _LOOK_S))
-            return True
-        if time.monotonic() >= deadline:
-            break
-    return False
+    # Not `process.wait(timeout)`: where a signal's exception comes between its lock and its `try`, the lock is held for
+    # ever, and the wait for the killed process never ends.
+    ended = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while stop is None or not stop.is_set():
+            left_s = max(0.0, deadline - time.monotonic())
+            if poll.poll(1000 * (left_s if stop is None else min(left_s, _LOOK_S))):
+                process.wait()
+                return True
+            if time.monotonic() >= deadline:
+                break
+        return False
+    finally:
+        os.close(ended)
 
 
 def _tail(file: IO[bytes]) -> str:
