@@ -47,7 +47,7 @@ class Forms:
         if not self.can_compare(name, first, second):
             self._not_compared[name] = None
             return None
-        parts, whole = (self._parts(name, first), after) if before.sharded else (self._parts(name, second), before)
+        parts, whole = self._parts_and_whole(name, first, second)
         held = [part for part in parts if count(part)]
         if len(held) == 1:
             return difference(held[0], whole) if before.sharded else difference(whole, held[0])
@@ -58,7 +58,7 @@ class Forms:
         before, after = self.held(first)[name], self.held(second)[name]
         if before.sharded == after.sharded:
             return True
-        parts, whole = (self._parts(name, first), after) if before.sharded else (self._parts(name, second), before)
+        parts, whole = self._parts_and_whole(name, first, second)
         return sum(map(count, parts)) == count(whole)
 
     def notes(self) -> Iterator[str]:
@@ -69,6 +69,11 @@ class Forms:
                 f"{len(self._not_compared)} parameters that ranks hold whole at one point and in parts at another were "
                 f"not compared, because the parts of all ranks are not one whole: {first[:120]}"
             )
+
+    def _parts_and_whole(self, name: str, first: Snapshot, second: Snapshot) -> tuple[Sequence[Tensor], Tensor]:
+        """Of two snapshots, one with parts: the parts of all ranks, and the whole of the other."""
+        at, other = (first, second) if self.held(first)[name].sharded else (second, first)
+        return self._parts(name, at), self.held(other)[name]
 
     def _parts(self, name: str, at: Snapshot) -> Sequence[Tensor]:
         own = self.held(at)[name]
