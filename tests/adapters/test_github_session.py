@@ -238,7 +238,7 @@ def test_a_limit_that_names_no_request_stops_every_thread(
             ASKS[refused](at, tmp_path)
         before = len(at.world.standin.traffic)
         asked = [pool.submit(ask, at, tmp_path) for ask in ASKS.values()]
-        errors = [one.exception() for one in asked]
+        errors = [answer.exception() for answer in asked]
         if all_stop:
             assert len(at.world.standin.traffic) == before
             assert all(isinstance(error, ForgeError) and (error.wait_s or 0) > 50 for error in errors)
