@@ -69,7 +69,7 @@ class VerdictReuse:
         return tuple(found)
 
     def _of_this_head(self, target: Target, wanted: WantedJob, runs: tuple[Run, ...]) -> Run | None:
-        """A good run of this very job, judged again for what is asked of its result now; None where that does not help."""
+        """A good run of this very job, judged again for what is asked of it now; None where that does not help."""
         run = to_judge_again(wanted, target.head_sha, runs)
         if run is None or (run.key, wanted.digest) in self.refused:
             return None

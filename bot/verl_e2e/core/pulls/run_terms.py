@@ -39,7 +39,7 @@ def with_new_terms(target_state: TargetState) -> Iterator[Run]:
             changes: dict[str, object] = {
                 "terms": terms_of(wanted, target_state, run.asked_by).model_copy(update=before)
             }
-            if does(run, wanted):
+            if run.job_digest != wanted.digest and does(run, wanted):
                 changes |= {"job": wanted.job, "job_digest": wanted.digest}
             if any(getattr(run, name) != new for name, new in changes.items()):
                 yield run.model_copy(update={**changes, "updated": target_state.now})
