@@ -89,7 +89,7 @@ $(VENV)/pyvenv.cfg:
 	@scripts/create-venv.sh $(VENV) $(PYTHON)
 
 $(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject.toml | $(VENV)/pyvenv.cfg
-	@echo "installing requirements/$*.txt into $(VENV)"
+	@echo "installing requirements/$*.txt into $(VENV), which takes a few minutes the first time"
 	@scripts/install.sh $(BIN)/python requirements/$*.txt $(WHEELS)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(PIP) check || $(BIN)/python -m pip --disable-pip-version-check check

@@ -15,10 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
+from tests.fakes.github_standin.faults import Fault
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.downloads import download
 from verl_e2e.adapters.github.pace import Lane, RateLimiter
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
@@ -199,6 +201,60 @@ def test_only_the_app_itself_sees_its_installation(at: GithubAdapters) -> None:
     with pytest.raises(ForgeError, match="GITHUB_APP_ID"):
         GithubAdministration(github).installation(REPOSITORY)
     github.close()
+
+
+SECONDARY = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+USED_UP = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "4102444800"}
+ASKS: dict[str, Callable[[GithubAdapters, Path], object]] = {
+    "read": lambda at, _: GithubPulls(at.github).pull(ONE),
+    "write": lambda at, _: GithubConversation(at.github).comment(ONE, "a word"),
+    "download": lambda at, folder: download(
+        at.github, REPOSITORY, f"/repos/{REPOSITORY}/zipball/main", folder / "file", limit=1000
+    ),
+}
+
+
+@pytest.mark.parametrize("refused", ASKS)
+@pytest.mark.parametrize(
+    ("fault", "all_stop"),
+    (
+        (Fault(403, {}, SECONDARY), True),
+        (Fault(429, {}, SECONDARY), True),
+        (Fault(403, {}, "You have triggered an abuse detection mechanism."), True),
+        (Fault(403, USED_UP, "API rate limit exceeded"), True),
+        # The limit of one resource, and the time that one request has to wait.
+        (Fault(403, {**USED_UP, "X-RateLimit-Resource": "search"}, "API rate limit exceeded"), False),
+        (Fault(403, {"Retry-After": "60"}, SECONDARY), False),
+        (Fault(403, {}, "Resource not accessible by integration"), False),
+    ),
+)
+def test_a_limit_that_names_no_request_stops_every_thread(
+    tmp_path: Path, refused: str, fault: Fault, all_stop: bool
+) -> None:
+    with github_adapters(tmp_path / "world", total_s=4.0) as at, ThreadPoolExecutor(4) as pool:
+        GithubPulls(at.github).pull(ONE)
+        at.world.standin.faults.add(fault, path="^/repos/octo/bridge")
+        with pytest.raises(ForgeError):
+            ASKS[refused](at, tmp_path)
+        before = len(at.world.standin.traffic)
+        asked = [pool.submit(ask, at, tmp_path) for ask in ASKS.values()]
+        errors = [answer.exception() for answer in asked]
+        if all_stop:
+            assert len(at.world.standin.traffic) == before
+            assert all(isinstance(error, ForgeError) and (error.wait_s or 0) > 50 for error in errors)
+        else:
+            assert len(at.world.standin.traffic) >= before + len(ASKS)
+            assert errors[0] is None
+
+
+def test_what_was_stopped_goes_on_when_the_time_is_over(at: GithubAdapters) -> None:
+    pulls = GithubPulls(at.github)
+    at.world.standin.faults.add(Fault(403, {}, SECONDARY), path="/pulls/")
+    assert pulls.pull(ONE).ref == ONE
+    assert at.waits.taken[0] == 60.0
+    waited = len(at.waits.taken)
+    assert pulls.pull(ONE).ref == ONE
+    assert len(at.waits.taken) == waited
 
 
 def test_threads_never_take_each_others_request(at: GithubAdapters) -> None:

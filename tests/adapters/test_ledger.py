@@ -458,6 +458,29 @@ def test_a_message_is_kept_once_and_strangers_have_a_budget(store: Store) -> Non
     assert [letter.message.subject for letter in outbox.take(NOW, 99, besides=["o:others"])] == ["reply:1:of a person"]
 
 
+def test_one_sign_is_kept_for_each_person_whatever_others_used_up(store: Store) -> None:
+    outbox = SqlOutbox(store)
+
+    def put(to: str, number: int, minute: int = 0, owner: str = "o") -> bool:
+        message = reply_to(f"{owner}/r", 1, f"{to} {number} {minute}", "text", person=False, to=to)
+        return outbox.put(message, NOW + timedelta(minutes=minute))
+
+    assert [put("ann", number) for number in range(12)].count(True) == 10
+    # The first one to each, and no second one; a login is the same in capitals.
+    assert [put(f"stranger-{number}", 0) for number in range(20)] == [True] * 20
+    assert not any(put(f"Stranger-{number}", 1) for number in range(20))
+    # However many they are, they share a limit, which is not that of another installation.
+    assert not put("one more", 0)
+    assert put("one more", 0, owner="p")
+    # Someone whose login is not known takes none of what is kept for others.
+    assert not put("", 0)
+    for minute in range(2, 59, 2):
+        for number in range(30):
+            put(f"visitor-{minute}-{number}", 0, minute)
+    assert not put("late", 0, 59)
+    assert put("late", 1, 130)
+
+
 def test_the_tables_that_the_steps_make_are_those_that_the_statements_name(store: Store) -> None:
     with store.read() as connection:
         made = sa.inspect(connection)

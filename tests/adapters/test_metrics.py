@@ -11,6 +11,7 @@ from tests.adapters.databases import database, server, store
 from tests.core.pulls.entries import NOW, SMOKE, run
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.github.pace import Calls
+from verl_e2e.adapters.github.retry import is_limit
 from verl_e2e.adapters.metrics import ApiCollector, CountsCollector, Metrics, SharedCollector
 from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlLeases, SqlLedger, SqlOutbox, SqlWorklist, Store
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
@@ -193,20 +194,25 @@ def test_the_tightest_budget_of_a_resource_is_shown_until_its_window_ends() -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "outcome"),
+    ("status", "headers", "message", "outcome"),
     (
-        (201, {}, "ok"),
-        (304, {}, "not_modified"),
-        (302, {}, "moved"),
-        (404, {}, "refused"),
-        (403, {}, "refused"),
-        (403, {"retry-after": "60"}, "limited"),
-        (429, {"x-ratelimit-remaining": "0"}, "limited"),
-        (502, {}, "failed"),
+        (201, {}, "", "ok"),
+        (304, {}, "", "not_modified"),
+        (302, {}, "", "moved"),
+        (404, {}, "", "refused"),
+        (403, {}, "Resource not accessible by integration", "refused"),
+        (403, {"retry-after": "60"}, "", "limited"),
+        (403, {}, "You have exceeded a secondary rate limit.", "limited"),
+        (403, {}, "You have triggered an abuse detection mechanism.", "limited"),
+        (429, {}, "", "limited"),
+        (429, {"x-ratelimit-remaining": "0"}, "", "limited"),
+        (502, {}, "", "failed"),
     ),
 )
-def test_requests_are_counted_by_how_they_were_answered(status: int, headers: dict[str, str], outcome: str) -> None:
+def test_requests_are_counted_by_how_they_were_answered(
+    status: int, headers: dict[str, str], message: str, outcome: str
+) -> None:
     calls = Calls()
-    calls.answered("octo", "PATCH", status, headers)
+    calls.answered("octo", "PATCH", status, headers, limited=is_limit(status, headers, message))
     calls.unanswered("GET")
     assert calls.by_answer() == {("PATCH", outcome): 1, ("GET", "none"): 1}

@@ -10,10 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.adapters.databases import database, server, store
-from verl_e2e.adapters.store import SqlLedger, Store, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.store.schema import runs
 from verl_e2e.core.pulls.admission import Snapshot, admit
+from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.queue_entry import entry_of
 from verl_e2e.core.pulls.queue_terms import Limits, QueueTerms
@@ -174,6 +176,37 @@ def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None
     few = re.compile("runs_open|runs_waiting|entries_switches|COVERING")
     much = re.compile(r"^SCAN|\(repository=\?\)$")
     assert [step for step in steps if much.search(step[0]) and not few.search(step[0])] == []
+    store.close()
+
+
+def test_what_is_taken_from_a_queue_reads_nothing_that_is_done(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
+    asked = list[tuple[str, tuple[str, ...]]]()
+    received = tuple(Received(str(number), "push", b"{}", NOW) for number in range(3))
+    SqlDeliveries(store).keep(received)
+    SqlDeliveries(store).processed([("0", ["octo/bridge#1", "octo/bridge#2"])], NOW)
+    SqlOutbox(store).put(reply_to("octo/bridge", 1, "x", "text", person=True), NOW)
+
+    @sa.event.listens_for(sa.Engine, "before_cursor_execute")
+    def note(_connection: object, _cursor: object, text: str, values: tuple[str, ...], *_rest: object) -> None:
+        asked.append((text, values))
+
+    taken = [delivery.id for delivery in SqlDeliveries(store).take(NOW, 9)]
+    assert len(SqlWorklist(store).take(NOW, 9)) == 2
+    assert len(SqlOutbox(store).take(NOW, 9)) == 1
+    sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert taken == ["1", "2"]
+    questions = [given for given in asked if given[0].startswith(("SELECT", "UPDATE"))]
+    assert len(questions) == 9
+    with sqlite3.connect(tmp_path / "bot.sqlite3") as connection:
+        steps = [
+            (str(step[3]), text)
+            for text, values in questions
+            for step in connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
+        ]
+    connection.close()
+    whole = ("SCAN deliveries", "SCAN outbox", "SCAN targets")
+    assert [step for step in steps if step[0].startswith(whole)] == []
     store.close()
 
 

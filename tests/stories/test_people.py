@@ -221,3 +221,16 @@ def test_a_card_that_somebody_edited_or_deleted_is_put_right_at_once(story: Stor
     writes = len([item for item in world.standin.traffic if item.method == "PATCH"])
     story.service.go_on()
     assert len([item for item in world.standin.traffic if item.method == "PATCH"]) == writes
+
+
+def test_each_stranger_gets_a_sign_however_much_the_others_wrote(story: Story) -> None:
+    number = story.open()
+    strangers = [f"stranger-{at}" for at in range(6)]
+    for login in strangers:
+        story.world.person(login)
+    for login in strangers[:3]:
+        for at in range(4):
+            story.world.comment(login, f"/verl-e2e rnu {at}", number)
+    last = [story.world.comment(login, "/verl-e2e approve 123", number) for login in strangers[3:]]
+    story.service.settle()
+    assert all(story.reactions(comment) for comment in last)

@@ -48,7 +48,8 @@ class Answers:
             if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
         ]
         for place, question in enumerate(asked):
-            message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
+            where = question.repository, question.number, question.source
+            message = reply_to(*where, "", person=question.by_person, to=question.actor)
             if self.messages.was_said(message):
                 continue
             left = self._answers_left(question, asked[:place], target, target_state.policy)

@@ -25,7 +25,7 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT
 from verl_e2e.core.pulls.job_status import status_of_verdict
 from verl_e2e.core.pulls.turn import turn_of
-from verl_e2e.core.report.plan_text import render_plan_text
+from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.ports import Baselines, ChangeSource, Dispatcher, RunFolders
 
@@ -80,6 +80,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     policy or site cannot complete is not run, and the card says what is missing. A change that breaks what verl uses of
     Bridge costs no GPU: no job is started.
     """
+    say(PLANNING)
     planned, contract = _planned(request, services)
     planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)

@@ -113,21 +113,8 @@ class RunCollector:
             return cannot_be_judged(f"judging it failed {failed} times ({type(error).__name__})")
 
     def _with_judgement(self, run: Run, judged: Judged) -> Run:
-        return self._changed(
-            run,
-            state=RunState.FINISHED,
-            result=judged.result,
-            never_entered=judged.never_entered,
-            sentence=judged.sentence,
-            verdict=judged.verdict,
-            causes=judged.causes,
-            undecided=judged.undecided,
-            recurrence=judged.recurrence,
-            stage=judged.stage,
-            fingerprint=judged.fingerprint,
-            executed_files=judged.executed_files,
-            gpu_minutes=self._gpu_minutes(run, judged.reported_s),
-        )
+        minutes = self._gpu_minutes(run, judged.reported_s)
+        return self._changed(run, state=RunState.FINISHED, gpu_minutes=minutes, **judged.of_run)
 
     def _blocked(self, run: Run, sentence: str, end: EngineEnd) -> Run:
         return self._with_judgement(run, blocked(sentence, end))

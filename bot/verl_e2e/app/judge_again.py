@@ -1,4 +1,4 @@
-"""Judge the folder of an ended run for a job that does the same for another change; nothing is written."""
+"""Judge the folder of an ended run for a job that does the same and asks for another result; nothing is written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.reuse_key import ASKED_OF_RESULT
 from verl_e2e.ports import RunFolders
 
 
@@ -34,7 +35,9 @@ def _judged(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judged | N
         return None
     if any(related.role is Role.MERGE_BASE for related in record.related):
         return None
-    change = {"changed": job.changed, "purposes": job.purposes, "chosen_tests": job.chosen_tests}
+    # The folder is redacted, so of what is asked only that is exchanged that differs.
+    asked = ((key, getattr(job, key), getattr(run.job, key)) for key in ASKED_OF_RESULT)
+    change = {key: now for key, now, then in asked if now != then}
     facts = folders.facts(found[0])
     verdict = judge(record.model_copy(update={"job": record.job.model_copy(update=change)}), facts)
     verdict = hold_against_record(verdict, run_record(record, facts, Expected(run.took, run.nonce)), run.job)

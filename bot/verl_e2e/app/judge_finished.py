@@ -59,6 +59,12 @@ class Judged:
     phase_s: tuple[tuple[str, float], ...] = ()
     """Seconds of the phases, by the same events; see `verl_e2e.core.pulls.figures`."""
 
+    @property
+    def of_run(self) -> dict[str, object]:
+        """What a run keeps of it."""
+        fields = ("result", "sentence", "verdict", "never_entered", "causes", "undecided", "recurrence", "stage")
+        return {name: getattr(self, name) for name in (*fields, "fingerprint", "executed_files")}
+
 
 def blocked(sentence: str, end: EngineEnd) -> Judged:
     """What cannot be judged, and why there is nothing to judge."""

@@ -89,7 +89,7 @@ class CommandKeeper:
             asked = " ".join((command.verb, *command.arguments))
             message = f"{what} asked for `{asked}` in the name of {markdown(given.actor)}, and nothing was done"
             ref, body = given.pull.ref, f"{message}: {sentence(refused)}.\n"
-            self.messages.say(reply_to(ref.repository, ref.number, subject, body, person=False))
+            self.messages.say(reply_to(ref.repository, ref.number, subject, body, person=False, to=given.actor))
 
     def _keep(self, command: Command, given: Given) -> str:
         """Keep a command if its actor may give it; gives why not, empty when it is kept."""

@@ -48,14 +48,13 @@ class CommentEvents:
         if pull is None:
             return ()
         person = self.permissions.is_member(event.repository.full_name, comment.user.login, comment.author_association)
-        self.messages.say(reaction_to(ref.repository, ref.number, comment.id, HEARD, person=person))
+        place, who = (ref.repository, ref.number), comment.user.login
+        self.messages.say(reaction_to(*place, comment.id, HEARD, person=person, to=who))
         wrong = [self.commands.keep_line(item, event, pull, person=person) for item in parsed]
         words = [text for text in wrong if text]
         if words:
-            self.messages.say(reaction_to(ref.repository, ref.number, comment.id, NOT_UNDERSTOOD, person=person))
-            self.messages.say(
-                reply_to(ref.repository, ref.number, f"comment:{comment.id}", "\n".join(words), person=person)
-            )
+            self.messages.say(reaction_to(*place, comment.id, NOT_UNDERSTOOD, person=person, to=who))
+            self.messages.say(reply_to(*place, f"comment:{comment.id}", "\n".join(words), person=person, to=who))
         return self.heads.with_sharing(ref, (pull.head_sha,))
 
     def _touched(self, event: CommentEvent, *, ours: bool) -> tuple[Reference, ...]:

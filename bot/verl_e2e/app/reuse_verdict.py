@@ -15,7 +15,14 @@ from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.reuse import comparable, is_same_change, may_take_over, origin_of, taken_over
+from verl_e2e.core.pulls.reuse import (
+    comparable,
+    is_same_change,
+    may_take_over,
+    origin_of,
+    taken_over,
+    to_judge_again,
+)
 from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.text import packed
@@ -51,14 +58,27 @@ class VerdictReuse:
         `may_run` says whether the head is trusted to run. One that is not takes nothing over from other code: what a
         run entered is the word of the code that ran, and who approved that head did not see this one.
         """
-        if policy.gate.reuse_h == 0 or _is_over(target):
+        if _is_over(target):
             return runs
         found = list(runs)
         for wanted in prepared.wanted:
-            if may_take_over(wanted, target.head_sha, tuple(found), entries):
-                made = self._taken_over(target, policy, wanted, prepared.reached, runs, may_run)
-                found.extend([made] if made is not None else [])
+            made = self._of_this_head(target, wanted, tuple(found))
+            if policy.gate.reuse_h and may_take_over(wanted, target.head_sha, tuple(found), entries):
+                made = made or self._taken_over(target, policy, wanted, prepared.reached, runs, may_run)
+            found.extend([made] if made is not None else [])
         return tuple(found)
+
+    def _of_this_head(self, target: Target, wanted: WantedJob, runs: tuple[Run, ...]) -> Run | None:
+        """A good run of this very job, judged again for what is asked of it now; None where that does not help."""
+        run = to_judge_again(wanted, target.head_sha, runs)
+        if run is None or (run.key, wanted.digest) in self.refused:
+            return None
+        judged = self._judged_again(wanted, run)
+        if judged is None or not (judged.result is Result.PASS or judged.never_entered):
+            self.refused.put((run.key, wanted.digest), run.key)
+            return None
+        made = taken_over(run, wanted, target, runs, self.clock.now())
+        return self.ledger.add_run(made.model_copy(update=judged.of_run))
 
     def _taken_over(
         self,

@@ -57,6 +57,17 @@ class _Place(click.Path):
 FOLDER = _Place(path_type=Path)
 
 
+def cache_folder(given: Path | None = None) -> Path | None:
+    """The folder for cached summaries of source files; None when neither XDG_CACHE_HOME nor HOME is set."""
+    if given is not None:
+        return given
+    named = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("HOME")
+    if named:
+        return Path(named) / "verl-e2e"
+    return Path(home) / ".cache" / "verl-e2e" if home else None
+
+
 class _ReaderLeftError(Exception):
     """The reader of standard output closed the pipe."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from verl_e2e.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, json_text
+from verl_e2e.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, cache_folder, json_text
 
 if TYPE_CHECKING:
     from verl_e2e.app.plan_change import Planned
@@ -21,17 +21,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _CACHE = click.option(
     "--cache", type=FOLDER, help="Folder for cached summaries of source files; default: your cache folder."
 )
-
-
-def _cache_folder(given: Path | None) -> Path | None:
-    """The folder for cached summaries of source files; None when neither XDG_CACHE_HOME nor HOME is set."""
-    if given is not None:
-        return given
-    named = os.environ.get("XDG_CACHE_HOME")
-    home = os.environ.get("HOME")
-    if named:
-        return Path(named) / "verl-e2e"
-    return Path(home) / ".cache" / "verl-e2e" if home else None
 
 
 def _collect_seldom() -> None:
@@ -53,7 +42,7 @@ def _plan_request(
     """What the options ask for."""
     from verl_e2e.wiring.planning import PlanRequest
 
-    return PlanRequest(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
+    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm)
 
 
 @click.command()

@@ -18,6 +18,7 @@ from verl_e2e.cli.command import (
     POLICY_OPTION,
     REPO_OPTION,
     WORK_OPTION,
+    cache_folder,
     exit_code,
     print_card,
 )
@@ -185,7 +186,7 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
     """
     from verl_e2e.wiring import check as checking
 
-    request = checking.LocalCheck(bridge=repo, base=base, head=head, **options)
+    request = checking.LocalCheck(bridge=repo, base=base, head=head, cache=cache_folder(), **options)
     environ = dict(os.environ)
     shown = checking.check(request, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)
@@ -201,16 +202,16 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     Example: verl-e2e demo
     """
     from verl_e2e.app.demo import next_steps
-    from verl_e2e.core.report.plan_text import render_plan_text
+    from verl_e2e.core.report.plan_text import MAKING_DEMO, render_plan_text
     from verl_e2e.wiring.demo import RECORDING, demonstration
 
+    click.echo(MAKING_DEMO, err=as_json)
     shown = demonstration(out)
-    click.echo("This plan was made just now, for a small repository with the layout of Megatron-Bridge:\n", err=True)
-    click.echo(render_plan_text(shown.plan), err=True)
-    click.echo(f"{shown.card.notes[0]}\n", err=True)
+    click.echo(render_plan_text(shown.plan), err=as_json)
+    click.echo(f"{shown.card.notes[0]}\n", err=as_json)
     print_card(shown.card, as_json=as_json)
     if not as_json:
-        click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), err=True, nl=False)
+        click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), nl=False)
     return 0
 
 

@@ -27,7 +27,7 @@ _SWITCH_S = 0.001
 def serve(*, check: bool) -> int:
     """Run the service of the GitHub App: receive webhooks, plan pull requests, run jobs, judge and report them.
 
-    Settings are environment variables; docs/settings.md lists them. The log is on standard error.
+    Settings are environment variables; `--check` names each one that is missing or wrong. The log is on standard error.
 
     Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
     """

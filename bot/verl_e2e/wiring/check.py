@@ -19,6 +19,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import PlanRequest, planner_of, policy_of, repository_named_by
@@ -40,6 +41,7 @@ class LocalCheck:
     levels: tuple[int, ...]
     work: Path | None
     policy: Path | None
+    cache: Path | None = None
     no_baseline: bool = False
     parity: bool = False
     baseline_repeats: int = 1
@@ -80,7 +82,8 @@ def check(
         ),
     )
     blobs = {"bridge": bridge, "verl": verl}
-    named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.work)
+    named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.cache)
+    say(READING_VERL)
     with repository_named_by(named, policy):
         planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(policy_bands(policy, order.policy, bridge, base), reseal=reseal)

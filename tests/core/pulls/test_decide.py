@@ -33,7 +33,6 @@ from verl_e2e.core.model.access import Absence, Start
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.not_required import NotRequired
-from verl_e2e.core.pulls.decide import CHANGED as JOB_CHANGED
 from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Actions, decide_actions
 from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -48,6 +47,7 @@ FORK = NeedsApproval("it is a fork")
 EXTRA = WantedJob(
     "2-x", Level.SMOKE, job=SMOKE.model_copy(update={"id": "2-x"}), required=False, asked_by="comment:100:1"
 )
+JOB_CHANGED = "its job is not known any more"
 LIVE = run(SMOKE, RunState.RUNNING)
 QUEUED = run(SMOKE, RunState.QUEUED, created=NOW - timedelta(days=2))
 ENDING = run(SMOKE, RunState.CANCELLING, reason="why", may_start_again=True)

@@ -166,7 +166,10 @@ def test_what_is_taken_over_stands_for_this_head_and_costs_nothing() -> None:
 def test_an_origin_of_a_merge_group_or_of_an_earlier_version_names_what_is_known() -> None:
     assert origin_text(earlier()) == ""
     assert origin_text(earlier(carried_from=OTHER)) == f"reused from {OTHER[:12]}"
-    assert origin_text(earlier(carried_from=OTHER, origin_at=NOW)) == f"reused from {OTHER[:12]}, 2026-01-01"
+    assert (
+        origin_text(earlier(head_sha=HEAD, carried_from=OTHER, origin_at=NOW))
+        == f"reused from {OTHER[:12]}, 2026-01-01"
+    )
 
 
 TESTED = ChosenTest(test="tests/test_a.py", why=WhyChosen.CHANGED, reason="it changed")

@@ -178,7 +178,7 @@ class GitHubActionsBackend:
                     return ""
                 reason = objection
         what = f"nothing proves that the job {ATTEST} of {self._settings.workflow} handed over the run folder: {reason}"
-        return f"{what}; copy this version's workflow, and see docs/security.md#who-hands-a-run-folder-over"
+        return f"{what}; copy this version's workflow, whose job {ATTEST} uploads and attests it"
 
     def _objections(
         self, run: Run, artifact: Artifact, asked: Handover, verify: Callable[[str], Attested]

@@ -9,12 +9,14 @@ import requests
 from github.GithubException import GithubException
 
 from verl_e2e.adapters.github.requester import USER_AGENT, ApiRequester
-from verl_e2e.adapters.github.retry import Trouble, as_forge_error, persist
+from verl_e2e.adapters.github.retry import Trouble, as_forge_error, holds_all_s, is_limit, persist
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.ports import ForgeError
 
 _CHUNK = 1 << 16
 _MOST_REDIRECTS = 3
+# Of what a refusal says.
+_MOST_SAID = 4096
 _AGAIN = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN})
 
 
@@ -56,7 +58,9 @@ def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool
 def _opened(github: GitHub, session: requests.Session, repository: str, path: str) -> requests.Response:
     """The answer at the end of the redirects; our token goes to the API alone."""
     headers = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json"}
-    auth = github.requester(repository).auth
+    requester = github.requester(repository)
+    requester.pace.wait_while_held(github.retry_policy.total_s)
+    auth = requester.auth
     if auth is not None:
         auth.authentication(headers)
     # Else a .netrc file would add what we do not send.
@@ -65,7 +69,14 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
     for _ in range(_MOST_REDIRECTS + 1):
         github.calls.count("GET")
         response = session.get(url, headers=headers, timeout=github.timeout_s, allow_redirects=False, stream=True)
-        github.calls.answered(repository.partition("/")[0], "GET", response.status_code, response.headers)
+        said = (
+            next(response.iter_content(_MOST_SAID), b"").decode("utf-8", "replace")
+            if response.status_code == 403
+            else ""
+        )
+        limited = is_limit(response.status_code, response.headers, said)
+        owner = repository.partition("/")[0]
+        github.calls.answered(owner, "GET", response.status_code, response.headers, limited=limited)
         if not response.is_redirect:
             break
         url = urljoin(url, response.headers["location"])
@@ -78,5 +89,8 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
     if response.status_code != 200:
         response.close()
         message = {name.lower(): value for name, value in response.headers.items()}
-        raise GithubException(response.status_code, None, message, f"status {response.status_code}")
+        text = said if limited else f"status {response.status_code}"
+        error = GithubException(response.status_code, None, message, text)
+        requester.pace.hold(holds_all_s(error))
+        raise error
     return response

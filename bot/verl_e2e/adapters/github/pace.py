@@ -1,4 +1,4 @@
-"""How often we write to GitHub, how many requests were sent, how they were answered, and what GitHub still grants."""
+"""How often we write to GitHub, when we send nothing, how many requests were sent, and what GitHub still grants."""
 
 import bisect
 import math
@@ -59,11 +59,16 @@ class Calls:
         with self._lock:
             self._by_verb[verb] += 1
 
-    def answered(self, owner: str, verb: str, status: int, headers: Mapping[str, str]) -> None:
-        """One was answered; `owner` is the account whose installation sent it, empty for the App itself."""
+    def answered(
+        self, owner: str, verb: str, status: int, headers: Mapping[str, str], *, limited: bool = False
+    ) -> None:
+        """One was answered; `owner` is the account whose installation sent it, empty for the App itself.
+
+        `limited` says whether a rate limit refused it.
+        """
         budget = _budget(headers)
         with self._lock:
-            self._by_answer[verb, _answer(status, headers)] += 1
+            self._by_answer[verb, Answer.LIMITED if limited else _answer(status)] += 1
             if budget is not None:
                 self._budgets[owner, budget.resource] = budget
 
@@ -93,11 +98,9 @@ class Calls:
         return sum(self.by_verb().values())
 
 
-def _answer(status: int, headers: Mapping[str, str]) -> Answer:
+def _answer(status: int) -> Answer:
     if status == 304:
         return Answer.NOT_MODIFIED
-    if status in (403, 429) and ("retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"):
-        return Answer.LIMITED
     ends = ((300, Answer.OK), (400, Answer.MOVED), (500, Answer.REFUSED))
     return next((answer for end, answer in ends if status < end), Answer.FAILED)
 
@@ -113,7 +116,10 @@ def _budget(headers: Mapping[str, str]) -> ApiBudget | None:
 
 
 class RateLimiter:
-    """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads."""
+    """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads.
+
+    Once one is reached all the same, it holds back every request.
+    """
 
     def __init__(self, limits: tuple[tuple[int, float], ...], sleep: Callable[[float], None] = time.sleep) -> None:
         self._limits = limits
@@ -122,8 +128,25 @@ class RateLimiter:
         self._kept = max((number for number, _ in limits), default=0)
         self._longest_span = max((span for _, span in limits), default=0.0)
         self._sent: list[float] = []
+        self._held_until = 0.0
         # When those of each lane come back that were sent away, in the order in which they came.
         self._away: dict[Lane, dict[Hashable, float]] = {}
+
+    def hold(self, seconds: float) -> None:
+        """GitHub's rate limit refused a request: no thread sends one for so long."""
+        with self._lock:
+            self._held_until = max(self._held_until, time.monotonic() + seconds)
+
+    def wait_while_held(self, longest_s: float) -> None:
+        """Return when requests may be sent again; ForgeError when that is further off than `longest_s`."""
+        held_until = self._held_until
+        left_s = held_until - time.monotonic()
+        if left_s > longest_s:
+            raise ForgeError(f"GitHub's rate limit is reached: wait {left_s:.0f} s", passing=True, wait_s=left_s)
+        if left_s > 0:
+            self._sleep(left_s)
+            with self._lock:
+                self._held_until = 0.0 if self._held_until == held_until else self._held_until
 
     def wait(self, longest_s: float, lane: Lane = Lane.NORMAL, *, what: Hashable) -> None:
         """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`.

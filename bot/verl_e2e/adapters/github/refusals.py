@@ -42,7 +42,7 @@ def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) ->
     # GitHub's message for a missing branch.
     if doing is Doing.START and (error.absent or "No ref found" in error.answer):
         where = f"`{path}` is not on the branch {branch}, so no job can start"
-        return f"{where}; add this version's file there, as step 3 of docs/install.md says, {_AGAIN}"
+        return f"{where}; add this version's file there, and on the default branch, {_AGAIN}"
     if doing is Doing.START:
         what = f"GitHub did not accept the dispatch of `{path}`: {error.answer}"
         return (

@@ -24,6 +24,8 @@ from verl_e2e.adapters.github.retry import (
     RetryPolicy,
     Trouble,
     as_forge_error,
+    holds_all_s,
+    is_limit,
     persist,
     repeatable,
     trouble_of,
@@ -63,7 +65,8 @@ class CountedConnection:
         except RequestException:
             self._calls.unanswered(self._inner.verb)
             raise
-        self._calls.answered(self._owner, self._inner.verb, response.status, response.headers)
+        limited = is_limit(response.status, response.headers, response.read() if response.status == 403 else "")
+        self._calls.answered(self._owner, self._inner.verb, response.status, response.headers, limited=limited)
         if 300 <= response.status < 400 and response.status != 304:
             place = response.headers.get("location", "another place")
             raise GithubException(response.status, None, dict(response.headers), f"moved to {place}")
@@ -109,7 +112,7 @@ class ApiRequester(Requester):
         parts = urlsplit(api_url)
         kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
         self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls, owner)
-        self._pace = limiter
+        self.pace = limiter
         self._lane = lane
         self._calls = calls
         self._known = known if known is not None else KnownAnswers()
@@ -167,10 +170,11 @@ class ApiRequester(Requester):
         may_repeat = repeatable(verb, path, input)
 
         def attempt() -> tuple[dict[str, Any], Any]:
+            self.pace.wait_while_held(self.retry_policy.total_s)
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
                 lane = Lane.URGENT if urgent else self._lane
-                self._pace.wait(self.retry_policy.total_s, lane, what=_identity(verb, path, input))
+                self.pace.wait(self.retry_policy.total_s, lane, what=_identity(verb, path, input))
             ask = super(ApiRequester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
@@ -178,6 +182,10 @@ class ApiRequester(Requester):
                 if not self._renew():
                     raise
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
+            except GithubException as error:
+                # The others stop as well: who goes on after a refusal is blocked for longer.
+                self.pace.hold(holds_all_s(error))
+                raise
 
         again = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN} if may_repeat else {Trouble.LIMITED})
         try:

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -45,6 +45,10 @@ _FIX = (
     "(Settings > GitHub Apps > Configure > Review request)"
 )
 
+# What GitHub calls most of its API in its rate limits.
+_CORE = "core"
+# As GitHub and GitHub Enterprise Server say it.
+_LIMIT_WORDS = ("rate limit", "abuse detection")
 # GitHub asks for a minute where it names no time itself.
 UNNAMED_WAIT_S = 60.0
 _LONGEST_NAMED_WAIT_S = 24 * 3600.0
@@ -110,7 +114,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
         return Trouble.UNCERTAIN  # an answer cut short
     if not isinstance(error, GithubException):
         return None
-    if error.status == 429 or (error.status == 403 and _limited(error)):
+    if is_limit(error.status, error.headers or {}, _message(error)):
         return Trouble.LIMITED
     return Trouble.UNCERTAIN if error.status >= 500 else Trouble.FINAL
 
@@ -220,10 +224,25 @@ def _permission(error: GithubException, what: str) -> str:
     return next((f"{name}: {access}" for part, name in _PERMISSIONS if part in what), "")
 
 
-def _limited(error: GithubException) -> bool:
-    headers = error.headers or {}
+def is_limit(status: int, headers: Mapping[str, str], message: str) -> bool:
+    """Whether an answer is a refusal by a rate limit; a secondary one may say so in its message alone."""
+    if status != 403:
+        return status == 429
     named = "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"
-    return named or "rate limit" in _message(error).lower()
+    return named or any(words in message.lower() for words in _LIMIT_WORDS)
+
+
+def holds_all_s(error: BaseException) -> float:
+    """For how long a failure asks us to send nothing at all, 0 where it does not.
+
+    Retry-After is about one request, and the limit of one resource, as that of searches, is not that of the others.
+    """
+    if not isinstance(error, GithubException) or trouble_of(error) is not Trouble.LIMITED:
+        return 0.0
+    headers = error.headers or {}
+    used_up = headers.get("x-ratelimit-remaining") == "0"
+    of_one = used_up and headers.get("x-ratelimit-resource", _CORE) != _CORE
+    return 0.0 if of_one or "retry-after" in headers else named_wait_s(error) or 0.0
 
 
 def _message(error: GithubException) -> str:

@@ -26,9 +26,10 @@ class SqlDeliveries:
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
         rows = [{**_NEW, "id": item.id, "event": item.event, "body": item.body, **_times(item)} for item in received]
-        put = self._store.insert(deliveries).values(rows).on_conflict_do_nothing().returning(deliveries.c.id)
+        # The rows apart from the statement, which is then compiled once and not for each number of rows.
+        put = self._store.insert(deliveries).on_conflict_do_nothing().returning(deliveries.c.id)
         with self._store.write() as connection:
-            new = set(connection.scalars(put))
+            new = set(connection.scalars(put, rows))
         first = {delivery.id: index for index, delivery in reversed([*enumerate(received)])}
         return tuple(delivery.id in new and first[delivery.id] == index for index, delivery in enumerate(received))
 
@@ -36,7 +37,9 @@ class SqlDeliveries:
         """The deliveries to act on now, oldest first; they are this process's until `processed` or `failed`."""
         table = deliveries.c
         wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
-        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now)).order_by(table.seq).limit(limit)
+        # In the order of the index of what waits: by `seq` SQLite would read all that was ever processed.
+        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now)).order_by(table.due, table.seq)
+        wanted = wanted.limit(limit)
         rows = take_rows(self._store, wanted, deliveries)
         return tuple(
             Received(row.id, row.event, bytes(row.body), read_instant(row.received), row.attempts) for row in rows

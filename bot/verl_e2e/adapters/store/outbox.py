@@ -13,9 +13,9 @@ from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
 
 _WAITING, _WRITTEN, _DROPPED = "waiting", "written", "dropped"
 _PROBLEM_CHARACTERS = 500
-# Messages to people without a role, for each installation: (number, within). Further messages are not sent, so
-# that typing errors of strangers never use up our rate limit on GitHub.
-OTHERS_BUDGET = ((10, timedelta(minutes=1)), (60, timedelta(hours=1)))
+# Messages to people without a role, for each installation: (number, number with the first one to each person, within).
+# Further ones are not sent, so that typing errors of strangers never use up our rate limit on GitHub.
+OTHERS_BUDGET = ((10, 30, timedelta(minutes=1)), (60, 180, timedelta(hours=1)))
 
 
 class SqlOutbox:
@@ -31,6 +31,7 @@ class SqlOutbox:
             "subject": message.subject,
             "lane": message.lane,
             "person": message.person,
+            "reader": message.to.lower(),
             "state": _WAITING,
             "attempts": 0,
             "created": instant(now),
@@ -41,7 +42,7 @@ class SqlOutbox:
         }
         new = self._store.insert(outbox).values(row).on_conflict_do_nothing().returning(outbox.c.seq)
         with self._store.write() as connection:
-            if not message.person and _used_up(connection, message.lane, now):
+            if not message.person and _used_up(connection, message, now):
                 return False
             return connection.scalar(new) is not None
 
@@ -79,10 +80,12 @@ class SqlOutbox:
             connection.execute(sa.update(outbox).where(*which).values({**values, "owner": ""}))
 
 
-def _used_up(connection: sa.Connection, lane: str, now: datetime) -> bool:
-    for most, span in OTHERS_BUDGET:
-        recent = sa.select(sa.func.count()).select_from(outbox)
-        recent = recent.where(outbox.c.lane == lane, outbox.c.created > instant(now - span))
-        if (connection.scalar(recent) or 0) >= most:
+def _used_up(connection: sa.Connection, message: Message, now: datetime) -> bool:
+    for most, with_first, span in OTHERS_BUDGET:
+        recent = sa.select(outbox.c.reader, sa.func.count().label("messages")).group_by(outbox.c.reader)
+        recent = recent.where(outbox.c.lane == message.lane, outbox.c.created > instant(now - span))
+        sent = {row.reader: row.messages for row in connection.execute(recent)}
+        is_first = bool(message.to) and message.to.lower() not in sent
+        if sum(sent.values()) >= (with_first if is_first else most):
             return True
     return False

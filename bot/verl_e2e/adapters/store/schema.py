@@ -118,6 +118,8 @@ outbox = sa.Table(
     sa.Column("subject", sa.Text, nullable=False),
     sa.Column("lane", sa.Text, nullable=False),
     sa.Column("person", sa.Boolean, nullable=False),
+    # The login of who is answered, in lower case; empty where that is not known.
+    sa.Column("reader", sa.Text, nullable=False, default=""),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("created", sa.Text, nullable=False),
@@ -201,6 +203,7 @@ _NEWEST_HEADS = (
     "ALTER TABLE heads ADD COLUMN newest BOOLEAN NOT NULL DEFAULT TRUE",
     "CREATE INDEX heads_of_pull ON heads (repository, number)",
 )
+_READERS = ("ALTER TABLE outbox ADD COLUMN reader TEXT NOT NULL DEFAULT ''",)
 _APPEND_ONLY = {
     "sqlite": (
         """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
@@ -229,7 +232,8 @@ def steps(dialect: str) -> Sequence[Step]:
     types = _TYPES[dialect]
     first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
     outbox_step = tuple(statement.format_map(types) for statement in _OUTBOX)
-    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads), _REUSE, _QUEUE, _NEWEST_HEADS
+    groups = (*_GROUPS_AND_HEADS, _move_groups_and_heads)
+    return first, outbox_step, _LEASES, groups, _REUSE, _QUEUE, _NEWEST_HEADS, _READERS
 
 
 def _move_groups_and_heads(connection: sa.Connection) -> None:

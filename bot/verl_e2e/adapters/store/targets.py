@@ -22,8 +22,9 @@ def ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: d
     fresh = {"asked": 1, "done": 0, "since": at, "touched": at, "finished": "", "attempts": 0, "due": at}
     fresh |= {"problem": "", "owner": ""}
     # In one order, so that two transactions never wait for each other.
-    put = store.insert(targets).values([{"target": target, **fresh} for target in sorted(set(wanted))])
-    connection.execute(put.on_conflict_do_update(index_elements=[targets.c.target], set_=_asked(at, touch=touch)))
+    rows = [{"target": target, **fresh} for target in sorted(set(wanted))]
+    put = store.insert(targets).on_conflict_do_update(index_elements=[targets.c.target], set_=_asked(at, touch=touch))
+    connection.execute(put, rows)
 
 
 def _asked(at: str, *, touch: bool) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def of_dispatch_branch(branch: str, default: str) -> Finding:
     if branch != default:
         return ok_finding(about, f"jobs run on {branch}, so their caches are not those of {default}")
     message = f"jobs run on {default}, so approved code may write the caches that other workflows of {default} restore"
-    fix = "make a branch that holds only the workflow, as docs/install.md shows, and name it in VERL_E2E_WORKFLOW_REF"
+    made = "`git switch --orphan verl-e2e`, add the workflow file alone, push"
+    fix = f"make a branch that holds only the workflow ({made}), and name it in VERL_E2E_WORKFLOW_REF"
     return error_finding(about, message, fix)
 
 

@@ -24,11 +24,10 @@ from verl_e2e.core.pulls.settled import settled_by
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.turn import turn_of
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs_of
 
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
-CHANGED = "the requested job changed"
 NOT_TRUSTED = "the head now needs an approval to run"
 QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
@@ -180,7 +179,7 @@ def _why_not_wanted(run: Run, target_state: TargetState) -> str:
     wanted = next((item for item in target_state.wanted if item.id == run.job_id), None)
     if wanted is None:
         return NOT_WANTED
-    return CHANGED if wanted.digest and wanted.digest != run.job_digest else ""
+    return changed_since(run, wanted) if wanted.job is not None and not does(run, wanted) else ""
 
 
 def _to_start(target_state: TargetState) -> Iterator[Run]:
@@ -224,8 +223,7 @@ def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
 
 def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
     known = (*target_state.here, *target_state.elsewhere)
-    made = [run for run in known if run.job_id == wanted.id and run.job_digest == wanted.digest]
-    attempt = 1 + max((run.attempt for run in made), default=0)
+    attempt = 1 + max((run.attempt for run in known if does(run, wanted)), default=0)
     return Run(
         key=run_key(target_state.repository, target_state.head_sha, wanted.digest, attempt),
         repository=target_state.repository,

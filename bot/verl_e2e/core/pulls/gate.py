@@ -17,7 +17,7 @@ from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.retry import Attempt
 from verl_e2e.core.pulls.reuse import origin_text
 from verl_e2e.core.pulls.turn import turn_of
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, replaced_run, runs_of
 
 MAX_TITLE = 200
 
@@ -44,11 +44,22 @@ class Standing:
     quarantine: QuarantinedCause | None = None
     # The attempt that failed where the last one passed, None where none did.
     disagrees_with: Run | None = None
+    # The last run of the head that ended and was of another job with this name, so that it does not count; else None.
+    replaces: Run | None = None
 
     @property
     def clause(self) -> str:
         """Status and reason in one clause; the reason of a quarantine says both."""
         return self.reason if self.quarantine is not None else f"{self.state}: {self.reason}"
+
+    @property
+    def repetition(self) -> str:
+        """Why the job runs though a run of its name ended on this head; empty where none did, or it passed since."""
+        if self.replaces is None or self.state in SATISFIED:
+            return ""
+        ended = f"a run of {self.wanted.id} that ended on {self.replaces.updated:%Y-%m-%d}"
+        word = status_of_run(self.replaces).word
+        return f"{ended} ({word}) does not count any more: {changed_since(self.replaces, self.wanted)}"
 
     @property
     def disagreement(self) -> str:
@@ -118,7 +129,8 @@ def standings(
     found: dict[str, Standing] = {}
     for wanted_job in wanted:
         of_job = runs_of(wanted_job, head_sha, runs)
-        standing = replace(_standing(wanted_job, of_job, taken, found, hold), earlier=of_job[:-1])
+        replaced = replaced_run(wanted_job, head_sha, runs)
+        standing = replace(_standing(wanted_job, of_job, taken, found, hold), earlier=of_job[:-1], replaces=replaced)
         found[wanted_job.id] = settle(standing) if settle is not None else standing
     return tuple(found.values())
 

@@ -34,6 +34,8 @@ class Message:
     """The reply in Markdown; empty for a reaction."""
     person: bool = False
     """Whether it answers someone with a role: others have a small budget of their own."""
+    to: str = ""
+    """The login of who is answered, empty where that is not known."""
 
     @property
     def lane(self) -> str:
@@ -53,15 +55,15 @@ class Letter:
     """How often it was tried before."""
 
 
-def reaction_to(repository: str, number: int, comment_id: int, reaction: str, *, person: bool) -> Message:
+def reaction_to(repository: str, number: int, comment_id: int, reaction: str, *, person: bool, to: str = "") -> Message:
     """A reaction to a comment."""
     subject = f"reaction:{comment_id}:{reaction}"
-    return Message(repository, number, subject, comment_id=comment_id, reaction=reaction, person=person)
+    return Message(repository, number, subject, comment_id=comment_id, reaction=reaction, person=person, to=to)
 
 
-def reply_to(repository: str, number: int, source: str, body: str, *, person: bool) -> Message:
+def reply_to(repository: str, number: int, source: str, body: str, *, person: bool, to: str = "") -> Message:
     """A reply to what `source` names, as in the ledger's entries."""
-    return Message(repository, number, f"reply:{number}:{source}", body=body, person=person)
+    return Message(repository, number, f"reply:{number}:{source}", body=body, person=person, to=to)
 
 
 def as_values(message: Message) -> dict[str, object]:

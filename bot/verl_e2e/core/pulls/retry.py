@@ -16,7 +16,7 @@ from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.requests import asked_again
 from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, runs_of
 
 DAY = timedelta(days=1)
 # What ended longer ago is left to a person: no one may wait for it any more.
@@ -161,7 +161,7 @@ def _refusals(
 def _has_failed(wanted: WantedJob, target_state: TargetState) -> bool:
     """Whether exactly this job failed on this head, at the request of anyone."""
     known = (*target_state.elsewhere, *target_state.here)
-    return any(run.result is Result.FAIL for run in known if run.job_digest == wanted.digest)
+    return any(run.result is Result.FAIL for run in known if does(run, wanted))
 
 
 def _ends_too_late(wanted: WantedJob, target_state: TargetState, at: datetime) -> bool:

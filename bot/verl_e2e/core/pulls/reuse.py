@@ -13,7 +13,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, asked_for
 from verl_e2e.core.pulls.reuse_key import is_image_pinned, same_but_commit, same_but_lines
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, must_be_judged_again, runs_of
 
 _RUN_AGAIN = "rerun"
 # Each comparison reads two trees.
@@ -34,6 +34,17 @@ def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entri
         return False
     made = runs_of(wanted, head_sha, runs)
     return not made or (made[-1].state is RunState.CANCELLED and made[-1].may_start_again)
+
+
+def to_judge_again(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> Run | None:
+    """The run behind the last verdict of a job of this head, where that was good for what was asked then; else None."""
+    known = [run for run in runs if does(run, wanted) and (run.required or not wanted.required)]
+    last = max((run for run in known if run.head_sha == head_sha), key=lambda run: run.attempt, default=None)
+    if last is None or last.differs or not must_be_judged_again(last, wanted):
+        return None
+    ran = (run for run in known if run.head_sha == (last.carried_from or head_sha) and not run.carried_from)
+    good = (run for run in ran if run.state is RunState.FINISHED and run.result is last.result)
+    return max(good, key=lambda run: run.attempt, default=None)
 
 
 def _tests_passed(job_id: str, job: Job, head_sha: str, runs: Iterable[Run]) -> bool:
@@ -120,7 +131,7 @@ def _numbers(target: Target) -> tuple[int, ...]:
 
 def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Run], now: datetime) -> Run:
     """The run that stands for a job by the verdict of another one, at no cost; `made` are all runs of the head."""
-    attempt = 1 + max((run.attempt for run in made if run.job_digest == wanted.digest), default=0)
+    attempt = 1 + max((run.attempt for run in made if does(run, wanted)), default=0)
     key = run_key(repository_of(target), target.head_sha, wanted.digest, attempt)
     return origin.model_copy(
         update={
@@ -150,6 +161,8 @@ def origin_text(run: Run) -> str:
     """Where a verdict was taken from, empty for a run's own: head, pull request and day, and whether code differs."""
     if not run.carried_from:
         return ""
+    if run.carried_from == run.head_sha and run.origin_at is not None:
+        return f"judged again for this job, from the run that ended on {run.origin_at:%Y-%m-%d}"
     met = ", which entered nothing that differs here" if run.differs else ""
     whose = f" of #{run.origin_number}" if run.origin_number is not None else ""
     when = f", {run.origin_at:%Y-%m-%d}" if run.origin_at is not None else ""

@@ -15,6 +15,14 @@ from verl_e2e.core.pulls.job_order import portable
 # Raise it whenever the same key could stand for something else.
 _KEY_VERSION = 1
 _ANY_COMMIT = "0" * 40
+# What a job has of the change that it is for.
+_FOR_CHANGE = frozenset({"changed", "purposes", "chosen_tests"})
+# What only judging reads of a job: it changes nothing that a run does.
+ASKED_OF_RESULT = _FOR_CHANGE | {"settings", "expected", "features", "not_restored"}
+# What only planning reads of a site, or people: the job itself has what follows from it.
+_OF_PLANNING = frozenset({"description", "limitations", "checkpoints", "data", "cannot_run"})
+# What is said for people, wherever it stands in a job.
+_TEXTS = frozenset({"reason", "because", "upstream", "condition"})
 
 
 def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_by: str = "") -> str:
@@ -37,18 +45,45 @@ def same_but_commit(job: Job, other: Job) -> bool:
 
 
 def same_work(job: Job, other: Job) -> bool:
-    """Whether two jobs do the same, whatever the change that they are for."""
-    return _without_change(job) == _without_change(other)
+    """Whether two jobs do the same, whatever the change that they are for and whatever is asked of their results."""
+    return differing_keys(job, other) <= ASKED_OF_RESULT
+
+
+def differing_keys(job: Job, other: Job) -> frozenset[str]:
+    """The keys by which two jobs differ as this version reads them, as `overrides` or `site.python`.
+
+    Without any they mean the same: a text for people and the commit of Bridge do not count, nor does a key that another
+    version did not write and this one has a default for.
+    """
+    found, wanted = _meaning(job), _meaning(other)
+    return frozenset(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
 
 
 def same_but_lines(job: Job, other: Job) -> bool:
     """Whether two jobs do the same for the same change, though other changes may have moved its lines."""
-    return same_work(job, other) and _change_of(job) == _change_of(other)
+    return differing_keys(job, other) <= _FOR_CHANGE and _change_of(job) == _change_of(other)
 
 
 def is_image_pinned(job: Job) -> bool:
     """Whether the image of a job is named by its digest: what it holds is then known."""
     return "@sha256:" in job.site.image
+
+
+def _meaning(job: Job) -> dict[str, object]:
+    # What a job takes of a host follows from the rest.
+    document = _at_any_commit(portable(job)).model_dump(mode="json", exclude={"needs"})
+    of_site = {f"site.{key}": value for key, value in document.pop("site").items() if key not in _OF_PLANNING}
+    return {key: _without_texts(value) for key, value in {**document, **of_site}.items()}
+
+
+def _without_texts(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _without_texts(entry) for key, entry in value.items() if key not in _TEXTS}
+        case list():
+            return [_without_texts(entry) for entry in value]
+        case _:
+            return value
 
 
 def _at_any_commit(job: Job) -> Job:

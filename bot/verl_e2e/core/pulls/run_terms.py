@@ -10,7 +10,7 @@ from verl_e2e.core.pulls.queue_place import Own
 from verl_e2e.core.pulls.queue_terms import Limits, Priority, QueueTerms
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, runs_of
 
 PRIORITY, BUDGET = "priority", "budget"
 # These count for every head of a pull request, not only for the one on which they were given.
@@ -29,15 +29,20 @@ def terms_of(wanted: WantedJob, target_state: TargetState, source: str) -> Queue
 
 
 def with_new_terms(target_state: TargetState) -> Iterator[Run]:
-    """The waiting runs of the head of which the terms changed, as they are then."""
-    wanted = {item.id: item for item in target_state.wanted}
+    """The waiting runs of the head of which the terms changed, or what is asked of the result, as they are then."""
+    jobs = {item.id: item for item in target_state.wanted}
     for run in target_state.here:
-        if run.waits_for_slot and run.job_id in wanted:
+        wanted = jobs.get(run.job_id)
+        if wanted is not None and run.waits_for_slot:
             # What it is given for the time before its creation stays: that only grows older.
             before = {"since": run.terms.since}
-            terms = terms_of(wanted[run.job_id], target_state, run.asked_by).model_copy(update=before)
-            if terms != run.terms:
-                yield run.model_copy(update={"terms": terms, "updated": target_state.now})
+            changes: dict[str, object] = {
+                "terms": terms_of(wanted, target_state, run.asked_by).model_copy(update=before)
+            }
+            if run.job_digest != wanted.digest and does(run, wanted):
+                changes |= {"job": wanted.job, "job_digest": wanted.digest}
+            if any(getattr(run, name) != new for name, new in changes.items()):
+                yield run.model_copy(update={**changes, "updated": target_state.now})
 
 
 def own_runs(target_state: TargetState) -> Own:

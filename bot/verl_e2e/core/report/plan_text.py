@@ -15,6 +15,11 @@ from verl_e2e.core.report.known_code_text import known_code_lines
 
 SHOWN_PATHS = 3
 
+# What a command says before it is silent for a while.
+READING_VERL = "Reading what verl uses of Megatron-Bridge ..."
+PLANNING = "Planning: reading what verl can reach; about a minute the first time, seconds after that ..."
+MAKING_DEMO = "Planning a change of a small repository with the layout of Megatron-Bridge, made just now ...\n"
+
 
 def render_plan_text(plan: Plan) -> str:
     """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""

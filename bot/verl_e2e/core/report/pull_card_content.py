@@ -86,8 +86,10 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     uncovered = tuple(f"Not covered by {standing.wanted.id}: {standing.reason}." for standing in left)
     aside = tuple(f"{item.wanted.id} is {item.reason}." for item in steps.standings if item.quarantine is not None)
     disputed = tuple(f"{item.wanted.id}: {item.reason}." for item in steps.standings if item.disagrees_with is not None)
+    again = (item.repetition for item in steps.standings if item.repetition)
+    repeated = tuple(f"{text[:1].upper()}{text[1:]}." for text in again)
     of_queue = queue_notices(target_state, steps.gate.status)
-    first = (*obstacle, *aside, *disputed, *actions)
+    first = (*obstacle, *aside, *disputed, *repeated, *actions)
     return (*first, *of_queue, *uncovered, *incomplete, *target_state.broken[:5], *_of_reuse(target_state, steps))
 
 
