@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from verl_e2e.core.log.asked import COMMAND_SHAPE
-from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE
+from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE, STRATEGY_SHAPE
+from verl_e2e.core.log.metrics import EPOCHS_SHAPE
 from verl_e2e.core.log.resolved_config import START
 from verl_e2e.core.model.stages import Stage
 
@@ -22,6 +23,7 @@ class Mark(Enum):
     DRIVER = auto()
     STEP = auto()
     PROGRESS = auto()
+    EPOCHS = auto()
     FINAL = auto()
     ADAPTER = auto()
     TOTAL = auto()
@@ -41,6 +43,7 @@ class Mark(Enum):
     CHUNKS = auto()
     BRIDGE = auto()
     SIGN = auto()
+    STRATEGY = auto()
     OPENING = auto()
 
 
@@ -142,6 +145,7 @@ _FACTS = (
     ),
     Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?\d{1,12} - "),
     Literal("Training Progress:", Mark.PROGRESS, Stage.TRAIN_STEP),
+    Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, EPOCHS_SHAPE),
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
@@ -178,6 +182,10 @@ _SIGNS = (
     # Rollouts that verl read from a file: its engine generated nothing.
     _sign("Load generate result at step", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] "),
     _sign("cached trajectories", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] Injected"),
+)
+
+_STRATEGIES = tuple(
+    Literal(text, Mark.STRATEGY, shape=STRATEGY_SHAPE) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
 )
 
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
@@ -318,7 +326,7 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES
+    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _STRATEGIES + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from verl_e2e.core.log.asked import AskedBook
-from verl_e2e.core.log.builds import BuildBook
+from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
 from verl_e2e.core.log.errors import ErrorBook, error_of
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
@@ -107,6 +107,7 @@ class FactBook:
             Mark.DRIVER: self._driver,
             Mark.STEP: self._step,
             Mark.PROGRESS: self._bar,
+            Mark.EPOCHS: self._epochs,
             Mark.FINAL: self._final_metrics,
             Mark.ADAPTER: self._adapter,
             Mark.TOTAL: self._total,
@@ -125,6 +126,7 @@ class FactBook:
             Mark.CHUNKS: self._chunks,
             Mark.BRIDGE: self._bridge,
             Mark.SIGN: self._sign,
+            Mark.STRATEGY: self._strategy,
             Mark.OPENING: self._opening,
         }
 
@@ -224,6 +226,7 @@ class FactBook:
             configs=tuple(self._configs),
             steps=tuple(self.run.steps.values()),
             progress=self.run.progress,
+            epochs=self.run.epochs,
             completed_at=self.run.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
@@ -271,6 +274,9 @@ class FactBook:
 
     def _bar(self, _literal: Literal, line: Line) -> None:
         self.run.bar(line)
+
+    def _epochs(self, _literal: Literal, line: Line) -> None:
+        self.run.epoch(line)
 
     def _final_metrics(self, _literal: Literal, line: Line) -> None:
         self.run.final_metrics(line)
@@ -322,6 +328,11 @@ class FactBook:
 
     def _sign(self, literal: Literal, line: Line) -> None:
         self._builds.sign(literal.name, line)
+
+    def _strategy(self, literal: Literal, line: Line) -> None:
+        found = _search(literal, line.text)
+        assert found is not None  # the caller saw it match
+        self._builds.sign(f"{STRATEGY_SIGN}{found[1]}", line)
 
     def _worker(self, line: Line, *, builds: bool) -> None:
         pid = line.pid

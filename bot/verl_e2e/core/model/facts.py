@@ -286,6 +286,8 @@ class LogFacts:
     steps: tuple[StepMetrics, ...] = ()
     # The last progress bar of the latest run.
     progress: Progress | None = None
+    # The last bar of an SFT trainer, counted over all epochs.
+    epochs: Progress | None = None
     # The last `Training Progress: 100%` or `Final validation metrics` line of the latest run.
     completed_at: Excerpt | None = None
     # What each adapter says about its parameters.

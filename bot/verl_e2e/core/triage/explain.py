@@ -5,10 +5,17 @@ from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import UNEXPLAINED, Triage
+from verl_e2e.core.triage.answer import (
+    COMPLETED,
+    FORMAT,
+    INCOMPLETE,
+    OTHER_BACKEND,
+    OTHER_TRAINER,
+    UNEXPLAINED,
+    Triage,
+)
 from verl_e2e.core.triage.candidates import Candidate
 from verl_e2e.core.triage.report import outcome_text, printable
-from verl_e2e.core.triage.rules import Fault, Rule
 from verl_e2e.core.triage.several import judged_facts
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.timeline import Phase, timeline
@@ -63,25 +70,19 @@ def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
 
 def _decided(answer: Triage) -> str:
     rule = next((rule for rule in RULES if rule.id == answer.rule), None)
-    return _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+    if rule is None:
+        return f"{_OTHERWISE[answer.rule]}: {answer.verdict}"
+    return f"rule {rule.id}: {rule.outcome}; {answer.verdict} at {answer.stage}"
 
 
 _OTHERWISE = {
-    "completed": "the last requested step and its metrics are there, and every error is explained",
-    "incomplete": "no error ended the run, and the requested steps are not there: Blocked where the run stood",
-    "unexplained": "no rule explains the error: Blocked as inconclusive",
+    COMPLETED: "the last requested step and its metrics are there, and every error is explained",
+    INCOMPLETE: "no error ended the run, and the requested steps are not there",
+    UNEXPLAINED: "no rule explains the error",
+    FORMAT: "what stands around the lines is not understood",
+    OTHER_TRAINER: "another trainer finished, so what is tested here did not run",
+    OTHER_BACKEND: "the run trained without what is tested here",
 }
-
-
-def _why(rule: Rule, answer: Triage) -> str:
-    if rule.fact is not None:
-        return "nothing was raised, but a fact of the log shows the fault: Fail"
-    if rule.fault is Fault.OUTSIDE:
-        return "a fault outside of the change, Blocked wherever it happens"
-    if rule.fault is Fault.TREES:
-        return "a fault in the source under test, Fail wherever it happens"
-    begun = "had begun" if answer.verdict == "fail" else "had not begun"
-    return f"the stage decides; Bridge-managed construction {begun} at {answer.stage}"
 
 
 def explain_text(file: str, message: Explained) -> str:
