@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 from verl_e2e.core.log.lines import FOLDED, Line
-from verl_e2e.core.log.literals import Literal
 from verl_e2e.core.log.messages import MAX_TEXT
 from verl_e2e.core.log.records import record_of
 from verl_e2e.core.log.traceback import MAX_FRAMES, Chain
@@ -59,21 +58,21 @@ class ErrorBook:
         """Every error kept, by line."""
         return tuple(sorted(self._errors, key=lambda error: error.at.line))
 
-    def add_lone(self, literal: Literal, line: Line, stood: Stage, *, completed: bool) -> None:
+    def add_line(self, kind: str, line: Line, stood: Stage, *, completed: bool = False, soft: bool = False) -> None:
         """An error line without a traceback."""
         excerpt = line.excerpt()
         self.add(
             LoggedError(
                 at=excerpt,
-                kind=literal.name,
+                kind=kind,
                 message=line.text.strip()[: MAX_FRAMES * 25],
                 frames=(),
                 actor=line.actor,
                 pid=line.pid,
                 stage=stood,
                 after_completion=completed,
-                secondary=_is_secondary(literal.name, line.text),
-                soft=literal.soft,
+                secondary=_is_secondary(kind, line.text),
+                soft=soft,
                 record=_of_lone(line.text),
                 full_message=line.text.strip()[:MAX_TEXT],
             )

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from verl_e2e.core.log.asked import AskedBook
 from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
+from verl_e2e.core.log.ends import NATIVE, last_words
 from verl_e2e.core.log.errors import ErrorBook, error_of
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
@@ -218,8 +219,10 @@ class FactBook:
             return None
         return Excerpt(empty.line, "Adapter parameters: 0")
 
-    def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
-        """Everything known so far, frozen."""
+    def facts(
+        self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
+    ) -> LogFacts:
+        """Everything known so far, frozen; `tail` are the last lines of the run."""
         return LogFacts(
             line_count=line_count,
             stages=tuple(self.run.phases.timeline.values()),
@@ -230,7 +233,7 @@ class FactBook:
             completed_at=self.run.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
-            errors=self._errors_so_far().all(),
+            errors=self._with_last_words(tail).all(),
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
             refused_weights=tuple(self._refused.values()),
@@ -413,7 +416,8 @@ class FactBook:
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and line.driver:
             self.run.openings.fail(line.label)
-        self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
+        completed = self.run.completed is not None
+        self._errors.add_line(literal.name, line, self._where(), completed=completed, soft=literal.soft)
         if literal.name in MULTILINE:
             self._end_lone_message()
             self._lone_message = LoneMessage(line)
@@ -497,6 +501,18 @@ class FactBook:
         error = error_of(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
         if error is not None:
             errors.add(replace(error, record=Record.RAISED if error.driver else opened.record))
+
+    def _with_last_words(self, tail: Sequence[Line]) -> ErrorBook:
+        """The errors, with what the last lines say of the end of a run that did not complete."""
+        errors = self._errors_so_far()
+        if self.run.completed is not None or not tail:
+            return errors
+        known = {error.at.line for error in errors.all()}
+        ended = errors.copy()
+        for kind, line in last_words(tail):
+            if line.number not in known:
+                ended.add_line(kind, line, self._where(), soft=kind == NATIVE)
+        return ended
 
     def _errors_so_far(self) -> ErrorBook:
         """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""
