@@ -56,6 +56,8 @@ _SPACE = re.compile(
     r"|low on resource: (?:ephemeral-storage|disk|inodes)|\bdisk pressure\b",
     re.IGNORECASE,
 )
+POSSIBLE = re.compile(r"(?i)\b(?:some|common|likely|potential|possible|probable) (?:\w+ ){0,2}causes?\b|\b(?:may|might|could) be\b")
+"""What reports add when they do not know the reason: nothing behind it is one."""
 _GPU = re.compile(r"(?i)\b(?:cuda|gpu|device|hip|xpu|npu|hbm|accelerator)\b")
 _STATUS = re.compile(r"(?i)\b(?:exit(?:ed)?|return(?:ed)?|status|failed|died)\b.{0,40}?\b(?:code|status|value)?[ :=]{1,3}-?(\d{1,3})\b")
 _SIGNAL = re.compile(r"(?i)\b(?:(?:on|by|with|signal|received) (?:signal )?|(?=status=\d))(?:(\d{1,2}) \(|SIG|status=(?=\d+/)\d+/)(KILL|TERM|SEGV|ABRT|BUS|ILL|FPE|INT)?")
@@ -69,12 +71,13 @@ _PROCESS = re.compile(
 )
 # The level of an error as absl, glog and PyTorch print it, as other libraries do, and words that only a failure has.
 _NATIVE = re.compile(
-    r"^\[?[EFC]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]* |\S+\.(?:cpp|cc|cu|c|hpp|h|rs|go):\d+)|^\[[EFC] |\b(?:FATAL|CRITICAL|PANIC|ERROR)\b"
+    r"^\[?[EFC]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]* |\S+\.(?:cpp|cc|cu|c|hpp|h|rs|go):\d+)|^\[[EFC] |^\[[^\]]{10,40} [EFC] \d+ \d+\]|\b(?:FATAL|CRITICAL|PANIC|ERROR)\b"
     r"|^\W{0,3}(?i:fatal|error|panic|abort\w*)\b|(?i:\b(?:fatal error|panicked|assertion\b.{0,200}\bfailed|check failed"
     r"|aborted|aborting|unrecoverable|hang detected|failed (?:to|with|at)|fault)\b|\bhung\b|\bstuck (?:for|at|in)\b|NCCL WARN"
     r"|\berror(?: code)?\W{1,3}-?\d|\b(?:terminating|killing|exiting)\b)|\b[A-Z]{2,}(?:_[A-Z]+)*_(?:ERROR|FAILED|LOST)\w*"
 )
-_HARMLESS = re.compile(r"(?i)(?<!NCCL )\b(?:warn(?:ing)?|info|debug)\b|\bno errors?\b|\b0 errors?\b|error_if|errors?[=:] ?0\b")
+_RAY_WARNS = re.compile(r"\[[^\]]{10,40} [WID] \d+ \d+\]")
+_HARMLESS = re.compile(r"(?i)(?<!NCCL )\b(?:warn(?:ing)?|info|debug)\b|\bno errors?\b|\b0 errors?\b|HYDRA_FULL_ERROR|^Error executing job|error_if|errors?[=:] ?0\b")
 
 
 def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
@@ -95,8 +98,8 @@ def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
 
 def _kind_of(line: Line) -> str:
     """What states the end: only what holds a run can, and not one of its own workers."""
-    text = line.text[:500]
-    if line.pid is not None:
+    text = POSSIBLE.split(line.text[:500])[0]
+    if line.pid is not None or _RAY_WARNS.match(text):
         return ""
     if _SPACE.search(text):
         return SPACE

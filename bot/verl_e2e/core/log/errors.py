@@ -1,17 +1,19 @@
 """The errors of a log, folded: the same exception from many workers or many times is one error with a count."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.messages import MAX_TEXT
-from verl_e2e.core.log.records import record_of
+from verl_e2e.core.log.records import goes_on, record_of
 from verl_e2e.core.log.traceback import MAX_FRAMES, Chain
 from verl_e2e.core.model.facts import LoggedError, Record
 from verl_e2e.core.model.stages import Stage
 
 MAX_ERRORS = 200
 MAX_CALLS = 80
+RETRY_LINES = 8
 
 # Messages of a process that only noticed that another one died: never the root.
 _SECONDARY = re.compile(
@@ -84,6 +86,23 @@ class ErrorBook:
             if error.at.line == line:
                 self._errors[index] = replace(error, full_message=message)
 
+    def caught(self, line: Line) -> None:
+        """The process of `line` says that it tries again: it had caught what it printed last."""
+        for index in range(len(self._errors) - 1, -1, -1):
+            error = self._errors[index]
+            near = 0 <= line.number - max(error.at.line, error.last) <= RETRY_LINES
+            if near and (error.actor, error.pid) == (line.actor, line.pid) and not error.driver:
+                self._errors[index] = replace(error, record=max(error.record, Record.ERROR, key=list(Record).index))
+                return
+
+    def settle(self, tail: Sequence[Line]) -> None:
+        """Mark what is over: below it the same process printed something else, or the whole tail was printed."""
+        for index, error in enumerate(self._errors):
+            last = max(error.at.line, error.last)
+            own = (line for line in tail if line.number > last and (line.actor, line.pid) == (error.actor, error.pid))
+            if any(goes_on(line.text) for line in own):
+                self._errors[index] = replace(error, over=True)
+
     def add(self, error: LoggedError) -> None:
         """An error that was read whole; one that is known already is counted."""
         key = folding_key(error)
@@ -108,7 +127,12 @@ def _of_lone(text: str) -> Record:
 def folding_key(error: LoggedError) -> tuple[str, str, str]:
     """Equal for errors of one run that are one error."""
     phase = "after" if error.after_completion else "before"
-    return (error.kind, _VARYING.sub("#", error.message[:200]), phase)
+    return (error.kind, unvaried(error.message), phase)
+
+
+def unvaried(text: str) -> str:
+    """The beginning of a message without what varies from one time to the next."""
+    return _VARYING.sub("#", text.strip()[:200])
 
 
 def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> LoggedError | None:
@@ -150,6 +174,7 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
     return replace(
         first,
         count=known.count + 1,
+        last=max(known.at.line, again.at.line, known.last, again.last),
         driver=known.driver or again.driver,
         calls=longer.calls,
         frames=longer.frames,

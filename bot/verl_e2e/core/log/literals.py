@@ -11,6 +11,7 @@ from enum import Enum, auto
 from verl_e2e.core.log.asked import COMMAND_SHAPE
 from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE, STRATEGY_SHAPE
 from verl_e2e.core.log.metrics import EPOCHS_SHAPE
+from verl_e2e.core.log.records import RETRY_SHAPE
 from verl_e2e.core.log.resolved_config import START
 from verl_e2e.core.model.stages import Stage
 
@@ -44,6 +45,7 @@ class Mark(Enum):
     BRIDGE = auto()
     SIGN = auto()
     STRATEGY = auto()
+    RETRY = auto()
     OPENING = auto()
 
 
@@ -317,6 +319,8 @@ _LONES = (
     _soft("No available node types can fulfill", "RayResources"),
 )
 
+_RETRIES = tuple(Literal(text, Mark.RETRY, shape=RETRY_SHAPE) for text in ("etry", "ttempt", "rying again", "econnect"))
+
 _TRACEBACKS = (
     Literal("Traceback (most recent call last)", Mark.TRACEBACK),
     Literal('", line ', Mark.TRACEBACK, shape=r'^\s+File "'),
@@ -326,7 +330,7 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _STRATEGIES + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES
+    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _STRATEGIES + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES + _RETRIES
 )
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from verl_e2e.core.log.asked import AskedBook
 from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
 from verl_e2e.core.log.ends import NATIVE, last_words
-from verl_e2e.core.log.errors import ErrorBook, error_of
+from verl_e2e.core.log.errors import ErrorBook, error_of, unvaried
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
 from verl_e2e.core.log.messages import LoneMessage
@@ -128,6 +128,7 @@ class FactBook:
             Mark.BRIDGE: self._bridge,
             Mark.SIGN: self._sign,
             Mark.STRATEGY: self._strategy,
+            Mark.RETRY: self._retry,
             Mark.OPENING: self._opening,
         }
 
@@ -413,6 +414,12 @@ class FactBook:
         self.asked.listed(line)
         self.run.openings.end(line.label)
 
+    def _retry(self, _literal: Literal, line: Line) -> None:
+        opened = self._open.get(line.source)
+        if opened is not None and opened.reader.settled:
+            self._close(line.source)
+        self._errors.caught(line)
+
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and line.driver:
             self.run.openings.fail(line.label)
@@ -507,10 +514,11 @@ class FactBook:
         errors = self._errors_so_far()
         if self.run.completed is not None or not tail:
             return errors
-        known = {error.at.line for error in errors.all()}
+        known = {unvaried(error.full_message) for error in errors.all()}
         ended = errors.copy()
+        ended.settle(tail)
         for kind, line in last_words(tail):
-            if line.number not in known:
+            if unvaried(line.text) not in known:
                 ended.add_line(kind, line, self._where(), soft=kind == NATIVE)
         return ended
 

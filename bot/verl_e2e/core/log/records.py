@@ -21,7 +21,18 @@ _LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:\d\d:\d\d")
 _MARK = re.compile(r"\b(ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d ")
 _SIDE = re.compile(
     r"Exception in thread |(?:Task|Future) exception was never retrieved|--- Logging error ---"
-    r"|Exception in (?:callback|default exception handler)|Unhandled exception in (?:thread|event loop)"
+    r"|^(?:future|handle|task|protocol): <|Exception in (?:callback|default exception handler)|Unhandled exception in (?:thread|event loop)"
+)
+# A program that tries again has caught what it prints.
+RETRY_SHAPE = (
+    r"(?i)^(?!.*(?:exceeded|exhausted|\bmax(?:imum)? retr|giving up|gave up|retry count|last attempt)).*(?:"
+    r"\bretry(?:ing)?\b.{0,80}(?:\bin\b|\bafter\b|attempt|\d|\.\.\.)|\b(?:will|going to|about to) (?:retry|try again)"
+    r"|\b(?:attempt|try|retry|retries) ?#?:? ?\d+(?: ?(?:/|of) ?\d+)?\b|\btrying again|\breconnecting\b|\bback(?:ing)?[- ]?off\b"
+    r"|\b(?:sleeping|waiting) (?:for )?\d|\bRetry\(total=\d)"
+)
+_RETRY = re.compile(RETRY_SHAPE)
+_COMPLAINS = re.compile(
+    r"(?i)traceback|fail|error|exception|unable|cannot|can't|could not|tim(?:e|ed)[- ]?out|abort|refus|unreach|unavailable|thrown|\bcause of\b|\b(?:died|killed|dead|crash)"
 )
 _BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i", "w"})
 
@@ -49,6 +60,13 @@ def record_of(text: str) -> Record:
         return Record.SIDE
     found = _LETTER.match(head) or _LEVEL.search(head)
     if found is None:
-        return Record.RAISED
+        return Record.ERROR if _RETRY.search(head) else Record.RAISED
     level = next(group for group in found.groups() if group)
     return Record.WARNING if level.lower() in _BELOW_ERROR else Record.ERROR
+
+
+def goes_on(text: str) -> bool:
+    """Whether a line shows that its process does something else by now than to complain or to try again."""
+    if not text.strip() or text[0].isspace() or _RETRY.search(text) or _COMPLAINS.search(text):
+        return False
+    return record_of(text) in (Record.RAISED, Record.WARNING) and "arning" not in text[:_SEARCHED]

@@ -144,6 +144,10 @@ class LoggedError:
     count: int = 1
     # Whether Ray folded it: the line came earlier from another worker.
     repeated: bool = False
+    # The line of its last time; 0 where it came once.
+    last: int = 0
+    # Whether the process that printed it went on with something else.
+    over: bool = False
     record: Record = Record.RAISED
     """How the traceback was printed."""
     frame: Frame | None = None
@@ -346,6 +350,8 @@ class LogFacts:
     misread: Misread | None = None
     # Whether no line feed ends the last line.
     cut_line: bool = False
+    # Whether the recorder says that it ended the run, for its time was over or a person asked for it.
+    stopped: bool = False
     # The last of the runs, each with its own facts; empty when the log holds only one run.
     parts: tuple["RunFacts", ...] = ()
 

@@ -22,6 +22,7 @@ class Origin(Enum):
     DEVICE_SETUP = auto()
     NETWORK = auto()
     PEER = auto()
+    ENDED = auto()
     HUB = auto()
     MODEL_FILES = auto()
     DAMAGED_FILE = auto()

@@ -8,6 +8,7 @@ means that neither is known. The words of a message count only where no class an
 import re
 from collections.abc import Iterator, Sequence
 
+from verl_e2e.core.log.ends import POSSIBLE
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.triage import services
 from verl_e2e.core.triage.broken_imports import between_trees
@@ -38,6 +39,7 @@ _COMPLAINTS = frozenset({"AssertionError", "LookupError", "NotImplementedError",
 _CLASSES: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
     (re.compile(pattern), origin)
     for pattern, origin in (
+        (r"^(?:KeyboardInterrupt|Terminated|Cancelled|SystemExit)$|SignalException$", Origin.ENDED),
         (r"^ray\.exceptions\.OutOfMemoryError$|ObjectStoreFullError$|^HostMemory$", Origin.HOST_MEMORY),
         (r"^MemoryError$|ArrayMemoryError$", Origin.HOST_MEMORY),
         (r"OutOfDiskError$|^NoSpace$", Origin.SPACE),
@@ -74,6 +76,19 @@ _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"DataLoader worker .*(?:killed by signal|exited unexpectedly)", Origin.PEER),
     )
 )
+_REASONS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), origin)
+    for pattern, origin in (
+        (r"\bmemory\b|\boom\b|oom[-_ ]?kill|MEMORY_LIMIT|OUT_OF_MEMORY|exit code 137|\bSIGKILL\b", Origin.HOST_MEMORY),
+        (r"\bdisk\b|no space left|ephemeral[- ]storage|\bquota\b", Origin.SPACE),
+        (
+            r"preempt|\bdrain|SIGTERM|evict|terminated by|autoscal|scaled? down|reclaim|time limit|cancel|ray stop|spot"
+            r"|expected termination|by (?:the )?user|INTENDED|\bkilled (?:by|via|with) (?!signal)|maintenance|deadline",
+            Origin.ENDED,
+        ),
+        (r"heartbeat|health check|node (?:has )?(?:died|failed|crashed)|unreachable|partition", Origin.NETWORK),
+    )
+)
 # An exception that a program reports by its class alone, as Megatron-LM's checkpoint writer does.
 _QUOTED_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 # The errors of an operating system that have classes of their own are those of wrong calls, of paths and of peers;
@@ -102,6 +117,9 @@ def origin_of(error: LoggedError) -> Origin | None:
     frames = "\n".join(below)
     if services.tracked("\n".join(error.calls[-NEAR_FRAMES:])):
         return Origin.TRACKER
+    reason = death_reason(error)
+    if reason is not None:
+        return reason
     if error.kind in _CODE:
         return Origin.TOOLCHAIN if _BUILDER.search(frames) else Origin.PROGRAM
     text = of_device(error.full_message) or _said(error.kind[:MAX_KIND], error.message, error.calls, below)
@@ -111,6 +129,14 @@ def origin_of(error: LoggedError) -> Origin | None:
         return services.service(root, error.message, everywhere)
     found = (services.service(_said(*other, error.calls, below), other[1], everywhere) for other in others(error))
     return next((origin for origin in found if origin not in (None, Origin.PEER, Origin.PROGRAM)), None)
+
+
+def death_reason(error: LoggedError) -> Origin | None:
+    """Why another process died, where the report of its death says it; what it only thinks possible says nothing."""
+    if not error.secondary:
+        return None
+    text = POSSIBLE.split(error.full_message or error.message)[0]
+    return next((origin for pattern, origin in _REASONS if pattern.search(text)), None)
 
 
 def others(error: LoggedError) -> Iterator[tuple[str, str]]:

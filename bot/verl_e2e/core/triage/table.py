@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="interrupted",
         fault=Fault.OUTSIDE,
-        kind=r"^(?:KeyboardInterrupt|Terminated|Cancelled|SystemExit|SignalException)$|SignalException",
+        origin=Origin.ENDED,
         cause="the run was interrupted or terminated from outside",
         fix="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
         example="Training Progress:   5%|x         | 11/210 [1:17:48<24:01:11, 434.53s/it]\n"
