@@ -13,8 +13,7 @@ from verl_e2e.core.log.lines import Line
 
 TAIL_LINES = 48
 CANCELLED, MEMORY, SPACE, DIED, NATIVE = "Cancelled", "HostMemory", "NoSpace", "WorkerDied", "NativeError"
-# What outranks all that the run survived, in contrast to the last line of a library.
-STATED = frozenset({CANCELLED, MEMORY, SPACE, "Killed", "Terminated"})
+HANG = "WatchdogTimeout"
 
 _HOLDER = (
     r"(?:job|task ?run|task|step|pod|node|run|runner|operation|build|workflow|pipeline|instance|container|allocation"
@@ -58,6 +57,12 @@ _SPACE = re.compile(
 )
 POSSIBLE = re.compile(r"(?i)\b(?:some|common|likely|potential|possible|probable) (?:\w+ ){0,2}causes?\b|\b(?:may|might|could) be\b")
 """What reports add when they do not know the reason: nothing behind it is one."""
+_HANG = re.compile(
+    r"(?i)\bwatchdog\b(?![-_=]).{0,160}(?:\bstuck|\bhang|\bhung|\btime[d ]?-? ?out|\bexpired|\bno progress|\btriggered|\bfired|lockup)"
+    r"|\bheartbeat(?: monitor)?\b.{0,80}(?:timed? ?out|expired|not received)|\bdid not (?:get|receive)\b.{0,30}\bheartbeat"
+    r"|\bhang (?:was )?detected|\bno progress (?:for|in|since)\b|\bsoft lockup|\b(?:blocked|stuck|hung) for (?:more than )?\d+ ?s"
+    r"|\bmade no progress\b"
+)
 _GPU = re.compile(r"(?i)\b(?:cuda|gpu|device|hip|xpu|npu|hbm|accelerator)\b")
 _STATUS = re.compile(r"(?i)\b(?:exit(?:ed)?|return(?:ed)?|status|failed|died)\b.{0,40}?\b(?:code|status|value)?[ :=]{1,3}-?(\d{1,3})\b")
 _SIGNAL = re.compile(r"(?i)\b(?:(?:on|by|with|signal|received) (?:signal )?|(?=status=\d))(?:(\d{1,2}) \(|SIG|status=(?=\d+/)\d+/)(KILL|TERM|SEGV|ABRT|BUS|ILL|FPE|INT)?")
@@ -99,6 +104,8 @@ def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
 def _kind_of(line: Line) -> str:
     """What states the end: only what holds a run can, and not one of its own workers."""
     text = POSSIBLE.split(line.text[:500])[0]
+    if _HANG.search(text):
+        return HANG
     if line.pid is not None or _RAY_WARNS.match(text):
         return ""
     if _SPACE.search(text):

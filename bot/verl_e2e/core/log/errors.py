@@ -60,14 +60,17 @@ class ErrorBook:
         """Every error kept, by line."""
         return tuple(sorted(self._errors, key=lambda error: error.at.line))
 
-    def add_line(self, kind: str, line: Line, stood: Stage, *, completed: bool = False, soft: bool = False) -> None:
-        """An error line without a traceback."""
+    def add_line(
+        self, kind: str, line: Line, stood: Stage, *, message: str = "", completed: bool = False, soft: bool = False
+    ) -> None:
+        """An error line without a traceback; its message is the whole line unless it is given."""
+        message = message or line.text.strip()
         excerpt = line.excerpt()
         self.add(
             LoggedError(
                 at=excerpt,
                 kind=kind,
-                message=line.text.strip()[: MAX_FRAMES * 25],
+                message=message[: MAX_FRAMES * 25],
                 frames=(),
                 actor=line.actor,
                 pid=line.pid,
@@ -76,7 +79,7 @@ class ErrorBook:
                 secondary=_is_secondary(kind, line.text),
                 soft=soft,
                 record=_of_lone(line.text),
-                full_message=line.text.strip()[:MAX_TEXT],
+                full_message=message[:MAX_TEXT],
             )
         )
 
@@ -176,6 +179,7 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
         count=known.count + 1,
         last=max(known.at.line, again.at.line, known.last, again.last),
         driver=known.driver or again.driver,
+        soft=known.soft and again.soft,
         calls=longer.calls,
         frames=longer.frames,
         chain=longer.chain or known.chain,

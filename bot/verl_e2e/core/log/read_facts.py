@@ -17,7 +17,7 @@ from verl_e2e.core.log.progress import RunBook, StepReader
 from verl_e2e.core.log.records import record_above
 from verl_e2e.core.log.refusals import refuses
 from verl_e2e.core.log.resolved_config import ConfigCollector, lora_rank
-from verl_e2e.core.log.traceback import TracebackReader, starts
+from verl_e2e.core.log.traceback import TracebackReader, escaped_rows, exception_of, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,
     CheckpointEvent,
@@ -129,6 +129,7 @@ class FactBook:
             Mark.SIGN: self._sign,
             Mark.STRATEGY: self._strategy,
             Mark.RETRY: self._retry,
+            Mark.BARE: self._bare,
             Mark.OPENING: self._opening,
         }
 
@@ -429,6 +430,14 @@ class FactBook:
             self._end_lone_message()
             self._lone_message = LoneMessage(line)
 
+    def _bare(self, _literal: Literal, line: Line) -> None:
+        found = exception_of(line.text)
+        if found is not None and self._lone_message is None:
+            kind, message = found
+            completed = self.run.completed is not None
+            self._errors.add_line(kind, line, self._where(), message=message, completed=completed, soft=True)
+            self._lone_message = LoneMessage(line, message)
+
     def _end_lone_message(self) -> None:
         if self._lone_message is not None:
             self._errors.explain(self._lone_message.at, str(self._lone_message.text))
@@ -452,6 +461,9 @@ class FactBook:
             return True
         if not _may_open(literals):
             return False
+        if rows := escaped_rows(line.text):
+            self._printed(line, rows)
+            return True
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
             return False
         reader = TracebackReader()
@@ -459,6 +471,14 @@ class FactBook:
         record = record_above(line, self._before())
         self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None, record)
         return True
+
+    def _printed(self, line: Line, rows: Sequence[str]) -> None:
+        """Take a traceback that a program printed as one line: it had caught the exception."""
+        reader = TracebackReader()
+        for row in rows:
+            reader.take(replace(line, text=row))
+        completed = self.run.completed is not None
+        self._record(self._errors, _Opened(reader, line, self._where(), completed, Record.ERROR))
 
     def _torn(self, line: Line) -> bool:
         """Give the line to a traceback that another process of the same kind began.

@@ -14,6 +14,7 @@ from verl_e2e.core.triage.codes import Origin
 from verl_e2e.core.triage.origin import death_reason, origin_of
 from verl_e2e.core.triage.survived import SIGNS, caught, signs_after, went_on
 
+SIGNAL_LINES = 6
 _TIMEOUT = "CollectiveTimeout"
 # What comes and goes: a service that did not answer once.
 _PASSES = frozenset({Origin.HUB, Origin.NETWORK, Origin.TRACKER})
@@ -55,7 +56,9 @@ def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidat
     Warnings and what the run survived come last.
     """
     waited_out = _waited_out(errors)
-    ranked = [Candidate(error, _standing(error, facts, waited_out=waited_out)) for error in errors]
+    # What a library says right before or after the signal that it ended with.
+    natives = [error.at.line for error in errors if error.kind == "NativeError" and not error.soft]
+    ranked = [Candidate(error, _standing(error, facts, waited_out=waited_out, natives=natives)) for error in errors]
     ranked = [replace(item, standing=_until_the_end(item, ranked, facts)) for item in ranked]
     driver = next((item.error.at.line for item in ranked if item.error.driver and item.decides), None)
     return tuple(sorted(ranked, key=lambda item: _key(item, driver)))
@@ -95,7 +98,7 @@ def _aborts(error: LoggedError) -> bool:
     return error.kind == "Signal" and _ABORT.search(error.message) is not None
 
 
-def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int) -> Standing:
+def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: Sequence[int]) -> Standing:
     if error.soft:
         return Standing.OVER if error.over or _is_over(error, facts) else Standing.WARNING
     # Two steps, for the line of one may arrive late from another process.
@@ -108,6 +111,8 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int) -> Standi
     # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
     if waited_out and error.kind == _TIMEOUT:
         return Standing.PRIMARY
+    if error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives):
+        return Standing.ECHO
     if error.kind == "Cancelled" or (error.secondary and death_reason(error) is not None):
         return Standing.STATED
     if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line):

@@ -58,7 +58,16 @@ _PROJECT = re.compile(r"(?:^|/)(?:megatron|verl)/|^ray::")
 _BUILDER = re.compile(
     r"torch/utils/cpp_extension\.py:|triton/runtime/build\.py:|torch/_inductor/(?:cpp_builder|codecache)\.py:"
 )
-_LAZY_CUDA = re.compile(r"torch/cuda/__init__\.py:(?:_lazy_init|_check_\w+|set_device)$")
+_DEVICES = re.compile(
+    r"torch(?:_npu|_xla|_musa|_mlu)?/(?:cuda|npu|xpu|hpu|musa|mlu|accelerator|core)/(?:__init__|utils|_utils|device|npu)\.py:"
+    r"(?:_?lazy_\w+|_check_\w+|(?:get|set|current|exchange)_\w*device\w*|device_count|get_device_\w+|mem_get_info)$"
+    r"|habana_frameworks/torch/(?:hpu|core|utils)/\S+:\w*(?:device|init)\w*$"
+)
+# Frames that only hand a call on: what they wrap is what was done.
+_WRAPPERS = re.compile(
+    r":(?:_?wrapp(?:er|ed)\w*|inner\w*|_inner|decorat(?:e_context|ed|or)|_?wrapped_\w+|_call_impl|_wrapped_call_impl|_fn|new_func|__call__)$"
+    r"|(?:^|/)(?:functools|contextlib|tenacity/\w+|wrapt/\w+|backoff/\w+|decorator)\.py:"
+)
 _TOKENIZERS = re.compile(r"(?:^|/)(?:transformers|tokenizers|sentencepiece)/")
 # What the readers of tokenizers and models raise for a file that they cannot read.
 _READING = frozenset({"Exception", "OSError", "RuntimeError"})
@@ -194,8 +203,8 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
     """The package that raised it, for an exception that says nothing by its class or a code."""
     if _BUILDER.search(below):
         return Origin.TOOLCHAIN
-    innermost = error.calls[-1] if error.calls else ""
-    if _LAZY_CUDA.search(innermost):
+    innermost = next((call for call in reversed(error.calls) if not _WRAPPERS.search(call)), "")
+    if _DEVICES.search(innermost):
         return None if _FORKED.search(error.message) else Origin.DEVICE_SETUP
     if error.kind == "EOFError" and _PIPE.search(innermost):
         return Origin.PEER

@@ -333,7 +333,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="gpu-memory",
         fault=Fault.CODE,
-        message=r"CUDA out of memory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space"
+        message=r"CUDA out of memory|CUresult error\W{1,3}2\b|CUDA_ERROR_OUT_OF_MEMORY|_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
+        r"|(?:XPU|HPU|MUSA|MLU|DCU) out of memory|hipErrorOutOfMemory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space"
         r"|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
@@ -452,6 +453,17 @@ RULES: tuple[Rule, ...] = (
         "hydra.errors.InstantiationException: Error in call to target "
         "'verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop':",
         source="verl, verl/utils/tokenizer/continuous_token.py:require_token_id; our deepseek_v3 on an H200",
+    ),
+    Rule(
+        id="given-path",
+        fault=Fault.OUTSIDE,
+        undecided=True,
+        origin=Origin.GIVEN_PATH,
+        cause="a path that the run was given is not there, or is not what the setting asks for",
+        fix="Look at the path on the host that ran the job, and correct the setting that names it.",
+        example='  File "megatron/bridge/training/setup.py", line 210, in setup\n'
+        "ValueError: Invalid pretrained checkpoint directory found: /models/hf",
+        source="Megatron-Bridge, src/megatron/bridge/training/setup.py:setup",
     ),
     Rule(
         id="worker-died",
@@ -1076,6 +1088,26 @@ RULES: tuple[Rule, ...] = (
         example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
+    ),
+    Rule(
+        id="watchdog",
+        fault=Fault.OUTSIDE,
+        kind=r"^WatchdogTimeout$",
+        cause="a watchdog ended a process that made no progress",
+        fix="Find what that process waited for: its stack, the device and the other ranks; then rerun.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "Watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+        source="SGLang, python/sglang/srt/utils/watchdog.py",
+    ),
+    Rule(
+        id="native-error",
+        fault=Fault.OUTSIDE,
+        kind=r"^NativeError$",
+        cause="the last thing that is printed is an error of a native library",
+        fix="Look the line up in that library; if it names a device or a peer, rerun on another host.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "F1120 14:10:32.300000 77 tensor.cc:12] Check failed: rows == columns",
+        source="glog, src/logging.cc:LogMessage",
     ),
     Rule(
         id="after-construction",

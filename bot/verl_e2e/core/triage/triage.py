@@ -57,12 +57,14 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
     return _of_truncated(judge_runs(facts, lambda run: _triage_run(run, rules)), facts)
 
 
-def triage_of_run(facts: LogFacts, *, learning_signal: bool = False) -> Triage:
+def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bool = False) -> Triage:
     """Triage of a log in a run folder: all its runs are phases of one job, so an error of any of them counts.
 
     What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
-    stood still to the `learning_signal` where the run is one for it.
+    stood still to the `learning_signal` where the run is one for it. Of a run that its recorder `stopped`, what the
+    run had survived until then is not the cause.
     """
+    facts = replace(facts, stopped=stopped)
     return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
@@ -168,7 +170,8 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     backend = other_backend(facts, error.calls)
     stage = stage_with(stage, backend)
     elsewhere = bool(backend) and rule is not None and rule.fault is Fault.CODE and not _whatever_trains(rule, stage)
-    fails = rule is not None and _fails(rule, stage) and not elsewhere
+    # A bare line is too little to blame someone by.
+    fails = rule is not None and _fails(rule, stage) and not elsewhere and not error.soft
     cause = "an error that no rule explains" if rule is None else rule.cause
     reached = None if fails else _construction_reached(facts, stage)
     beyond = "" if reached is None else f"; construction had reached {reached}"
