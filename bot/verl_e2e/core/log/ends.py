@@ -10,10 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from verl_e2e.core.log.lines import Line
+from verl_e2e.core.log.traceback import BARE_SHAPE
 
 TAIL_LINES = 48
 CANCELLED, MEMORY, SPACE, DIED, NATIVE = "Cancelled", "HostMemory", "NoSpace", "WorkerDied", "NativeError"
 HANG = "WatchdogTimeout"
+_HARD = frozenset({CANCELLED, MEMORY, SPACE, DIED, HANG, "Killed", "Terminated", "Signal"})
+# An exception without a message.
+_BARE = re.compile(BARE_SHAPE.replace("(?:: |$)", r"\s*$"))
 
 _HOLDER = (
     r"(?:job|task ?run|task|step|pod|node|run|runner|operation|build|workflow|pipeline|instance|container|allocation"
@@ -92,13 +96,19 @@ def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
         text = line.text
         if not text.strip() or text[0].isspace():
             continue
-        kind = _kind_of(line)
+        bare = _BARE.match(text)
+        kind = _kind_of(line) if bare is None else bare[0].strip()
         if kind:
             yield kind, line
         elif _NATIVE.search(text) and not _HARMLESS.search(text[:80]):
             native = line
     if native is not None:
         yield NATIVE, native
+
+
+def is_soft(kind: str) -> bool:
+    """Whether a run may survive what is printed like this."""
+    return kind == NATIVE or kind not in _HARD
 
 
 def _kind_of(line: Line) -> str:

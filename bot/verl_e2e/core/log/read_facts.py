@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from verl_e2e.core.log.asked import AskedBook
 from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
-from verl_e2e.core.log.ends import NATIVE, last_words
+from verl_e2e.core.log.ends import is_soft, last_words
 from verl_e2e.core.log.errors import ErrorBook, error_of, unvaried
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
@@ -534,12 +534,14 @@ class FactBook:
         errors = self._errors_so_far()
         if self.run.completed is not None or not tail:
             return errors
-        known = {unvaried(error.full_message) for error in errors.all()}
+        printed = (f"{error.full_message}\n{error.kind}: {error.full_message}" for error in errors.all())
+        known = {unvaried(row) for text in printed for row in text.split("\n")}
+        lines = {error.at.line for error in errors.all()}
         ended = errors.copy()
-        ended.settle(tail)
         for kind, line in last_words(tail):
-            if unvaried(line.text) not in known:
-                ended.add_line(kind, line, self._where(), soft=kind == NATIVE)
+            if line.number not in lines and unvaried(line.text) not in known:
+                ended.add_line(kind, line, self._where(), soft=is_soft(kind))
+        ended.settle(tail)
         return ended
 
     def _errors_so_far(self) -> ErrorBook:

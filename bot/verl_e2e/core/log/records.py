@@ -34,6 +34,8 @@ _RETRY = re.compile(RETRY_SHAPE)
 _COMPLAINS = re.compile(
     r"(?i)traceback|fail|error|exception|unable|cannot|can't|could not|tim(?:e|ed)[- ]?out|abort|refus|unreach|unavailable|thrown|\bcause of\b|\b(?:died|killed|dead|crash)"
 )
+# What says nothing of an exception below it: a note, and a warning that Python prints with its place.
+_ONLY_SAYS = re.compile(r"^\S+:\d+: \w*Warning: |(?:^|[\s\[:|(-])(?:DEBUG|INFO|NOTICE)(?=[\s\]:|)-])|\[(?:debug|info)\s*\]")
 _BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i", "w"})
 
 
@@ -43,6 +45,8 @@ def record_above(line: Line, before: Iterable[Line]) -> Record:
     if mark is not None:
         return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
     above = next((other for other in before if other.source == line.source and other.text.strip()), None)
+    if above is not None and _ONLY_SAYS.search(above.text[:_SEARCHED]):
+        above = None
     # The record's first line may be the header itself: `ERROR:root:Traceback (most recent call last):`.
     for text in (line.text, "" if above is None else above.text):
         record = record_of(text)

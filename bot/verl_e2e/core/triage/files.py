@@ -52,7 +52,7 @@ _AMISS = re.compile(
     r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
     r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /|\bfailed to (?:find|open|locate)"
 )
-_PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z]{2,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
+_PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z][a-z0-9]{1,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
 _OF_CODE = re.compile(r"/(?:megatron|verl|(?:site|dist)-packages)/|\.(?:py|so|cu|cpp|h)$")
 _WRITES = re.compile(r":_?(?:async_)?(?:save|export|write|dump)\w*$")
 _CHECKS = frozenset(

@@ -63,8 +63,9 @@ def caught(error: LoggedError, facts: LogFacts) -> bool:
 
 def signs_after(error: LoggedError, facts: LogFacts) -> int:
     """How many signs of progress there are below the last time of an error: stages, steps, bars, checkpoints."""
-    marks = [*facts.timeline, *facts.checkpoints, *(bar for bar in (facts.progress, facts.epochs) if bar is not None)]
-    signs = {mark.at.line for mark in marks} | {step.line for step in facts.steps}
+    bars = (bar for bar in (facts.progress, facts.epochs) if bar is not None)
+    signs = {mark.at.line for mark in facts.timeline} | {event.at.line for event in facts.checkpoints}
+    signs |= {bar.at.line for bar in bars} | {step.line for step in facts.steps}
     return sum(line > max(error.at.line, error.last) for line in signs)
 
 

@@ -459,6 +459,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         undecided=True,
         origin=Origin.GIVEN_PATH,
+        calls=r"\A(?![\s\S]*(?:rl_dataset|/datasets/|_dataloader$))",
         cause="a path that the run was given is not there, or is not what the setting asks for",
         fix="Look at the path on the host that ran the job, and correct the setting that names it.",
         example='  File "megatron/bridge/training/setup.py", line 210, in setup\n'

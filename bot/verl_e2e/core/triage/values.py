@@ -68,7 +68,7 @@ def _same_path(left: str, right: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    return posixpath.normpath(path) if "/" in path else path
+    return re.sub("^//", "/", posixpath.normpath(path)) if "/" in path else path
 
 
 def _container(tokens: Iterator[re.Match[str]], opened: str | None, depth: int) -> object:
