@@ -196,7 +196,9 @@ _ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "S
 
 def _knows_no_cause(case: Case) -> bool:
     """Whether triage points at no error, or only at the echo of the runner ending the run."""
-    error = next((error for error in case.facts.errors if error.at.line == case.triage.line), None)
+    error = next(
+        (error for error in (*case.facts.errors, *case.facts.hints) if error.at.line == case.triage.line), None
+    )
     if error is None or case.triage.rule == INCOMPLETE:
         return case.triage.verdict is TriageVerdict.BLOCKED
     ours = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED, EndReason.WRONG_IMPORT)

@@ -85,6 +85,7 @@ _NATIVE = re.compile(
     r"|aborted|aborting|unrecoverable|hang detected|failed (?:to|with|at)|fault)\b|\bhung\b|\bstuck (?:for|at|in)\b|NCCL WARN"
     r"|\berror(?: code)?\W{1,3}-?\d|\b(?:terminating|killing|exiting)\b)|\b[A-Z]{2,}(?:_[A-Z]+)*_(?:ERROR|FAILED|LOST)\w*"
 )
+_NONE = re.compile(r"(?i)\b(?:0|no) (?:workers?|tasks?|jobs?|pods?|process(?:es)?|errors?)\b")
 _RAY_WARNS = re.compile(r"\[[^\]]{10,40} [WID] \d+ \d+\]")
 _HARMLESS = re.compile(r"(?i)(?<!NCCL )\b(?:warn(?:ing)?|info|debug)\b|\bno errors?\b|\b0 errors?\b|HYDRA_FULL_ERROR|^Error executing job|error_if|errors?[=:] ?0\b")
 
@@ -114,6 +115,8 @@ def is_soft(kind: str) -> bool:
 def _kind_of(line: Line) -> str:
     """What states the end: only what holds a run can, and not one of its own workers."""
     text = POSSIBLE.split(line.text[:500])[0]
+    if _NONE.search(text):
+        return ""
     if _HANG.search(text):
         return HANG
     if line.pid is not None or _RAY_WARNS.match(text):

@@ -98,14 +98,6 @@ class ErrorBook:
                 self._errors[index] = replace(error, record=max(error.record, Record.ERROR, key=list(Record).index))
                 return
 
-    def settle(self, tail: Sequence[Line]) -> None:
-        """Mark what is over: below it the same process printed something else, or the whole tail was printed."""
-        for index, error in enumerate(self._errors):
-            last = max(error.at.line, error.last)
-            own = (line for line in tail if line.number > last and (line.actor, line.pid) == (error.actor, error.pid))
-            if any(goes_on(line.text) for line in own):
-                self._errors[index] = replace(error, over=True)
-
     def add(self, error: LoggedError) -> None:
         """An error that was read whole; one that is known already is counted."""
         key = folding_key(error)
@@ -120,6 +112,17 @@ class ErrorBook:
             self.driver = error
         if self.deadly is None and not error.after_completion and error.kind.rpartition(".")[2] in _DEADLY:
             self.deadly = error
+
+
+def settled(errors: Sequence[LoggedError], tail: Sequence[Line]) -> tuple[LoggedError, ...]:
+    """The errors; those below which the same process printed something else are marked as over."""
+    return tuple(replace(error, over=True) if _goes_on_below(error, tail) else error for error in errors)
+
+
+def _goes_on_below(error: LoggedError, tail: Sequence[Line]) -> bool:
+    last = max(error.at.line, error.last)
+    own = (line for line in tail if line.number > last and (line.actor, line.pid) == (error.actor, error.pid))
+    return any(goes_on(line.text) for line in own)
 
 
 def _of_lone(text: str) -> Record:

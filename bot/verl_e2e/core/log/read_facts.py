@@ -8,7 +8,7 @@ from functools import lru_cache
 from verl_e2e.core.log.asked import AskedBook
 from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
 from verl_e2e.core.log.ends import is_soft, last_words
-from verl_e2e.core.log.errors import ErrorBook, error_of, unvaried
+from verl_e2e.core.log.errors import ErrorBook, error_of, folding_key, settled, unvaried
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
 from verl_e2e.core.log.messages import LoneMessage
@@ -98,6 +98,7 @@ class FactBook:
         self._refused: dict[str, Excerpt] = {}
         self._checkpoints: list[CheckpointEvent] = []
         self._errors = ErrorBook()
+        self._bare_lines = ErrorBook()
         self._open: dict[str, _Opened] = {}
         self._driver_next: str | None = None
         self._misread: Misread | None = None
@@ -225,6 +226,7 @@ class FactBook:
         self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
     ) -> LogFacts:
         """Everything known so far, frozen; `tail` are the last lines of the run."""
+        errors = settled(self._errors_so_far().all(), tail)
         return LogFacts(
             line_count=line_count,
             stages=tuple(self.run.phases.timeline.values()),
@@ -235,7 +237,8 @@ class FactBook:
             completed_at=self.run.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
-            errors=self._with_last_words(tail).all(),
+            errors=errors,
+            hints=self._hinted(errors, tail),
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
             refused_weights=tuple(self._refused.values()),
@@ -419,7 +422,8 @@ class FactBook:
         opened = self._open.get(line.source)
         if opened is not None and opened.reader.settled:
             self._close(line.source)
-        self._errors.caught(line)
+        for book in (self._errors, self._bare_lines):
+            book.caught(line)
 
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and line.driver:
@@ -435,12 +439,13 @@ class FactBook:
         if found is not None and self._lone_message is None:
             kind, message = found
             completed = self.run.completed is not None
-            self._errors.add_line(kind, line, self._where(), message=message, completed=completed, soft=True)
+            self._bare_lines.add_line(kind, line, self._where(), message=message, completed=completed, soft=True)
             self._lone_message = LoneMessage(line, message)
 
     def _end_lone_message(self) -> None:
         if self._lone_message is not None:
-            self._errors.explain(self._lone_message.at, str(self._lone_message.text))
+            for book in (self._errors, self._bare_lines):
+                book.explain(self._lone_message.at, str(self._lone_message.text))
             self._lone_message = None
 
     def _where(self) -> Stage:
@@ -529,20 +534,18 @@ class FactBook:
         if error is not None:
             errors.add(replace(error, record=Record.RAISED if error.driver else opened.record))
 
-    def _with_last_words(self, tail: Sequence[Line]) -> ErrorBook:
-        """The errors, with what the last lines say of the end of a run that did not complete."""
-        errors = self._errors_so_far()
-        if self.run.completed is not None or not tail:
-            return errors
-        printed = (f"{error.full_message}\n{error.kind}: {error.full_message}" for error in errors.all())
-        known = {unvaried(row) for text in printed for row in text.split("\n")}
-        lines = {error.at.line for error in errors.all()}
-        ended = errors.copy()
-        for kind, line in last_words(tail):
-            if line.number not in lines and unvaried(line.text) not in known:
-                ended.add_line(kind, line, self._where(), soft=is_soft(kind))
-        ended.settle(tail)
-        return ended
+    def _hinted(self, errors: Sequence[LoggedError], tail: Sequence[Line]) -> tuple[LoggedError, ...]:
+        """The bare last lines of exceptions, and what the last lines say of the end of a run that did not complete."""
+        known = {folding_key(error) for error in errors}
+        hints = self._bare_lines.copy()
+        if self.run.completed is None:
+            lone = (f"{error.full_message}\n{error.kind}: {error.full_message}" for error in (*errors, *hints.all()))
+            printed = {unvaried(row) for text in lone for row in text.split("\n")}
+            lines = {error.at.line for error in errors}
+            for kind, line in last_words(tail):
+                if line.number not in lines and unvaried(line.text) not in printed:
+                    hints.add_line(kind, line, self._where(), soft=is_soft(kind))
+        return settled([hint for hint in hints.all() if folding_key(hint) not in known], tail)
 
     def _errors_so_far(self) -> ErrorBook:
         """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""

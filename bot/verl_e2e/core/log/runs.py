@@ -172,6 +172,7 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "adapters": _firsts(MAX_SMALL, lambda report: (report.pid, report.total, report.adapter)),
     "workers": _firsts(MAX_WORKERS, lambda worker: worker.pid),
     "errors": _errors,
+    "hints": _errors,
     "noise": _counted,
     "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
     "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),

@@ -300,6 +300,9 @@ class LogFacts:
     workers: tuple[Worker, ...] = ()
     # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
+    # What may be an error and is no traceback: bare last lines of exceptions, and what the last lines of a run that
+    # did not complete say of its end.
+    hints: tuple[LoggedError, ...] = ()
     # Known lines that look like errors and are harmless.
     noise: tuple[Noise, ...] = ()
     # Lines on which Bridge says that it dropped a weight.

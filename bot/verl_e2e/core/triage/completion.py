@@ -1,9 +1,15 @@
 """Whether a run came to its end as it should: its last requested step, the metrics of it, and its end."""
 
+import re
+
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 
 MIN_METRICS = 3
 SHOWN_METRICS = 4
+# What a step of other trainers prints: SFT, preferences, reward models, pre-training.
+_OF_OTHERS = re.compile(
+    r"^(?:train|sft|dpo|orpo|kto|rm|eval|pretrain)\w*/|^(?:train_)?(?:loss|lr|grad_norm|learning_rate)$|/(?:nll|ce)?_?loss$"
+)
 # What a step of RL prints, whatever its estimator and trainer.
 _OF_RL = ("actor/", "critic/", "rollout", "response", "prompt_length/", "training/", "reward", "timing_s/gen")
 
@@ -33,7 +39,8 @@ def other_trainer(facts: LogFacts) -> tuple[Excerpt, str] | None:
     end = facts.completed_at or (bar.at if bar is not None and bar.done >= bar.total > 0 else None)
     steps = [step.values for step in (*facts.steps, *([last] if last is not None else []))]
     names = list(dict.fromkeys(name for values in steps for name in values if not name.startswith("val")))
-    if end is None or last is None or not names or any(name.startswith(_OF_RL) for name in names):
+    others = any(map(_OF_OTHERS.search, names)) and not any(name.startswith(_OF_RL) for name in names)
+    if end is None or last is None or not others:
         return None
     more = f" and {len(names) - SHOWN_METRICS} more" if len(names) > SHOWN_METRICS else ""
     found = f"step {last.step} is there with {', '.join(names[:SHOWN_METRICS])}{more}"

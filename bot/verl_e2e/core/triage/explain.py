@@ -16,6 +16,7 @@ from verl_e2e.core.triage.answer import (
 )
 from verl_e2e.core.triage.candidates import Candidate
 from verl_e2e.core.triage.report import outcome_text, printable
+from verl_e2e.core.triage.rules import Fault, Rule
 from verl_e2e.core.triage.several import judged_facts
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.timeline import Phase, timeline
@@ -70,9 +71,17 @@ def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
 
 def _decided(answer: Triage) -> str:
     rule = next((rule for rule in RULES if rule.id == answer.rule), None)
-    if rule is None:
-        return f"{_OTHERWISE[answer.rule]}: {answer.verdict}"
-    return f"rule {rule.id}: {rule.outcome}; {answer.verdict} at {answer.stage}"
+    said = _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+    return f"{said}: {answer.verdict.capitalize()}"
+
+
+def _why(rule: Rule, answer: Triage) -> str:
+    if rule.fact is not None:
+        return "nothing was raised, but a fact of the log shows the fault"
+    if rule.fault is not Fault.CODE:
+        return "a fault outside of the change" if rule.fault is Fault.OUTSIDE else "a fault in the source under test"
+    begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
+    return f"the stage decides; construction of the model {begun} at {answer.stage}"
 
 
 _OTHERWISE = {

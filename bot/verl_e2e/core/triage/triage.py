@@ -93,7 +93,8 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
     """The candidates for the root cause, the likeliest first, and what is only noise."""
     explained, noise = explain(facts)
-    return candidates([error for error in facts.errors if error not in explained], facts), noise
+    every = (*(error for error in facts.errors if error not in explained), *facts.hints)
+    return candidates(every, facts), noise
 
 
 def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
