@@ -12,7 +12,6 @@ from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
 from verl_e2e.core.triage.explain import explain, explain_text
-from verl_e2e.core.triage.report import triage_text
 from verl_e2e.core.triage.rules import Rule
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import triage, triage_of_run
@@ -32,7 +31,9 @@ def wrong(case: Case, answer: Triage) -> str:
     never = bool(case.never) and case.never in f"{answer.cause} {answer.fix}"
     if answer.verdict in case.verdicts and placed and pointed and case.says in answer.cause and not never:
         return ""
-    return f"{case.id}: {answer.verdict} in {answer.stage}, line {answer.line}, rule {answer.rule}: {answer.cause[:160]}"
+    return (
+        f"{case.id}: {answer.verdict} in {answer.stage}, line {answer.line}, rule {answer.rule}: {answer.cause[:160]}"
+    )
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -100,9 +101,12 @@ SHAPES = {
     "no indentation": ("Traceback (most recent call last):", FRAME, "raise ValueError(name)", "ValueError: no layer"),
     "no header": (FRAME, "raise ValueError(name)", "ValueError: no layer"),
     "list": (
-        f"['Traceback (most recent call last):\\n', '  {FRAME}\\n    raise ValueError(name)\\n', 'ValueError: no layer\\n']",
+        f"['Traceback (most recent call last):\\n', '  {FRAME}\\n    raise ValueError(name)\\n', 'ValueError: no "
+        f"layer\\n']",
     ),
-    "string": (f"Traceback (most recent call last):\\n  {FRAME}\\n    raise ValueError(name)\\nValueError: no layer\\n",),
+    "string": (
+        f"Traceback (most recent call last):\\n  {FRAME}\\n    raise ValueError(name)\\nValueError: no layer\\n",
+    ),
     "JSON": (
         '{"error": "Traceback (most recent call last):\\n  '
         + FRAME.replace('"', '\\"')
@@ -146,6 +150,7 @@ def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
 
 
 def test_a_truth_value_is_no_number() -> None:
-    assert not same_value(True, "1")
+    found: object = True
+    assert not same_value(found, "1")
     assert same_value(float("nan"), "nan")
     assert not same_value(None, "0")

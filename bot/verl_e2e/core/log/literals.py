@@ -292,7 +292,9 @@ _LONES = (
     _lone("CUresult error", "NativeError"),
     # glibc, malloc/malloc.c, debug/fortify_fail.c and assert/assert.c.
     _lone("double free or corruption", "Signal"),
-    _lone("(): ", "Signal", r"^(?:free|malloc|realloc|munmap_chunk|calloc|tcache\w*|malloc_\w+|sysmalloc|_int_\w+)\(\): "),
+    _lone(
+        "(): ", "Signal", r"^(?:free|malloc|realloc|munmap_chunk|calloc|tcache\w*|malloc_\w+|sysmalloc|_int_\w+)\(\): "
+    ),
     _lone("corrupted ", "Signal", r"^corrupted (?:size vs\. prev_size|double-linked list)"),
     _lone("detected ***", "Signal", r"^\*\*\* [\w ]{1,40} detected \*\*\*"),
     _lone("Fatal glibc error", "Signal"),
@@ -324,8 +326,10 @@ _LONES = (
     _lone(
         "atchdog",
         "CollectiveTimeout",
-        r"(?i)Watchdog caught collective operation timeout|(?:[NHRMX]CCL|gloo|collective).{0,80}watchdog\b.{0,80}\b(?:stuck|hang|hung"
-        r"|timed? ?out|timeout|no progress)|watchdog\b.{0,80}\b(?:[NHRMX]CCL|gloo|collective)\w*.{0,80}\b(?:stuck|hang|hung|timed? ?out|timeout)",
+        r"(?i)Watchdog caught collective operation timeout|(?:[NHRMX]CCL|gloo"
+        r"|collective).{0,80}watchdog\b.{0,80}\b(?:stuck|hang|hung"
+        r"|timed? ?out|timeout|no progress)|watchdog\b.{0,80}\b(?:[NHRMX]CCL|gloo|collective)\w*.{0,80}\b(?:stuck"
+        r"|hang|hung|timed? ?out|timeout)",
     ),
     # What NCCL prints below the line of its error is a part of that message.
     _lone("uncorrectable ECC error", "DeviceError", r"^(?!Cuda failure )"),
@@ -357,7 +361,20 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _STRATEGIES + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES + _RETRIES + _BARE
+    _TRACEBACKS
+    + _FACTS
+    + _STAGES
+    + _BUILDS
+    + _SIGNS
+    + _STRATEGIES
+    + _CHECKPOINTS
+    + _LOST
+    + _REFUSALS
+    + _ASKED
+    + _NOISES
+    + _LONES
+    + _RETRIES
+    + _BARE
 )
 
 

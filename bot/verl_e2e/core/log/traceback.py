@@ -392,6 +392,7 @@ def starts(text: str) -> bool:
 
 
 def exception_of(text: str) -> tuple[str, str] | None:
+    """Name and message, if a line is the last one of an exception."""
     match = _EXCEPTION.match(text) or _DOTTED.match(text) or _OLD.match(text)
     if match is not None:
         return match[1], (match[2] or "").strip()

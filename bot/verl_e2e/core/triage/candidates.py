@@ -77,6 +77,11 @@ def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts
     return Standing.SURVIVED if passed or stopped else item.standing
 
 
+def _explained(error: LoggedError, natives: Sequence[int]) -> bool:
+    """Whether a signal is what a library ended with that said more right before or after it."""
+    return error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives)
+
+
 def _died(item: Candidate) -> bool:
     return item.standing in (Standing.ECHO, Standing.DRIVER)
 
@@ -111,11 +116,9 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: 
     # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
     if waited_out and error.kind == _TIMEOUT:
         return Standing.PRIMARY
-    if error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives):
-        return Standing.ECHO
     if error.kind == "Cancelled" or (error.secondary and death_reason(error) is not None):
         return Standing.STATED
-    if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line):
+    if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line) or _explained(error, natives):
         return Standing.ECHO
     if not error.kind:
         return Standing.CUT

@@ -120,7 +120,8 @@ _STRERROR = re.compile(
 _NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),")
 
 _ACCELERATOR = re.compile(
-    r"(?i)\b(?:CUDA|HIP|MUSA|MACA|DCU)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]|\bcuda(?:Error|failure)"
+    r"(?i)\b(?:CUDA|HIP|MUSA|MACA|DCU)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]"
+    r"|\bcuda(?:Error|failure)"
 )
 # The driver's names, CUresult, and those of HIP differ from the runtime's in their form.
 _DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError|musaError|mcError)_?(\w+)")
@@ -256,17 +257,24 @@ _MAKERS_WORDS: tuple[tuple[re.Pattern[str], Origin | None], ...] = tuple(
     )
 )
 # Ascend's runtime (aclError) by the first digit, and its modules by two letters: communication, driver, runtime.
-_ACL = re.compile(r"(?i)\b(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)")
+_ACL = re.compile(
+    r"(?i)\b(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
+)
 _ASCEND = re.compile(r"\b(?P<comm>E[IJ])\d{4}\b|\bE[LEHK]\d{4}\b")
 _COMMUNICATION = re.compile(
     r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
 )
 _INDEX = re.compile(
-    r"(?i)\bdevice < num_\w+|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu|hpu)[ _-]?(?:id|index|ordinal|number)"
-    r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"
-    r"|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?|devices?) (?:is |are |was |were )?(?:available|found|visible|detected)"
-    r"|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire|acquisition|open) failed|\bfailed to (?:acquire|open|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)"
-    r"|\b(?:only|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank|requested|asked)"
+    r"(?i)\bdevice < num_\w+|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
+    r"|hpu)[ _-]?(?:id|index|ordinal|number)"
+    r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range"
+    r"|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"
+    r"|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?|devices?) (?:is |are |was |were )?(?:available"
+    r"|found|visible|detected)"
+    r"|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire|acquisition|open) failed|\bfailed to (?:acquire|open"
+    r"|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)"
+    r"|\b(?:only|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank"
+    r"|requested|asked)"
 )
 
 _HTTP = re.compile(

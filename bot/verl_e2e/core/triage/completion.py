@@ -24,7 +24,9 @@ def furthest(facts: LogFacts) -> str:
     """How far the run came, as bar, metrics and checkpoints show; empty where none of them is there."""
     bars = [bar for bar in (facts.progress, facts.epochs) if bar is not None]
     last = [facts.last_step.step] if facts.last_step is not None else []
-    written = [event.step for event in facts.checkpoints if event.action in ("saving", "saved") and event.step is not None]
+    written = [
+        event.step for event in facts.checkpoints if event.action in ("saving", "saved") and event.step is not None
+    ]
     done = max([*(bar.done for bar in bars), *last, *written], default=None)
     planned = [facts.planned_steps.value] if facts.planned_steps is not None else []
     total = next(iter([*(bar.total for bar in bars), *planned]), None)

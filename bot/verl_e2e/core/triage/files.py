@@ -44,13 +44,18 @@ _OWN_FRAME = re.compile(
 )
 # A path that the run was given and that is not what it should be, whoever found that out.
 _GIVEN = re.compile(
-    r"(?i)\b(?:path|director(?:y|ies)|folder|checkpoint|ckpt|snapshot|tokenizer|run[_ ]config|metadata|weights?|model)\b"
+    r"(?i)\b(?:path|director(?:y|ies)|folder|checkpoint|ckpt|snapshot|tokenizer|run[_ ]config|metadata|weights?"
+    r"|model)\b"
 )
 _AMISS = re.compile(
-    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*|director\w*|folder|checkpoint|path|file)"
-    r"|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)|\bcannot (?:find|open|locate|access)"
-    r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
-    r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /|\bfailed to (?:find|open|locate)"
+    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*"
+    r"|director\w*|folder|checkpoint|path|file)"
+    r"|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)"
+    r"|\bcannot (?:find|open|locate|access)"
+    r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist"
+    r"|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
+    r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /"
+    r"|\bfailed to (?:find|open|locate)"
 )
 _PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z][a-z0-9]{1,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
 _OF_CODE = re.compile(r"/(?:megatron|verl|(?:site|dist)-packages)/|\.(?:py|so|cu|cpp|h)$")

@@ -58,7 +58,7 @@ def caught(error: LoggedError, facts: LogFacts) -> bool:
     """Whether a program had caught an error, or went on after it, before something else ended the run."""
     if error.driver or error.record in (Record.ERROR, Record.SIDE, Record.WARNING):
         return not error.driver
-    return any(_ASIDE.search(call) for call in error.calls) or signs_after(error, facts) >= SIGNS
+    return error.over or any(_ASIDE.search(call) for call in error.calls) or signs_after(error, facts) >= SIGNS
 
 
 def signs_after(error: LoggedError, facts: LogFacts) -> int:

@@ -334,7 +334,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-memory",
         fault=Fault.CODE,
         message=r"CUDA out of memory|CUresult error\W{1,3}2\b|CUDA_ERROR_OUT_OF_MEMORY|_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
-        r"|(?:XPU|HPU|MUSA|MLU|DCU) out of memory|hipErrorOutOfMemory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space"
+        r"|(?:XPU|HPU|MUSA|MLU|DCU) out of memory|hipErrorOutOfMemory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError"
+        r"|Ran out of memory in memory space"
         r"|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
@@ -622,8 +623,7 @@ RULES: tuple[Rule, ...] = (
         r"|Layer type is unrecognized",
         calls=r"\A(?![\s\S]*(?:vllm|sglang)/)",
         cause="LoRA could not be applied",
-        fix="Use the provider path (vanilla_mbridge False) and check the target modules and the "
-        "adapter's layer.",
+        fix="Use the provider path (vanilla_mbridge False) and check the target modules and the adapter's layer.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
             "fuse or "
@@ -935,8 +935,7 @@ RULES: tuple[Rule, ...] = (
         r"|hf_pretrained/state\.py:|:maybe_modify_loaded_hf_weight$|:load_megatron_gptmodel_weights$"
         r"|:load_state_dict_to_megatron|mbridge/\S+:load_|:hf_to_megatron$",
         cause="importing the Hugging Face weights failed",
-        fix="Reproduce with the conversion test of that family; compare the mapping with the keys of the "
-        "checkpoint.",
+        fix="Reproduce with the conversion test of that family; compare the mapping with the keys of the checkpoint.",
         steps=(
             "Take the parameter that the message names, and look it up in the family's mapping_registry and in "
             "model.safetensors.index.json.",

@@ -202,7 +202,7 @@ def _fails(rule: Rule, stage: Stage) -> bool:
 
 def _whatever_trains(rule: Rule, stage: Stage) -> bool:
     """Whether an error tells of the run itself, by its words or by its checkpoints, and not of who built the model."""
-    return not rule.places and bool(rule.message) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
+    return (not rule.places and bool(rule.message)) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
 
 
 def _may_be_the_changes(error: LoggedError, rule: Rule | None) -> bool:

@@ -12,8 +12,12 @@ from collections.abc import Iterator, Mapping
 MAX_DEPTH = 16
 UNREADABLE = object()
 
-_TOKEN = re.compile(r"""\s*(?:(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|(?P<sign>[\[\]{},:])|(?P<plain>[^\[\]{},:]+))""")
-_WORKED_OUT = re.compile(r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\(")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|(?P<sign>[\[\]{},:])|(?P<plain>[^\[\]{},:]+))"""
+)
+_WORKED_OUT = re.compile(
+    r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\("
+)
 _ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
 _UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
 _WORDS = {"null": None, "none": None, "true": True, "false": False}
