@@ -24,7 +24,8 @@ _HOLDER = (
     r"|workspace|vm|virtual machine|reservation|machine|host|agent|cluster|executor|stage)s?"
 )
 _FATE = (
-    r"(?:cancel?led|preempted|evicted|revoked|terminated(?! normally| with exc)|killed|aborted|stopped|deleted|reclaimed"
+    r"(?:cancel?led|preempted|evicted|revoked|terminated(?! normally| with exc)|killed|aborted|stopped|deleted"
+    r"|reclaimed"
     r"|interrupted|drained"
     r"|requeued|shut ?down|timed out|expired|removed|lost)"
 )
@@ -49,9 +50,11 @@ _OUTSIDE = re.compile(
     r"|10|12|15)\b|"
     r"(?:2|10|12|15) death signal)|\bforc(?:ed?|ing)\b.{0,20}\bterminat|\bTERM_(?!MEM)\w+|\b(?:DeadlineExceeded"
     r"|Evicted|Preempt(?:ed|ing)|"
-    r"NodeLost|NODE[_ ]FAIL\w*|JobCancell?ed|RunCancell?ed)\b",
-    r"|\b(?:caught|got|received|handling) (?:a )?(?:signal )?(?:SIG(?:TERM|INT|HUP|USR\d)|(?<=signal )(?:1|2|10|12|15)\b)"
-    r"|\bSIG(?:TERM|INT|HUP)\b.{0,20}\b(?:received|caught|sent)|\b(?:job|step|task|build|run|action)\b.{0,30}\btime(?:d |-)?out\b"
+    r"NodeLost|NODE[_ ]FAIL\w*|JobCancell?ed|RunCancell?ed)\b"
+    r"|\b(?:caught|got|received|handling) (?:a )?(?:signal )?(?:SIG(?:TERM|INT|HUP|USR\d)|(?<=signal )(?:1|2|10"
+    r"|12|15)\b)"
+    r"|\bSIG(?:TERM|INT|HUP)\b.{0,20}\b(?:received|caught|sent)|\b(?:job|step|task|build|run"
+    r"|action)\b.{0,30}\btime(?:d |-)?out\b"
     r"|^(?:make\S*: \*\*\* \[.{1,80}\] |.{0,60}: line \d+: +\d+ )?(?:Terminated|Hangup)\b",
     re.IGNORECASE,
 )
@@ -106,7 +109,8 @@ _NATIVE = re.compile(
     r"^\[?[EFC]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]* |\S+\.(?:cpp|cc|cu|c|hpp|h|rs|go):\d+)|^\[[EFC] "
     r"|^\[[^\]]{10,40} [EFC] \d+ \d+\]|\b(?:FATAL|CRITICAL|PANIC|ERROR)\b"
     r"|^\W{0,3}(?i:fatal|error|panic|abort\w*)\b|(?i:\b(?:fatal error|panicked|assertion\b.{0,200}\bfailed|check failed"
-    r"|aborted|aborting|unrecoverable|hang detected|fail(?:ed|ure|s)?|received signal|fault)\b|\bhung\b|\bstuck (?:for|at"
+    r"|aborted|aborting|unrecoverable|hang detected|fail(?:ed|ure|s)?|received signal|fault)\b|\bhung\b"
+    r"|\bstuck (?:for|at"
     r"|in)\b|NCCL WARN"
     r"|\berror(?: code)?\W{1,3}-?\d|\b(?:terminating|killing|exiting)\b)|\b[A-Z]{2,}(?:_[A-Z]+)*_(?:ERROR|FAILED"
     r"|LOST)\w*"
