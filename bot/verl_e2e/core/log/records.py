@@ -49,9 +49,11 @@ def record_above(line: Line, before: Iterable[Line]) -> Record:
     mark = _MARK.search(line.printed[:_SEARCHED])
     if mark is not None:
         return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
-    above = next((other for other in before if _same_process(other, line) and other.text.strip()), None)
-    if above is not None and (mark := _MARK.search(above.printed[:_SEARCHED])) and mark[1].lower() not in _BELOW_ERROR:
+    lines = [other for other in before if _same_process(other, line) and other.text.strip()]
+    said = _MARK.search(lines[0].printed[:_SEARCHED]) if lines else None
+    if said is not None and said[1].lower() not in _BELOW_ERROR:
         return Record.ERROR
+    above = next((other for other in lines if other.source == line.source), None)
     if above is not None and _ONLY_SAYS.search(above.text[:_SEARCHED]):
         above = None
     # The record's first line may be the header itself: `ERROR:root:Traceback (most recent call last):`.
