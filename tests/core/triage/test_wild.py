@@ -60,7 +60,7 @@ def test_nothing_that_is_wrong_is_a_pass() -> None:
 def test_explanation_and_verdict_have_one_word(name: str) -> None:
     explained = explain(scan([(WILD / name).read_bytes()]))
     decided = explain_text(name, explained).split("Decided by ")[1].split("\n")[0]
-    assert decided.endswith(f": {explained.answer.verdict.capitalize()}")
+    assert explained.answer.verdict.capitalize() in decided
     others = {word for word in ("Pass", "Fail", "Blocked") if word.lower() != explained.answer.verdict}
     assert not any(word in decided for word in others)
 

@@ -69,7 +69,8 @@ def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts
     line = max(item.error.at.line, item.error.last)
     ends = [other.error.at.line for other in ranked if other.standing is Standing.STATED]
     end = max([*ends, *([facts.line_count + 1] if facts.stopped else [])], default=0)
-    if item.standing not in (Standing.PRIMARY, Standing.REPEAT, Standing.LOGGED):
+    raised = item.standing in (Standing.PRIMARY, Standing.REPEAT, Standing.LOGGED)
+    if not raised and (item.standing is not Standing.WARNING or item.error.soft):
         return item.standing
     died = next((other.error.at.line for other in ranked if _died(other) and other.error.at.line > line), 0)
     passed = item.standing is Standing.LOGGED and not died and _is_over(item.error, facts)

@@ -71,15 +71,18 @@ def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
 
 def _decided(answer: Triage) -> str:
     rule = next((rule for rule in RULES if rule.id == answer.rule), None)
+    if rule is not None and rule.fact is None and rule.fault is not Fault.CODE:
+        return f"rule {rule.id}: {_WHOSE[rule.fault]}, {rule.outcome}"
     said = _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
     return f"{said}: {answer.verdict.capitalize()}"
+
+
+_WHOSE = {Fault.OUTSIDE: "a fault outside of the change", Fault.TREES: "a fault in the source under test"}
 
 
 def _why(rule: Rule, answer: Triage) -> str:
     if rule.fact is not None:
         return "nothing was raised, but a fact of the log shows the fault"
-    if rule.fault is not Fault.CODE:
-        return "a fault outside of the change" if rule.fault is Fault.OUTSIDE else "a fault in the source under test"
     begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
     return f"the stage decides; construction of the model {begun} at {answer.stage}"
 
