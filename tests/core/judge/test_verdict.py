@@ -32,6 +32,7 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
+from verl_e2e.core.model.facts import Record as Printed
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase
@@ -230,6 +231,22 @@ CASES: tuple[Case, ...] = (
         Result.BLOCKED,
         Stage.PEFT,
         "the time limit was reached (Time limit of 1800 s reached.)",
+    ),
+    (
+        "time limit, below an exception that the run had caught",
+        {"events": ended(EndReason.TIME_LIMIT, None, "Time limit of 1800 s reached.")},
+        cut_facts(Stage.TRAIN_STEP, errors=(replace(bridge_error(), driver=False, record=Printed.ERROR),)),
+        Result.BLOCKED,
+        Stage.TRAIN_STEP,
+        "the time limit was reached (Time limit of 1800 s reached.)",
+    ),
+    (
+        "interrupted, below the exception of a side thread",
+        {"events": ended(EndReason.INTERRUPTED, None)},
+        cut_facts(Stage.TRAIN_STEP, errors=(replace(bridge_error(), driver=False, record=Printed.SIDE),)),
+        Result.BLOCKED,
+        Stage.TRAIN_STEP,
+        "interrupted",
     ),
     (
         "memory of the host",

@@ -20,8 +20,9 @@ OF_THE_LAST = {
     "timeline",
     "planned_steps",
     "asked",
+    "epochs",
 }
-OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line", "steps"}
+OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line", "steps", "stopped"}
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 RUN = (
     "ray init kwargs: {}",

@@ -107,7 +107,7 @@ def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
         "only",
         "a",
     ]
-    assert message.decided == "rule peft: the stage decides; Bridge-managed construction had begun at peft"
+    assert message.decided == "rule peft: the stage decides; construction of the model had begun at peft: Fail"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
         (("x.sh: line 12: python3: command not found",), "rule shell: a fault outside of the change"),
         (
             (H, '  File "verl/utils/dataset/rl_dataset.py", line 1, in f', "KeyError: 'prompt'"),
-            "rule data: the stage decides; Bridge-managed construction had not begun at data",
+            "rule data: the stage decides; construction of the model had not begun at data: Blocked",
         ),
     ],
 )

@@ -19,7 +19,7 @@ run.log: fail in peft
           raise ValueError(name)
   log:    line 4: (W pid=3) ValueError: no such layer
           Known layers: linear_qkv, linear_proj
-  to do:  Reproduce with Bridge's PEFT tests; check target modules, rank and the layer that is wrapped. \
+  to do:  Reproduce with the PEFT tests; check target modules, rank and the layer that is wrapped. \
 See docs/triage.md#peft."""
 
 

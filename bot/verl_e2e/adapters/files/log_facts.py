@@ -6,7 +6,7 @@ from pathlib import Path
 
 from verl_e2e.adapters.files.logs import LogStream, open_log
 from verl_e2e.adapters.files.prefilter import fastest_prefilter
-from verl_e2e.adapters.files.run_folder import find_log, stage_times
+from verl_e2e.adapters.files.run_folder import find_log, stage_times, was_stopped
 from verl_e2e.core.log.scan import literal_bytes, scan
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
@@ -33,4 +33,5 @@ def log_with_times(name: str) -> tuple[LogFacts, Mapping[Stage, float]]:
     log = find_log(path) if path.is_dir() else path
     if log is None:
         raise UserError(f"{name}: no log in this folder; give a log file or a run folder")
-    return log_facts(name if name == "-" else str(log)), stage_times(log.parent)
+    facts = log_facts(name if name == "-" else str(log))
+    return replace(facts, stopped=path.is_dir() and was_stopped(path)), stage_times(log.parent)

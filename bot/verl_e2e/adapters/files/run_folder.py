@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, RootModel, ValidationError
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.events import BEGIN, PhaseEvent, StageEvent, read_data
+from verl_e2e.core.model.events import BEGIN, Ended, PhaseEvent, StageEvent, read_data
 from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, ModelInputs, Snapshot
 from verl_e2e.core.model.jobs import Job
@@ -31,6 +31,7 @@ from verl_e2e.core.model.record import (
     LOG_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    STOPPED,
     CheckNotes,
     Environment,
     Event,
@@ -129,6 +130,12 @@ def stage_times(folder: Path) -> dict[Stage, float]:
         if entered is not None and entered.stage in [str(stage) for stage in Stage]:
             times.setdefault(Stage(entered.stage), event.t_s)
     return times
+
+
+def was_stopped(folder: Path) -> bool:
+    """Whether the recorder says that time or a person ended the run; False without events."""
+    ends = [read_data(event, Ended) for event in _rows(folder / EVENTS_FILE, Event, []) if event.kind == "ended"]
+    return any(ended is not None and ended.end_reason in STOPPED for ended in ends[-1:])
 
 
 def read_record(folder: Path) -> Record:

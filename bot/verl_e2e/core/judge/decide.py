@@ -20,7 +20,7 @@ from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.answer import INCOMPLETE, TriageVerdict
 
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]
@@ -196,8 +196,10 @@ _ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "S
 
 def _knows_no_cause(case: Case) -> bool:
     """Whether triage points at no error, or only at the echo of the runner ending the run."""
-    error = next((error for error in case.facts.errors if error.at.line == case.triage.line), None)
-    if error is None:
+    error = next(
+        (error for error in (*case.facts.errors, *case.facts.hints) if error.at.line == case.triage.line), None
+    )
+    if error is None or case.triage.rule == INCOMPLETE:
         return case.triage.verdict is TriageVerdict.BLOCKED
     ours = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED, EndReason.WRONG_IMPORT)
     return error.kind in _ENDED and any(case.ended_by(reason) for reason in ours)

@@ -23,7 +23,7 @@ from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
-from verl_e2e.core.model.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
+from verl_e2e.core.model.record import ENVIRONMENT_FILE, JOB_FILE, STOPPED, Finding, Record, RepositoryState
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
 from verl_e2e.core.triage.triage import triage_of_run
@@ -54,7 +54,8 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
     signal = record.job.level is Level.LEARNING_SIGNAL
     case = without_needless_warnings(Case(record.job, record, facts or LogFacts(0), _NO_LOG))
     if facts is not None:
-        case = replace(case, triage=triage_of_run(case.facts, learning_signal=signal))
+        stopped = any(ended.end_reason in STOPPED for ended in case.ends())
+        case = replace(case, triage=triage_of_run(case.facts, learning_signal=signal, stopped=stopped))
     return judge_case(case, has_log=facts is not None)
 
 

@@ -15,6 +15,11 @@ MAX_BUILDS = 512
 # rematerialization rank between tensor and pipeline, verl's own builder does not.
 RANK_SHAPE = r"model parallel rank \((\d{1,6}), (?:\d{1,6}, )?(\d{1,6})\): (\d{1,15})"
 WRAPPED_SHAPE = r"^(\w+) contains [\d.]+\w? parameters"
+# A backend of verl, as a configuration or an override names it.
+STRATEGY_SHAPE = (
+    r"\bstrategy['\"]?\s*[:=]\s*[\\'\"]*((?:fsdp|megatron|mindspeed)\w*|torchtitan|veomni|automodel|deepspeed)\b"
+)
+STRATEGY_SIGN = "strategy "
 CHUNKS_SHAPE = r"^module: (\d{1,4})$"
 BRIDGE_SHAPE = r"\((\d{1,9})/(\d{1,9})\) (\w+)\s*$"
 

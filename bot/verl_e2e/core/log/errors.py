@@ -1,18 +1,19 @@
 """The errors of a log, folded: the same exception from many workers or many times is one error with a count."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_e2e.core.log.lines import FOLDED, Line
-from verl_e2e.core.log.literals import Literal
 from verl_e2e.core.log.messages import MAX_TEXT
-from verl_e2e.core.log.records import record_of
+from verl_e2e.core.log.records import goes_on, record_of
 from verl_e2e.core.log.traceback import MAX_FRAMES, Chain
 from verl_e2e.core.model.facts import LoggedError, Record
 from verl_e2e.core.model.stages import Stage
 
 MAX_ERRORS = 200
 MAX_CALLS = 80
+RETRY_LINES = 8
 
 # Messages of a process that only noticed that another one died: never the root.
 _SECONDARY = re.compile(
@@ -59,23 +60,26 @@ class ErrorBook:
         """Every error kept, by line."""
         return tuple(sorted(self._errors, key=lambda error: error.at.line))
 
-    def add_lone(self, literal: Literal, line: Line, stood: Stage, *, completed: bool) -> None:
-        """An error line without a traceback."""
+    def add_line(
+        self, kind: str, line: Line, stood: Stage, *, message: str = "", completed: bool = False, soft: bool = False
+    ) -> None:
+        """An error line without a traceback; its message is the whole line unless it is given."""
+        message = message or line.text.strip()
         excerpt = line.excerpt()
         self.add(
             LoggedError(
                 at=excerpt,
-                kind=literal.name,
-                message=line.text.strip()[: MAX_FRAMES * 25],
+                kind=kind,
+                message=message[: MAX_FRAMES * 25],
                 frames=(),
                 actor=line.actor,
                 pid=line.pid,
                 stage=stood,
                 after_completion=completed,
-                secondary=_is_secondary(literal.name, line.text),
-                soft=literal.soft,
+                secondary=_is_secondary(kind, line.text),
+                soft=soft,
                 record=_of_lone(line.text),
-                full_message=line.text.strip()[:MAX_TEXT],
+                full_message=message[:MAX_TEXT],
             )
         )
 
@@ -84,6 +88,15 @@ class ErrorBook:
         for index, error in enumerate(self._errors):
             if error.at.line == line:
                 self._errors[index] = replace(error, full_message=message)
+
+    def caught(self, line: Line) -> None:
+        """The process of `line` says that it tries again: it had caught what it printed last."""
+        for index in range(len(self._errors) - 1, -1, -1):
+            error = self._errors[index]
+            near = 0 <= line.number - max(error.at.line, error.last) <= RETRY_LINES
+            if near and (error.actor, error.pid) == (line.actor, line.pid) and not error.driver:
+                self._errors[index] = replace(error, record=max(error.record, Record.ERROR, key=list(Record).index))
+                return
 
     def add(self, error: LoggedError) -> None:
         """An error that was read whole; one that is known already is counted."""
@@ -101,6 +114,17 @@ class ErrorBook:
             self.deadly = error
 
 
+def settled(errors: Sequence[LoggedError], tail: Sequence[Line]) -> tuple[LoggedError, ...]:
+    """The errors; those below which the same process printed something else are marked as over."""
+    return tuple(replace(error, over=True) if _goes_on_below(error, tail) else error for error in errors)
+
+
+def _goes_on_below(error: LoggedError, tail: Sequence[Line]) -> bool:
+    last = max(error.at.line, error.last)
+    own = (line for line in tail if line.number > last and (line.actor, line.pid) == (error.actor, error.pid))
+    return any(goes_on(line.text) for line in own)
+
+
 def _of_lone(text: str) -> Record:
     """A line that states that it is only a warning."""
     return Record.WARNING if record_of(text) is Record.WARNING else Record.RAISED
@@ -109,7 +133,12 @@ def _of_lone(text: str) -> Record:
 def folding_key(error: LoggedError) -> tuple[str, str, str]:
     """Equal for errors of one run that are one error."""
     phase = "after" if error.after_completion else "before"
-    return (error.kind, _VARYING.sub("#", error.message[:200]), phase)
+    return (error.kind, unvaried(error.message), phase)
+
+
+def unvaried(text: str) -> str:
+    """The beginning of a message without what varies from one time to the next."""
+    return _VARYING.sub("#", text.strip()[:200])
 
 
 def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> LoggedError | None:
@@ -151,7 +180,9 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
     return replace(
         first,
         count=known.count + 1,
+        last=max(known.at.line, again.at.line, known.last, again.last),
         driver=known.driver or again.driver,
+        soft=known.soft and again.soft,
         calls=longer.calls,
         frames=longer.frames,
         chain=longer.chain or known.chain,

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from verl_e2e.core.log.asked import COMMAND_SHAPE
-from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE
+from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE, STRATEGY_SHAPE
+from verl_e2e.core.log.metrics import EPOCHS_SHAPE
+from verl_e2e.core.log.records import RETRY_SHAPE
 from verl_e2e.core.log.resolved_config import START
+from verl_e2e.core.log.traceback import BARE_SHAPE
 from verl_e2e.core.model.stages import Stage
 
 
@@ -22,6 +25,7 @@ class Mark(Enum):
     DRIVER = auto()
     STEP = auto()
     PROGRESS = auto()
+    EPOCHS = auto()
     FINAL = auto()
     ADAPTER = auto()
     TOTAL = auto()
@@ -41,6 +45,9 @@ class Mark(Enum):
     CHUNKS = auto()
     BRIDGE = auto()
     SIGN = auto()
+    STRATEGY = auto()
+    RETRY = auto()
+    BARE = auto()
     OPENING = auto()
 
 
@@ -142,6 +149,7 @@ _FACTS = (
     ),
     Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?\d{1,12} - "),
     Literal("Training Progress:", Mark.PROGRESS, Stage.TRAIN_STEP),
+    Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, EPOCHS_SHAPE),
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
@@ -178,6 +186,10 @@ _SIGNS = (
     # Rollouts that verl read from a file: its engine generated nothing.
     _sign("Load generate result at step", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] "),
     _sign("cached trajectories", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] Injected"),
+)
+
+_STRATEGIES = tuple(
+    Literal(text, Mark.STRATEGY, shape=STRATEGY_SHAPE) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
 )
 
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
@@ -274,7 +286,23 @@ _LONES = (
     _lone("SIGSEGV received", "Signal", r"^\*\*\* SIGSEGV"),
     _lone("SIGABRT received", "Signal", r"^\*\*\* SIGABRT"),
     _lone("SIGBUS received", "Signal", r"^\*\*\* SIGBUS"),
-    _lone("terminate called after throwing", "Signal", r"^terminate called after throwing"),
+    _lone("terminate called", "Signal", r"^terminate called (?:after throwing|without an active|recursively)"),
+    _lone("libc++abi", "Signal", r"^libc\+\+abi: terminating"),
+    _lone("what():", "NativeError", r"^\s*what\(\):\s+\S"),
+    _lone("CUresult error", "NativeError"),
+    # glibc, malloc/malloc.c, debug/fortify_fail.c and assert/assert.c.
+    _lone("double free or corruption", "Signal"),
+    _lone(
+        "(): ", "Signal", r"^(?:free|malloc|realloc|munmap_chunk|calloc|tcache\w*|malloc_\w+|sysmalloc|_int_\w+)\(\): "
+    ),
+    _lone("corrupted ", "Signal", r"^corrupted (?:size vs\. prev_size|double-linked list)"),
+    _lone("detected ***", "Signal", r"^\*\*\* [\w ]{1,40} detected \*\*\*"),
+    _lone("Fatal glibc error", "Signal"),
+    _lone("Assertion `", "Signal", r"\S+:\d+: .{0,300}Assertion `.{1,300}' failed\."),
+    _lone("Bus error", "Signal", r"(?:^|: line \d+:\s+\d+ )Bus error"),
+    _lone("Illegal instruction", "Signal", r"(?:^|: line \d+:\s+\d+ )Illegal instruction"),
+    _lone("Floating point exception", "Signal", r"(?:^|: line \d+:\s+\d+ )Floating point exception"),
+    _lone("Aborted", "Signal", r"(?:^|: line \d+:\s+\d+ )Aborted\s"),
     _lone("core dumped", "Signal", r": line \d+:.*\(core dumped\)"),
     _lone("SIGTERM received", "Terminated", r"^\*\*\* SIGTERM received"),
     _lone(" Killed ", "Killed", r": line \d+:\s+\d+ Killed"),
@@ -295,12 +323,22 @@ _LONES = (
     _lone("Disk quota exceeded", "NoSpace"),
     _lone("CUDA out of memory", "OutOfMemoryError"),
     _lone("died unexpectedly", "EngineDeadError", r"(?i)engine|proc(?:ess)? .*core|worker proc"),
-    _lone("Watchdog caught collective operation timeout", "CollectiveTimeout"),
+    _lone(
+        "atchdog",
+        "CollectiveTimeout",
+        r"(?i)Watchdog caught collective operation timeout|(?:[NHRMX]CCL|gloo"
+        r"|collective).{0,80}watchdog\b.{0,80}\b(?:stuck|hang|hung"
+        r"|timed? ?out|timeout|no progress)|watchdog\b.{0,80}\b(?:[NHRMX]CCL|gloo|collective)\w*.{0,80}\b(?:stuck"
+        r"|hang|hung|timed? ?out|timeout)",
+    ),
     # What NCCL prints below the line of its error is a part of that message.
     _lone("uncorrectable ECC error", "DeviceError", r"^(?!Cuda failure )"),
     _lone("fallen off the bus", "DeviceError"),
+    # The numbers left out are those that a program causes: exceptions of a kernel, page faults, its own clean-up.
+    _lone("Xid (", "DeviceError", r"\bXid \([^)]{0,40}\): (?!(?:13|31|43|45|68)\b)\d+"),
+    _lone("amdgpu", "DeviceError", r"(?i)\bamdgpu\b.*(?:gpu reset|ring \S+ timeout|\bhang|uncorrectable|gpu fault)"),
+    _lone("GPU HANG", "DeviceError"),
     _lone("Unexpected result nan", "NotFinite"),
-    _soft("ModuleNotFoundError: No module named '", "ModuleNotFoundError", r"^ModuleNotFoundError: No module named '"),
     _soft("died or was killed while executing", "WorkerDied"),
     _soft("thrown while requesting", "HubUnreachable"),
     _soft("Failed to connect to GCS", "GcsUnreachable"),
@@ -308,6 +346,11 @@ _LONES = (
     _soft("cannot be scheduled right now", "RayResources"),
     _soft("No available node types can fulfill", "RayResources"),
 )
+
+_RETRIES = tuple(Literal(text, Mark.RETRY, shape=RETRY_SHAPE) for text in ("etry", "ttempt", "rying again", "econnect"))
+
+# The last line of an exception whose traceback was cut off or never printed.
+_BARE = tuple(Literal(text, Mark.BARE, shape=BARE_SHAPE) for text in ("Error: ", "Exception: ", "Exit: ", "Interrupt"))
 
 _TRACEBACKS = (
     Literal("Traceback (most recent call last)", Mark.TRACEBACK),
@@ -318,7 +361,20 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES
+    _TRACEBACKS
+    + _FACTS
+    + _STAGES
+    + _BUILDS
+    + _SIGNS
+    + _STRATEGIES
+    + _CHECKPOINTS
+    + _LOST
+    + _REFUSALS
+    + _ASKED
+    + _NOISES
+    + _LONES
+    + _RETRIES
+    + _BARE
 )
 
 

@@ -65,10 +65,10 @@ class Message:
 class LoneMessage:
     """The lines below an error that is printed without a traceback, as Hydra prints its own."""
 
-    def __init__(self, first: Line) -> None:
+    def __init__(self, first: Line, message: str = "") -> None:
         self.at = first.number
         self.source = first.source
-        self.text = Message(first.text.strip())
+        self.text = Message(message or first.text.strip())
 
     def take(self, line: Line, *, plain: bool) -> bool:
         """Take the next line; False when the message has ended before it."""

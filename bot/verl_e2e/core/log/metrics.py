@@ -8,6 +8,8 @@ from functools import lru_cache
 
 MAX_KEYS = 2000
 
+EPOCHS_SHAPE = r"^\s*Epoch (\d{1,6})/(\d{1,6}):\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
+"""The bar of verl's SFT trainer, which counts the steps of one epoch."""
 _STEP = re.compile(r"^step:\s?(\d{1,12}) - ")
 # One number in the constructor that numpy or torch shows around it, in brackets when it is an array of one element.
 _WRAPPED = re.compile(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from verl_e2e.core.log.lines import Line
 from verl_e2e.core.log.literals import Literal, Mark
-from verl_e2e.core.log.metrics import pack, parse_step
+from verl_e2e.core.log.metrics import EPOCHS_SHAPE, pack, parse_step
 from verl_e2e.core.log.openings import Openings
 from verl_e2e.core.log.phase_markers import FIRST, Move, PhaseMachine, move
 from verl_e2e.core.model.facts import Excerpt, Progress, StepMetrics
@@ -56,6 +56,7 @@ class RunBook:
         self.last_step: StepMetrics | None = None
         self.final: Excerpt | None = None
         self.progress: Progress | None = None
+        self.epochs: Progress | None = None
         self.steps: dict[int, StepMetrics] = {}
         self._reader = reader
         self._trainer: dict[Mark, tuple[str, str]] = {}
@@ -115,6 +116,14 @@ class RunBook:
         self._trainer[Mark.PROGRESS] = (line.label, line.actor)
         if done >= total > 0:
             self._complete(line)
+
+    def epoch(self, line: Line) -> None:
+        """Take the bar of one epoch, which completes nothing that is tested here."""
+        found = re.match(EPOCHS_SHAPE, line.text)
+        assert found is not None  # the literal's shape is the same
+        epoch, epochs, percent, done, total = map(int, found.groups())
+        self.enter(Stage.TRAIN_STEP, line)
+        self.epochs = Progress(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
 
     def final_metrics(self, line: Line) -> None:
         """Take the line that verl prints after the last step, with or without metrics."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from verl_e2e.core.log.asked import AskedBook
-from verl_e2e.core.log.builds import BuildBook
-from verl_e2e.core.log.errors import ErrorBook, error_of
+from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
+from verl_e2e.core.log.ends import is_soft, last_words
+from verl_e2e.core.log.errors import ErrorBook, error_of, folding_key, settled, unvaried
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
 from verl_e2e.core.log.messages import LoneMessage
@@ -16,7 +17,7 @@ from verl_e2e.core.log.progress import RunBook, StepReader
 from verl_e2e.core.log.records import record_above
 from verl_e2e.core.log.refusals import refuses
 from verl_e2e.core.log.resolved_config import ConfigCollector, lora_rank
-from verl_e2e.core.log.traceback import TracebackReader, starts
+from verl_e2e.core.log.traceback import TracebackReader, escaped_rows, exception_of, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,
     CheckpointEvent,
@@ -97,6 +98,7 @@ class FactBook:
         self._refused: dict[str, Excerpt] = {}
         self._checkpoints: list[CheckpointEvent] = []
         self._errors = ErrorBook()
+        self._bare_lines = ErrorBook()
         self._open: dict[str, _Opened] = {}
         self._driver_next: str | None = None
         self._misread: Misread | None = None
@@ -107,6 +109,7 @@ class FactBook:
             Mark.DRIVER: self._driver,
             Mark.STEP: self._step,
             Mark.PROGRESS: self._bar,
+            Mark.EPOCHS: self._epochs,
             Mark.FINAL: self._final_metrics,
             Mark.ADAPTER: self._adapter,
             Mark.TOTAL: self._total,
@@ -125,6 +128,9 @@ class FactBook:
             Mark.CHUNKS: self._chunks,
             Mark.BRIDGE: self._bridge,
             Mark.SIGN: self._sign,
+            Mark.STRATEGY: self._strategy,
+            Mark.RETRY: self._retry,
+            Mark.BARE: self._bare,
             Mark.OPENING: self._opening,
         }
 
@@ -216,18 +222,23 @@ class FactBook:
             return None
         return Excerpt(empty.line, "Adapter parameters: 0")
 
-    def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
-        """Everything known so far, frozen."""
+    def facts(
+        self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
+    ) -> LogFacts:
+        """Everything known so far, frozen; `tail` are the last lines of the run."""
+        errors = settled(self._errors_so_far().all(), tail)
         return LogFacts(
             line_count=line_count,
             stages=tuple(self.run.phases.timeline.values()),
             configs=tuple(self._configs),
             steps=tuple(self.run.steps.values()),
             progress=self.run.progress,
+            epochs=self.run.epochs,
             completed_at=self.run.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
-            errors=self._errors_so_far().all(),
+            errors=errors,
+            hints=self._hinted(errors, tail),
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
             refused_weights=tuple(self._refused.values()),
@@ -271,6 +282,9 @@ class FactBook:
 
     def _bar(self, _literal: Literal, line: Line) -> None:
         self.run.bar(line)
+
+    def _epochs(self, _literal: Literal, line: Line) -> None:
+        self.run.epoch(line)
 
     def _final_metrics(self, _literal: Literal, line: Line) -> None:
         self.run.final_metrics(line)
@@ -322,6 +336,11 @@ class FactBook:
 
     def _sign(self, literal: Literal, line: Line) -> None:
         self._builds.sign(literal.name, line)
+
+    def _strategy(self, literal: Literal, line: Line) -> None:
+        found = _search(literal, line.text)
+        assert found is not None  # the caller saw it match
+        self._builds.sign(f"{STRATEGY_SIGN}{found[1]}", line)
 
     def _worker(self, line: Line, *, builds: bool) -> None:
         pid = line.pid
@@ -399,17 +418,34 @@ class FactBook:
         self.asked.listed(line)
         self.run.openings.end(line.label)
 
+    def _retry(self, _literal: Literal, line: Line) -> None:
+        opened = self._open.get(line.source)
+        if opened is not None and opened.reader.settled:
+            self._close(line.source)
+        for book in (self._errors, self._bare_lines):
+            book.caught(line)
+
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and line.driver:
             self.run.openings.fail(line.label)
-        self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
+        completed = self.run.completed is not None
+        self._errors.add_line(literal.name, line, self._where(), completed=completed, soft=literal.soft)
         if literal.name in MULTILINE:
             self._end_lone_message()
             self._lone_message = LoneMessage(line)
 
+    def _bare(self, _literal: Literal, line: Line) -> None:
+        found = exception_of(line.text)
+        if found is not None and self._lone_message is None:
+            kind, message = found
+            completed = self.run.completed is not None
+            self._bare_lines.add_line(kind, line, self._where(), message=message, completed=completed, soft=True)
+            self._lone_message = LoneMessage(line, message)
+
     def _end_lone_message(self) -> None:
         if self._lone_message is not None:
-            self._errors.explain(self._lone_message.at, str(self._lone_message.text))
+            for book in (self._errors, self._bare_lines):
+                book.explain(self._lone_message.at, str(self._lone_message.text))
             self._lone_message = None
 
     def _where(self) -> Stage:
@@ -430,6 +466,9 @@ class FactBook:
             return True
         if not _may_open(literals):
             return False
+        if rows := escaped_rows(line.text):
+            self._printed(line, rows)
+            return True
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
             return False
         reader = TracebackReader()
@@ -437,6 +476,14 @@ class FactBook:
         record = record_above(line, self._before())
         self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None, record)
         return True
+
+    def _printed(self, line: Line, rows: Sequence[str]) -> None:
+        """Take a traceback that a program printed as one line: it had caught the exception."""
+        reader = TracebackReader()
+        for row in rows:
+            reader.take(replace(line, text=row))
+        completed = self.run.completed is not None
+        self._record(self._errors, _Opened(reader, line, self._where(), completed, Record.ERROR))
 
     def _torn(self, line: Line) -> bool:
         """Give the line to a traceback that another process of the same kind began.
@@ -486,6 +533,19 @@ class FactBook:
         error = error_of(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
         if error is not None:
             errors.add(replace(error, record=Record.RAISED if error.driver else opened.record))
+
+    def _hinted(self, errors: Sequence[LoggedError], tail: Sequence[Line]) -> tuple[LoggedError, ...]:
+        """The bare last lines of exceptions, and what the last lines say of the end of a run that did not complete."""
+        known = {folding_key(error) for error in errors}
+        hints = self._bare_lines.copy()
+        if self.run.completed is None:
+            lone = (f"{error.full_message}\n{error.kind}: {error.full_message}" for error in (*errors, *hints.all()))
+            printed = {unvaried(row) for text in lone for row in text.split("\n")}
+            lines = {error.at.line for error in errors}
+            for kind, line in last_words(tail):
+                if line.number not in lines and unvaried(line.text) not in printed:
+                    hints.add_line(kind, line, self._where(), soft=is_soft(kind))
+        return settled([hint for hint in hints.all() if folding_key(hint) not in known], tail)
 
     def _errors_so_far(self) -> ErrorBook:
         """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""

@@ -83,11 +83,13 @@ class LogBook:
         """See `FactBook.unrecoverable`: of the latest run."""
         return self._latest.unrecoverable()
 
-    def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
-        """Everything known so far, frozen."""
+    def facts(
+        self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
+    ) -> LogFacts:
+        """Everything known so far, frozen; `tail` are the last lines of the log."""
         if self._before is None:
-            return self._latest.facts(line_count, first, last)
-        part = self._part(line_count, last)
+            return self._latest.facts(line_count, first, last, tail)
+        part = self._part(line_count, last, tail)
         parts = (*self._ended, part)
         new = (step for step in part.facts.steps if id(step.values) not in self._steps)
         steps = tuple(islice(chain(self._steps.values(), new), MAX_STEPS))
@@ -108,10 +110,11 @@ class LogBook:
         self._begins = line
         self._latest.take(line, literals)
 
-    def _part(self, ends: int, last: Excerpt | None) -> RunFacts:
+    def _part(self, ends: int, last: Excerpt | None, tail: Sequence[Line] = ()) -> RunFacts:
         first = None if self._begins is None else self._begins.excerpt()
-        facts = self._latest.facts(ends, first, last)
-        return RunFacts(self._count, 1 if self._begins is None else self._begins.number, ends, facts)
+        begins = 1 if first is None else first.line
+        facts = self._latest.facts(ends, first, last, [line for line in tail if line.number >= begins])
+        return RunFacts(self._count, begins, ends, facts)
 
 
 def joined(before: LogFacts, run: LogFacts) -> LogFacts:
@@ -169,6 +172,7 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "adapters": _firsts(MAX_SMALL, lambda report: (report.pid, report.total, report.adapter)),
     "workers": _firsts(MAX_WORKERS, lambda worker: worker.pid),
     "errors": _errors,
+    "hints": _errors,
     "noise": _counted,
     "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
     "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from verl_e2e.core.log.decoding import LogDecoder
+from verl_e2e.core.log.ends import TAIL_LINES
 from verl_e2e.core.log.lines import LINE_CAP, Line, decode, parse_line, parse_text
 from verl_e2e.core.log.literals import LITERALS, Literal, Mark
 from verl_e2e.core.log.prefilter import FindPrefilter, Prefilter
@@ -101,7 +102,7 @@ class Scanner:
     def facts(self) -> LogFacts:
         """Everything known so far."""
         last = None if self._last is None else self._quoted(*self._last)
-        return self._book.facts(self._lines, self._first, last)
+        return self._book.facts(self._lines, self._first, last, self._tail())
 
     @property
     def stage(self) -> Stage | None:
@@ -228,6 +229,17 @@ class Scanner:
         rows = window.split(b"\n")[len(window) >= WINDOW : -1]
         texts = (decode(row) for row in rows[-2 * count :])
         return [text for text in texts if text.strip()][-count:]
+
+    def _tail(self) -> list[Line]:
+        """The last lines that are not empty, of those that the window holds whole."""
+        rows = self._above.split(b"\n")[len(self._above) >= WINDOW : -1]
+        numbered = enumerate(rows, self._lines - len(rows) + 1)
+        kept = [(number, decode(row)) for number, row in numbered if row.strip()][-TAIL_LINES:]
+        return [
+            parse_text(number, piece.text, piece.whole, piece.label)
+            for number, text in kept
+            for piece in self._unwrapper.glance(text)
+        ]
 
     def _lines_before(self) -> Iterator[Line]:
         """The lines above the one that is being read, the nearest first."""

@@ -37,6 +37,8 @@ _LINK = re.compile(
 _NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Group)"
 # The name has more than its ending: programs print `Error: ...` in the middle of other processes' tracebacks.
 _EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
+BARE_SHAPE = rf"^(?:[A-Za-z_]\w*\.)*[A-Z][A-Za-z_]*[a-z]{_NAME}(?:\([\w.]{{1,120}}\))?(?:: |$)"
+"""A line that is an exception's last one wherever it stands."""
 _DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
 # The standard library's old classes: `socket.gaierror`, `zlib.error`, `struct.error`.
 _OLD = re.compile(r"((?:[a-z_]\w*\.)+(?:\w*error|timeout))(?::\s?(.*))?$")
@@ -158,6 +160,7 @@ class TracebackReader:
         self._patience = PATIENCE
         self._last_frame: Line | None = None
         self._grouped = False
+        self._bare_source = False
         self._plain = True
 
     def take(self, line: Line, *, plain: bool = True) -> bool:
@@ -195,7 +198,7 @@ class TracebackReader:
             return folded and text[:1].isspace() and not starts(text)
         if not self.in_frames:
             return False
-        return _FRAME.match(text) is not None or (not text[:1].isspace() and _exception(text) is not None)
+        return _FRAME.match(text) is not None or (not text[:1].isspace() and exception_of(text) is not None)
 
     @property
     def in_frames(self) -> bool:
@@ -234,10 +237,16 @@ class TracebackReader:
     def _in_frames(self, line: Line, text: str) -> bool:
         if text.startswith("    ") and 'File "' not in text:
             self._frames.inner.source(text)
+            self._bare_source = False
             return True  # a source line below its frame: the most frequent case
+        if self._bare_source and not text[0].isspace() and not (_FRAME.match(text) or exception_of(text)):
+            # Pasted without its indentation.
+            self._bare_source = False
+            self._frames.inner.source(text)
+            return True
         if self._frame(line, text) or _HEADER.match(text):
             return True
-        raised = None if text[0].isspace() else _exception(text)
+        raised = None if text[0].isspace() else exception_of(text)
         if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_MARK in raised[1]):
             self._raise(line, *raised)
             return True
@@ -251,10 +260,11 @@ class TracebackReader:
         frame = _FRAME.match(text)
         if frame is not None:
             self._frames.add(frame[1], int(frame["line"]), frame["function"])
+            self._bare_source = not text[0].isspace()
             self._last_frame = line
             return True
         remote = _REMOTE.search(text) if _REMOTE_MARK in text else None
-        if remote is not None and not _exception(text):
+        if remote is not None and not exception_of(text):
             self._frames.add_remote(remote[1])
             return True
         return False
@@ -362,13 +372,27 @@ class TracebackReader:
         return False
 
 
+_ESCAPED = re.compile(r"""Traceback \(most recent call last\):\\+n.*""")
+_ITEM_END = re.compile(r"""\\+n['"], ['"]|\\+n""")
+
+
+def escaped_rows(text: str) -> list[str]:
+    """The lines of a traceback that a program printed as one: as a list of Python, or with escaped line feeds."""
+    found = _ESCAPED.search(text)
+    if found is None:
+        return []
+    rows = [row.replace('\\"', '"').replace("\\'", "'") for row in _ITEM_END.split(found[0])]
+    return [*rows[:-1], rows[-1].rstrip("'\"]}),")]
+
+
 def starts(text: str) -> bool:
     """Whether a line opens a traceback: a header, a frame, a remote call, or an exception around one."""
     opens = _HEADER.match(text) or _FRAME.match(text) or _GROUP.match(text)
     return bool(opens or (_REMOTE.search(text) and "(pid=" in text))
 
 
-def _exception(text: str) -> tuple[str, str] | None:
+def exception_of(text: str) -> tuple[str, str] | None:
+    """Name and message, if a line is the last one of an exception."""
     match = _EXCEPTION.match(text) or _DOTTED.match(text) or _OLD.match(text)
     if match is not None:
         return match[1], (match[2] or "").strip()

@@ -144,6 +144,10 @@ class LoggedError:
     count: int = 1
     # Whether Ray folded it: the line came earlier from another worker.
     repeated: bool = False
+    # The line of its last time; 0 where it came once.
+    last: int = 0
+    # Whether the process that printed it went on with something else.
+    over: bool = False
     record: Record = Record.RAISED
     """How the traceback was printed."""
     frame: Frame | None = None
@@ -286,6 +290,8 @@ class LogFacts:
     steps: tuple[StepMetrics, ...] = ()
     # The last progress bar of the latest run.
     progress: Progress | None = None
+    # The last bar of an SFT trainer, counted over all epochs.
+    epochs: Progress | None = None
     # The last `Training Progress: 100%` or `Final validation metrics` line of the latest run.
     completed_at: Excerpt | None = None
     # What each adapter says about its parameters.
@@ -294,6 +300,9 @@ class LogFacts:
     workers: tuple[Worker, ...] = ()
     # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
+    # What may be an error and is no traceback: bare last lines of exceptions, and what the last lines of a run that
+    # did not complete say of its end.
+    hints: tuple[LoggedError, ...] = ()
     # Known lines that look like errors and are harmless.
     noise: tuple[Noise, ...] = ()
     # Lines on which Bridge says that it dropped a weight.
@@ -344,6 +353,8 @@ class LogFacts:
     misread: Misread | None = None
     # Whether no line feed ends the last line.
     cut_line: bool = False
+    # Whether the recorder says that it ended the run, for its time was over or a person asked for it.
+    stopped: bool = False
     # The last of the runs, each with its own facts; empty when the log holds only one run.
     parts: tuple["RunFacts", ...] = ()
 

@@ -245,6 +245,10 @@ class EndReason(StrEnum):
         return cls.UNRECOVERABLE if value == "hopeless" else None
 
 
+STOPPED = frozenset({EndReason.TIME_LIMIT, EndReason.INTERRUPTED})
+"""The ends that no fault of the run caused: nothing that the run had survived until then is the reason."""
+
+
 class Event(Document):
     """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.
 

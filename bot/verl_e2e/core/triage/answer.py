@@ -7,6 +7,7 @@ from verl_e2e.core.model.facts import Frame, Noise
 from verl_e2e.core.model.stages import Stage
 
 COMPLETED, INCOMPLETE, UNEXPLAINED, FORMAT = "completed", "incomplete", "unexplained", "format"
+OTHER_TRAINER, OTHER_BACKEND = "other-trainer", "other-backend"
 
 
 class TriageVerdict(StrEnum):

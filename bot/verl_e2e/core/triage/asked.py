@@ -4,15 +4,16 @@ A contradiction makes the run evidence of something else than what was asked, wh
 printed contradicts nothing: neither a setting that was not echoed, nor one that the run does not show.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from verl_e2e.core.log.resolved_config import lookup
-from verl_e2e.core.model.expected import parsed
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.checkout import imported_elsewhere
+from verl_e2e.core.triage.values import UNREADABLE, read_value, same_value
 
 _ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
 _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
@@ -124,8 +125,7 @@ class _Wanted:
     def number(self, key: str) -> int | None:
         """The whole number asked for under a key."""
         setting = self.get(key)
-        value = parsed(setting.value) if setting is not None else None
-        return value if type(value) is int else None
+        return None if setting is None else _whole(setting)
 
     def _says(self, variable: str) -> str:
         setting = self._variables.get(variable)
@@ -139,7 +139,7 @@ def _dropped(wanted: _Wanted) -> Iterator[Contradiction]:
         # A second override of the key is someone's own, and the last one counts.
         if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
             continue
-        if _readable(variable.value) and _readable(passed[0].value) and not _same(passed[0].value, variable.value):
+        if not _same(read_value(passed[0].value), variable):
             yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
 
 
@@ -147,12 +147,11 @@ def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
     """A value of the printed configuration that is not the one asked for."""
     for key in wanted.every_key():
         setting = wanted.get(key)
-        if setting is None or "." not in key or key in _SET_BY_VERL or not _readable(setting.value):
+        if setting is None or "." not in key or key in _SET_BY_VERL:
             continue
         for config in facts.configs:
-            found = lookup(config.values, key, _UNPRINTED)
-            plain = found is None or isinstance(found, bool | int | float | str)
-            if plain and found is not _UNPRINTED and not _same(found, setting.value):
+            found = lookup(config.values, key, UNREADABLE)
+            if not _same(found, setting):
                 yield _against(setting, f"the configuration printed says {key} {found!r}"[:200], config.line)
 
 
@@ -175,11 +174,9 @@ def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
     """Models wrapped for Megatron-FSDP although DDP was asked for, or the other way round."""
     keys = [f"{root}.use_megatron_fsdp" for root in _ROLES.values()]
     settings = [setting for setting in map(wanted.get, keys) if setting is not None]
-    if not settings or len({parsed(setting.value) for setting in settings}) != 1:
-        return
+    asked = [value for value in (True, False) if settings and all(_same(value, setting) for setting in settings)]
     sharded = [model for model in facts.wrapped if model.wrapper.startswith("FullySharded")]
-    asked = parsed(settings[0].value)
-    other = sharded if asked is False else facts.wrapped if asked is True and not sharded else ()
+    other = sharded if asked == [False] else facts.wrapped if asked == [True] and not sharded else ()
     for model in other:
         yield _against(settings[0], f"a model was wrapped as {model.wrapper} ({keys[0]})", model.at.line)
 
@@ -225,7 +222,7 @@ def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
 def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
     """A resume that was asked for, of a run that began from scratch, or that did not go on after its checkpoint."""
     setting = wanted.get(RESUMES)
-    if setting is None or setting.value.strip("'\"") not in ("auto", "resume_path"):
+    if setting is None or read_value(setting.value) not in ("auto", "resume_path"):
         return
     back = next((event for event in facts.checkpoints if event.action == "resumed"), None)
     scratch = next((event for event in facts.checkpoints if event.action == "scratch"), None)
@@ -249,28 +246,12 @@ def _shown(setting: Setting) -> str:
     return f"{setting.at.text[:120]} (line {setting.at.line})"
 
 
-_UNPRINTED = object()
+def _whole(setting: Setting) -> int | None:
+    """The whole number that a setting asks for."""
+    value = read_value(setting.value)
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}", value) else None
 
 
-def _readable(value: str) -> bool:
-    """Whether a value is one plain word: what the shell or Hydra would still work out, lists and mappings are not."""
-    return "${" not in value and "$(" not in value and not value.strip().startswith(("[", "{", "'[", '"['))
-
-
-def _same(found: object, wanted: str) -> bool:
-    """Whether a value of the configuration (or of another override) is the one that was written."""
-    bare = wanted.strip()
-    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
-        return _same_text(str(found).strip("'\""), bare[1:-1])
-    left = parsed(found.strip()) if isinstance(found, str) else found
-    right = parsed(bare)
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, str) and isinstance(right, str):
-        return _same_text(left, right)
-    return bool(left == right) or str(found) == bare
-
-
-def _same_text(left: str, right: str) -> bool:
-    """Equality of two texts, or of two lists of paths whatever slash ends each."""
-    return [part.rstrip("/") for part in left.split(":")] == [part.rstrip("/") for part in right.split(":")]
+def _same(found: object, setting: Setting) -> bool:
+    """Whether a value is the one that was asked for; one that is not printed contradicts nothing."""
+    return found is UNREADABLE or same_value(found, read_value(setting.value))

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from verl_e2e.core.model.facts import LogFacts, PackagePath, Setting
+from verl_e2e.core.triage.values import read_value
 
 _PYTHONPATH = re.compile(r"(?:.*\.)?PYTHONPATH")
 _CHECKOUT = re.compile(r"(?:[A-Z]+_)?BRIDGE(?:_\w+)?")
@@ -40,7 +41,8 @@ def _on_path(found: PackagePath, entries: list[tuple[str, Setting]]) -> bool:
 
 def _entries(setting: Setting) -> Iterator[str]:
     """The folders that a setting puts on the path; those of a variable that names a checkout count with all below."""
-    value = setting.value.strip("'\"")
+    read = read_value(setting.value)
+    value = read if isinstance(read, str) else setting.value
     if _PYTHONPATH.fullmatch(setting.name):
         yield from (posixpath.normpath(entry) for entry in value.split(":") if entry)
     elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):

@@ -22,9 +22,11 @@ class Origin(Enum):
     DEVICE_SETUP = auto()
     NETWORK = auto()
     PEER = auto()
+    ENDED = auto()
     HUB = auto()
     MODEL_FILES = auto()
     DAMAGED_FILE = auto()
+    GIVEN_PATH = auto()
     TRACKER = auto()
     TOOLCHAIN = auto()
 
@@ -118,10 +120,11 @@ _STRERROR = re.compile(
 _NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),")
 
 _ACCELERATOR = re.compile(
-    r"(?i)\b(?:CUDA|HIP)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]|\bcuda(?:Error|failure)"
+    r"(?i)\b(?:CUDA|HIP|MUSA|MACA|DCU)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]"
+    r"|\bcuda(?:Error|failure)"
 )
 # The driver's names, CUresult, and those of HIP differ from the runtime's in their form.
-_DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError)(\w+)")
+_DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError|musaError|mcError)_?(\w+)")
 # Text of cudaGetErrorString or name in cudaError_t; what a kernel or a call did wrong, and what driver and device did.
 _DEVICE: Mapping[str, Origin] = {
     **dict.fromkeys(
@@ -238,6 +241,42 @@ _NCCL = re.compile(
 )
 _NCCL_ORIGIN = {"network": Origin.NETWORK, "program": Origin.PROGRAM}
 
+# The codes of other makers' runtimes and communication libraries: prefix, then the maker's word for the fault.
+_MAKERS = re.compile(
+    r"\b(?:(?P<comm>(?:HCCL|MCCL|CNCL|CCL|XCCL|RCCL|BKCL)_(?:E|RET_ERR|RET|RESULT|ERROR|STATUS)|(?:hccl|mccl|cncl|bkcl)(?=[A-Z]\w*Error)|hcclResult)"
+    r"|UR_RESULT_ERROR|ZE_RESULT_ERROR|PI_ERROR|HSA_STATUS_ERROR|CNRT_(?:RET_)?ERR(?:OR)?|CN(?:NL|DRV)_\w*?(?:STATUS|ERROR)"
+    r"|ACL_ERROR|ACL_RT|synStatus|SYN_(?:STATUS|FAIL)|HL_THUNK_ERR)_?(?P<word>\w+)"
+)
+_MAKERS_WORDS: tuple[tuple[re.Pattern[str], Origin | None], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), origin)
+    for pattern, origin in (
+        (r"MEMORY(?!_(?:APERTURE|FAULT))|ALLOC|RESOURCES", None),
+        (r"LOST|HANG|RESET|HARDWARE|HW|ECC|FATAL|INTERNAL|UNKNOWN|TIME_?OUT|FAILED?$", Origin.DEVICE),
+        (r"DEVICE|DRIVER|VERSION|INIT|PLATFORM|UNAVAILABLE|BUSY|ACQUIRE|ISA|CONTEXT|FOUND", Origin.DEVICE_SETUP),
+        (r"INVALID|PARAM?|ARGUMENT|FAULT|APERTURE|ILLEGAL|EXCEPTION", Origin.PROGRAM),
+    )
+)
+# Ascend's runtime (aclError) by the first digit, and its modules by two letters: communication, driver, runtime.
+_ACL = re.compile(
+    r"(?i)\b(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
+)
+_ASCEND = re.compile(r"\b(?P<comm>E[IJ])\d{4}\b|\bE[LEHK]\d{4}\b")
+_COMMUNICATION = re.compile(
+    r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
+)
+_INDEX = re.compile(
+    r"(?i)\bdevice < num_\w+|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
+    r"|hpu)[ _-]?(?:id|index|ordinal|number)"
+    r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range"
+    r"|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"
+    r"|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?|devices?) (?:is |are |was |were )?(?:available"
+    r"|found|visible|detected)"
+    r"|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire|acquisition|open) failed|\bfailed to (?:acquire|open"
+    r"|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)"
+    r"|\b(?:only|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank"
+    r"|requested|asked)"
+)
+
 _HTTP = re.compile(
     r"\b([45]\d\d) (?:Client|Server) Error|(?:Client|Server) error '([45]\d\d)\b|\bHTTP Error ([45]\d\d)\b"
     r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b|^\(([45]\d\d)\)\s"
@@ -272,7 +311,25 @@ def of_device(text: str) -> Origin | None:
     if code is not None:
         return _DEVICE_LOWER[code[0].lower()]
     result = _NCCL.search(text)
-    return None if result is None or result.lastgroup is None else _NCCL_ORIGIN[result.lastgroup]
+    if result is not None and result.lastgroup is not None:
+        return _NCCL_ORIGIN[result.lastgroup]
+    return Origin.DEVICE_SETUP if _INDEX.search(text) else _of_makers(text)
+
+
+def _of_makers(text: str) -> Origin | None:
+    """What the codes of runtimes other than CUDA and ROCm say."""
+    acl = _ACL.search(text)
+    if acl is not None:
+        setup, memory = acl["kind"] == "1", (acl["kind"], acl["rest"]) == ("2", "001")
+        return None if memory else Origin.DEVICE_SETUP if setup else Origin.DEVICE
+    code = _MAKERS.search(text)
+    if code is not None:
+        known = next((row for row in _MAKERS_WORDS if row[0].search(code["word"])), (None, Origin.DEVICE))[1]
+        return Origin.NETWORK if code["comm"] and known is not Origin.PROGRAM else known
+    ascend = _ASCEND.search(text)
+    if ascend is not None:
+        return Origin.NETWORK if ascend["comm"] else Origin.DEVICE
+    return Origin.NETWORK if _COMMUNICATION.search(text) else None
 
 
 def http_status(text: str) -> int | None:

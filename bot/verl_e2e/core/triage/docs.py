@@ -2,18 +2,12 @@
 
 from collections.abc import Sequence
 
-from verl_e2e.core.triage.rules import Fault, Rule
+from verl_e2e.core.triage.rules import Rule
 from verl_e2e.core.triage.table import NOISE
 
-_FAULTS = {
-    Fault.OUTSIDE: "Blocked wherever it happens",
-    Fault.CODE: "Fail once Bridge-managed construction began, Blocked before",
-    Fault.TREES: "Fail wherever it happens",
-}
 _UNDECIDED = (
     "Where code of Bridge or Megatron-LM ran, the same job on the merge base decides whether the change caused it."
 )
-_SILENT = "Raises nothing: found in the facts of the log, and a Fail"
 
 
 def runbook(rules: Sequence[Rule]) -> str:
@@ -29,13 +23,12 @@ def noise_table() -> str:
 
 def _section(rule: Rule) -> str:
     stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
-    fault = _FAULTS[rule.fault] if rule.fact is None else _SILENT
     undecided = f" {_UNDECIDED}" if rule.undecided else ""
     steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
     example = rule.example.strip("\n")
     return (
         f"### {rule.id}\n\n"
-        f"{rule.cause[0].upper()}{rule.cause[1:]}. {fault}; stage: {stage}.{undecided}\n\n"
+        f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
         f"What to do: {rule.fix}\n\n"
         + (f"{steps}\n" if steps else "")
         + f"```text\n{example}\n```\n\nFrom {rule.source}.\n"

@@ -5,7 +5,15 @@ from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import UNEXPLAINED, Triage
+from verl_e2e.core.triage.answer import (
+    COMPLETED,
+    FORMAT,
+    INCOMPLETE,
+    OTHER_BACKEND,
+    OTHER_TRAINER,
+    UNEXPLAINED,
+    Triage,
+)
 from verl_e2e.core.triage.candidates import Candidate
 from verl_e2e.core.triage.report import outcome_text, printable
 from verl_e2e.core.triage.rules import Fault, Rule
@@ -63,25 +71,30 @@ def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
 
 def _decided(answer: Triage) -> str:
     rule = next((rule for rule in RULES if rule.id == answer.rule), None)
-    return _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+    if rule is not None and rule.fact is None and rule.fault is not Fault.CODE:
+        return f"rule {rule.id}: {_WHOSE[rule.fault]}, {rule.outcome}"
+    said = _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+    return f"{said}: {answer.verdict.capitalize()}"
 
 
-_OTHERWISE = {
-    "completed": "the last requested step and its metrics are there, and every error is explained",
-    "incomplete": "no error ended the run, and the requested steps are not there: Blocked where the run stood",
-    "unexplained": "no rule explains the error: Blocked as inconclusive",
-}
+_WHOSE = {Fault.OUTSIDE: "a fault outside of the change", Fault.TREES: "a fault in the source under test"}
 
 
 def _why(rule: Rule, answer: Triage) -> str:
     if rule.fact is not None:
-        return "nothing was raised, but a fact of the log shows the fault: Fail"
-    if rule.fault is Fault.OUTSIDE:
-        return "a fault outside of the change, Blocked wherever it happens"
-    if rule.fault is Fault.TREES:
-        return "a fault in the source under test, Fail wherever it happens"
-    begun = "had begun" if answer.verdict == "fail" else "had not begun"
-    return f"the stage decides; Bridge-managed construction {begun} at {answer.stage}"
+        return "nothing was raised, but a fact of the log shows the fault"
+    begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
+    return f"the stage decides; construction of the model {begun} at {answer.stage}"
+
+
+_OTHERWISE = {
+    COMPLETED: "the last requested step and its metrics are there, and every error is explained",
+    INCOMPLETE: "no error ended the run, and the requested steps are not there",
+    UNEXPLAINED: "no rule explains the error",
+    FORMAT: "what stands around the lines is not understood",
+    OTHER_TRAINER: "another trainer finished, so what is tested here did not run",
+    OTHER_BACKEND: "the run trained without what is tested here",
+}
 
 
 def explain_text(file: str, message: Explained) -> str:

@@ -42,6 +42,27 @@ _OWN_FRAME = re.compile(
     r"|:save_\w+$|:export_\w+$|:load_megatron_model$|training/checkpointing\.py:",
     re.MULTILINE,
 )
+# A path that the run was given and that is not what it should be, whoever found that out.
+_GIVEN = re.compile(
+    r"(?i)\b(?:path|director(?:y|ies)|folder|checkpoint|ckpt|snapshot|tokenizer|run[_ ]config|metadata|weights?"
+    r"|model)\b"
+)
+_AMISS = re.compile(
+    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*"
+    r"|director\w*|folder|checkpoint|path|file)"
+    r"|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)"
+    r"|\bcannot (?:find|open|locate|access)"
+    r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist"
+    r"|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
+    r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /"
+    r"|\bfailed to (?:find|open|locate)"
+)
+_PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z][a-z0-9]{1,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
+_OF_CODE = re.compile(r"/(?:megatron|verl|(?:site|dist)-packages)/|\.(?:py|so|cu|cpp|h)$")
+_WRITES = re.compile(r":_?(?:async_)?(?:save|export|write|dump)\w*$")
+_CHECKS = frozenset(
+    {"ValueError", "AssertionError", "RuntimeError", "OSError", "Exception", "NotADirectoryError", "IsADirectoryError"}
+)
 _CACHE = re.compile(r"/\.?(?:triton|torchinductor\w*|cache|__pycache__)/|/tmp/(?:ray|torchinductor)|/dev/shm/|'/proc/")
 # Libraries that read and write files, and raise a bare OSError when that fails.
 _IO = re.compile(r"(?:^|/)(?:numpy|h5py|pyarrow|zarr|diskcache)/\S+$")
@@ -63,8 +84,23 @@ def of_file(kind: str, message: str, calls: Sequence[str], below: Sequence[str])
         return Origin.STORAGE if _SQLITE_DISK.search(message) else None
     if _damaged(kind, message, below):
         return None if _own(message, calls) else Origin.DAMAGED_FILE
+    if kind in _CHECKS and _amiss(message, calls):
+        return Origin.GIVEN_PATH
     bare = kind == "OSError" and not _ERRNO.search(message)
     return Origin.STORAGE if bare and _IO.search(innermost) else None
+
+
+def _amiss(message: str, calls: Sequence[str]) -> bool:
+    """Whether a message complains of a path that was given to the run."""
+    return bool(_GIVEN.search(message) and _AMISS.search(message)) and _names_given_path(message, calls)
+
+
+def _names_given_path(message: str, calls: Sequence[str]) -> bool:
+    """Whether a message names a path that is neither one of the code nor one that the run writes itself."""
+    if _OWN_PATH.search(message) or any(_WRITES.search(call) for call in calls):
+        return False
+    found = _PATH.search(message)
+    return found is not None and _OF_CODE.search(found[1]) is None
 
 
 def _damaged(kind: str, message: str, below: Sequence[str]) -> bool:
@@ -81,7 +117,9 @@ def _missing(message: str, calls: Sequence[str]) -> Origin | None:
         return Origin.PROGRAM
     if _PUBLISHED.search(message):
         return Origin.DAMAGED_FILE
-    return Origin.STORAGE if _CACHE.search(message) else None
+    if _CACHE.search(message):
+        return Origin.STORAGE
+    return Origin.GIVEN_PATH if _names_given_path(message, calls) else None
 
 
 def _own(message: str, calls: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ means that neither is known. The words of a message count only where no class an
 import re
 from collections.abc import Iterator, Sequence
 
+from verl_e2e.core.log.ends import POSSIBLE
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.triage import services
 from verl_e2e.core.triage.broken_imports import between_trees
@@ -38,6 +39,7 @@ _COMPLAINTS = frozenset({"AssertionError", "LookupError", "NotImplementedError",
 _CLASSES: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
     (re.compile(pattern), origin)
     for pattern, origin in (
+        (r"^(?:KeyboardInterrupt|Terminated|Cancelled|SystemExit)$|SignalException$", Origin.ENDED),
         (r"^ray\.exceptions\.OutOfMemoryError$|ObjectStoreFullError$|^HostMemory$", Origin.HOST_MEMORY),
         (r"^MemoryError$|ArrayMemoryError$", Origin.HOST_MEMORY),
         (r"OutOfDiskError$|^NoSpace$", Origin.SPACE),
@@ -56,7 +58,16 @@ _PROJECT = re.compile(r"(?:^|/)(?:megatron|verl)/|^ray::")
 _BUILDER = re.compile(
     r"torch/utils/cpp_extension\.py:|triton/runtime/build\.py:|torch/_inductor/(?:cpp_builder|codecache)\.py:"
 )
-_LAZY_CUDA = re.compile(r"torch/cuda/__init__\.py:(?:_lazy_init|_check_\w+|set_device)$")
+_DEVICES = re.compile(
+    r"torch(?:_npu|_xla|_musa|_mlu)?/(?:cuda|npu|xpu|hpu|musa|mlu|accelerator|core)/(?:__init__|utils|_utils|device|npu)\.py:"
+    r"(?:_?lazy_\w+|_check_\w+|(?:get|set|current|exchange)_\w*device\w*|device_count|get_device_\w+|mem_get_info)$"
+    r"|habana_frameworks/torch/(?:hpu|core|utils)/\S+:\w*(?:device|init)\w*$"
+)
+# Frames that only hand a call on: what they wrap is what was done.
+_WRAPPERS = re.compile(
+    r":(?:_?wrapp(?:er|ed)\w*|inner\w*|_inner|decorat(?:e_context|ed|or)|_?wrapped_\w+|_call_impl|_wrapped_call_impl|_fn|new_func|__call__)$"
+    r"|(?:^|/)(?:functools|contextlib|tenacity/\w+|wrapt/\w+|backoff/\w+|decorator)\.py:"
+)
 _TOKENIZERS = re.compile(r"(?:^|/)(?:transformers|tokenizers|sentencepiece)/")
 # What the readers of tokenizers and models raise for a file that they cannot read.
 _READING = frozenset({"Exception", "OSError", "RuntimeError"})
@@ -72,6 +83,19 @@ _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"gloo/transport/|\[/\S*gloo/\S*\.cc:\d+\]", Origin.PEER),
         (r"(?:terminated with signal |died with <Signals\.)SIG", Origin.PEER),
         (r"DataLoader worker .*(?:killed by signal|exited unexpectedly)", Origin.PEER),
+    )
+)
+_REASONS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), origin)
+    for pattern, origin in (
+        (r"\bmemory\b|\boom\b|oom[-_ ]?kill|MEMORY_LIMIT|OUT_OF_MEMORY|exit code 137|\bSIGKILL\b", Origin.HOST_MEMORY),
+        (r"\bdisk\b|no space left|ephemeral[- ]storage|\bquota\b", Origin.SPACE),
+        (
+            r"preempt|\bdrain|SIGTERM|evict|terminated by|autoscal|scaled? down|reclaim|time limit|cancel|ray stop|spot"
+            r"|expected termination|by (?:the )?user|INTENDED|\bkilled (?:by|via|with) (?!signal)|maintenance|deadline",
+            Origin.ENDED,
+        ),
+        (r"heartbeat|health check|node (?:has )?(?:died|failed|crashed)|unreachable|partition", Origin.NETWORK),
     )
 )
 # An exception that a program reports by its class alone, as Megatron-LM's checkpoint writer does.
@@ -102,6 +126,9 @@ def origin_of(error: LoggedError) -> Origin | None:
     frames = "\n".join(below)
     if services.tracked("\n".join(error.calls[-NEAR_FRAMES:])):
         return Origin.TRACKER
+    reason = death_reason(error)
+    if reason is not None:
+        return reason
     if error.kind in _CODE:
         return Origin.TOOLCHAIN if _BUILDER.search(frames) else Origin.PROGRAM
     text = of_device(error.full_message) or _said(error.kind[:MAX_KIND], error.message, error.calls, below)
@@ -111,6 +138,14 @@ def origin_of(error: LoggedError) -> Origin | None:
         return services.service(root, error.message, everywhere)
     found = (services.service(_said(*other, error.calls, below), other[1], everywhere) for other in others(error))
     return next((origin for origin in found if origin not in (None, Origin.PEER, Origin.PROGRAM)), None)
+
+
+def death_reason(error: LoggedError) -> Origin | None:
+    """Why another process died, where the report of its death says it; what it only thinks possible says nothing."""
+    if not error.secondary:
+        return None
+    text = POSSIBLE.split(error.full_message or error.message)[0]
+    return next((origin for pattern, origin in _REASONS if pattern.search(text)), None)
 
 
 def others(error: LoggedError) -> Iterator[tuple[str, str]]:
@@ -168,8 +203,8 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
     """The package that raised it, for an exception that says nothing by its class or a code."""
     if _BUILDER.search(below):
         return Origin.TOOLCHAIN
-    innermost = error.calls[-1] if error.calls else ""
-    if _LAZY_CUDA.search(innermost):
+    innermost = next((call for call in reversed(error.calls) if not _WRAPPERS.search(call)), "")
+    if _DEVICES.search(innermost):
         return None if _FORKED.search(error.message) else Origin.DEVICE_SETUP
     if error.kind == "EOFError" and _PIPE.search(innermost):
         return Origin.PEER

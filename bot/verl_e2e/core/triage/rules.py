@@ -6,6 +6,7 @@ matches decides; `docs/triage.md` has a section for every row.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -20,7 +21,7 @@ class Fault(Enum):
     """Whose fault an error is.
 
     `OUTSIDE`: the host, the image, a package, the configuration of the run, the data, a signal - Blocked wherever
-    it happens. `CODE`: the stage decides - Fail once Bridge-managed construction began, Blocked before. `TREES`: the
+    it happens. `CODE`: the stage decides - Fail once construction of the model began, Blocked before. `TREES`: the
     source of Megatron-Bridge or Megatron-LM - Fail wherever it happens.
     """
 
@@ -48,6 +49,15 @@ class Silent(Enum):
     ROLLOUT_DISAGREES = auto()
     RATE_ZERO = auto()
     REWARD_CONSTANT = auto()
+
+
+# What each comes to, in words: the one source of runbook and `--explain`.
+OUTCOME: Mapping[Fault, str] = {
+    Fault.OUTSIDE: "Blocked wherever it happens",
+    Fault.CODE: "Fail once construction of the model began, Blocked before",
+    Fault.TREES: "Fail wherever it happens",
+}
+SILENT_OUTCOME: Mapping[Fault, str] = {Fault.OUTSIDE: "Blocked", Fault.CODE: "Fail", Fault.TREES: "Fail"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,13 @@ class Rule:
     undecided: bool = False
     # What the runbook adds, one step each.
     steps: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """What the rule comes to, in words."""
+        if self.fact is not None:
+            return f"Raises nothing: found in the facts of the log, {SILENT_OUTCOME[self.fault]}"
+        return OUTCOME[self.fault]
 
     def matches(self, error: LoggedError, origin: Origin | None) -> bool:
         """Whether this rule explains `error`, which comes from `origin`."""

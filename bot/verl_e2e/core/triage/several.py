@@ -17,7 +17,9 @@ def judge_runs(facts: LogFacts, judge: Judge) -> Triage:
     """The answer for a log with any number of runs; `judge` answers for the facts of one."""
     if not facts.parts:
         return judge(facts)
-    answers = [(part, judge(part.facts)) for part in facts.parts]
+    *before, last = facts.parts
+    parts = (*before, replace(last, facts=replace(last.facts, stopped=facts.stopped)))
+    answers = [(part, judge(part.facts)) for part in parts]
     chosen, answer = _answer(answers)
     others = tuple(_outcome(part, other) for part, other in answers if part is not chosen)
     return replace(answer, run=chosen.number, others=others)

@@ -50,9 +50,23 @@ def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
 
 def went_on(error: LoggedError, facts: LogFacts) -> bool:
     """Whether the run goes on after an error that a program had caught: two stages or steps are entered after it."""
-    signs = [mark.at.line for mark in facts.timeline] + [step.line for step in facts.steps]
     text = error.record not in (Record.RAISED, Record.PREFIXED)
-    return text and sum(line > error.at.line for line in signs) >= SIGNS
+    return text and signs_after(error, facts) >= SIGNS
+
+
+def caught(error: LoggedError, facts: LogFacts) -> bool:
+    """Whether a program had caught an error, or went on after it, before something else ended the run."""
+    if error.driver or error.record in (Record.ERROR, Record.SIDE, Record.WARNING):
+        return not error.driver
+    return error.over or any(_ASIDE.search(call) for call in error.calls) or signs_after(error, facts) >= SIGNS
+
+
+def signs_after(error: LoggedError, facts: LogFacts) -> int:
+    """How many signs of progress there are below the last time of an error: stages, steps, bars, checkpoints."""
+    bars = (bar for bar in (facts.progress, facts.epochs) if bar is not None)
+    signs = {mark.at.line for mark in facts.timeline} | {event.at.line for event in facts.checkpoints}
+    signs |= {bar.at.line for bar in bars} | {step.line for step in facts.steps}
+    return sum(line > max(error.at.line, error.last) for line in signs)
 
 
 def _is_noise(error: LoggedError, end: int) -> bool:

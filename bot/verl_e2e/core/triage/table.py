@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="interrupted",
         fault=Fault.OUTSIDE,
-        kind=r"^(?:KeyboardInterrupt|Terminated|Cancelled|SystemExit|SignalException)$|SignalException",
+        origin=Origin.ENDED,
         cause="the run was interrupted or terminated from outside",
         fix="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
         example="Training Progress:   5%|x         | 11/210 [1:17:48<24:01:11, 434.53s/it]\n"
@@ -333,7 +333,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="gpu-memory",
         fault=Fault.CODE,
-        message=r"CUDA out of memory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space"
+        message=r"CUDA out of memory|CUresult error\W{1,3}2\b|CUDA_ERROR_OUT_OF_MEMORY|_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
+        r"|(?:XPU|HPU|MUSA|MLU|DCU) out of memory|hipErrorOutOfMemory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError"
+        r"|Ran out of memory in memory space"
         r"|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
@@ -452,6 +454,18 @@ RULES: tuple[Rule, ...] = (
         "hydra.errors.InstantiationException: Error in call to target "
         "'verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop':",
         source="verl, verl/utils/tokenizer/continuous_token.py:require_token_id; our deepseek_v3 on an H200",
+    ),
+    Rule(
+        id="given-path",
+        fault=Fault.OUTSIDE,
+        undecided=True,
+        origin=Origin.GIVEN_PATH,
+        calls=r"\A(?![\s\S]*(?:rl_dataset|/datasets/|_dataloader$))",
+        cause="a path that the run was given is not there, or is not what the setting asks for",
+        fix="Look at the path on the host that ran the job, and correct the setting that names it.",
+        example='  File "megatron/bridge/training/setup.py", line 210, in setup\n'
+        "ValueError: Invalid pretrained checkpoint directory found: /models/hf",
+        source="Megatron-Bridge, src/megatron/bridge/training/setup.py:setup",
     ),
     Rule(
         id="worker-died",
@@ -609,8 +623,7 @@ RULES: tuple[Rule, ...] = (
         r"|Layer type is unrecognized",
         calls=r"\A(?![\s\S]*(?:vllm|sglang)/)",
         cause="LoRA could not be applied",
-        fix="Use the Bridge provider path (vanilla_mbridge False) and check the target modules and the "
-        "adapter's layer.",
+        fix="Use the provider path (vanilla_mbridge False) and check the target modules and the adapter's layer.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
             "fuse or "
@@ -728,9 +741,10 @@ RULES: tuple[Rule, ...] = (
         r"|:_?update_weights?|^ray::.*update_weights|:export_hf_weights$|:save_hf_weights$"
         r"|:save_hf_pretrained$|:get_per_tensor_param|:per_tensor_generator$|:stream_\w*weights\w*$"
         r"|:stream_adapter|:export_adapter|:rollout_mode$|:wake_up$|checkpoint_engine/|:megatron_to_hf$"
+        r"|/param_mapping\.py:(?:megatron_to_hf\w*|broadcast_(?:obj_)?from_pp_rank|gather_\w+)$"
         r"|sharding_manager/\S+:__enter__",
         cause="exporting weights to the rollout engine or to Hugging Face form failed",
-        fix="Reproduce with Bridge's export test of that model family; compare the mapping of the parameter named.",
+        fix="Reproduce with the export test of that model family; compare the mapping of the parameter named.",
         example='  File "verl/workers/engine_workers.py", line 760, in update_weights\n'
         '  File "megatron/bridge/models/conversion/param_mapping.py", line 479, in '
         "broadcast_obj_from_pp_rank\n"
@@ -752,7 +766,7 @@ RULES: tuple[Rule, ...] = (
         r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|:(?:load"
         r"|offload)_\w+_to_(?:gpu|cpu)$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
-        fix="Rerun the merge base with the same job; then read the innermost frame of Bridge or Megatron.",
+        fix="Rerun the merge base with the same job; then read the innermost frame of the trees under test.",
         steps=(
             "Find the innermost frame of Bridge, Megatron-LM or verl above the error: the change is at fault only "
             "if its own code, or a value that it set, is there.",
@@ -893,7 +907,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"megatron/bridge/peft/|megatron_peft|:adapter_checkpoint_hook$|:peft_\w*hook$|(?:^|/)peft/",
         cause="LoRA could not be applied",
-        fix="Reproduce with Bridge's PEFT tests; check target modules, rank and the layer that is wrapped.",
+        fix="Reproduce with the PEFT tests; check target modules, rank and the layer that is wrapped.",
         example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
         '  File "megatron/bridge/peft/lora.py", line 221, in transform\n'
         "ValueError: Unsupported class (TELinear)",
@@ -921,8 +935,7 @@ RULES: tuple[Rule, ...] = (
         r"|hf_pretrained/state\.py:|:maybe_modify_loaded_hf_weight$|:load_megatron_gptmodel_weights$"
         r"|:load_state_dict_to_megatron|mbridge/\S+:load_|:hf_to_megatron$",
         cause="importing the Hugging Face weights failed",
-        fix="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the "
-        "checkpoint.",
+        fix="Reproduce with the conversion test of that family; compare the mapping with the keys of the checkpoint.",
         steps=(
             "Take the parameter that the message names, and look it up in the family's mapping_registry and in "
             "model.safetensors.index.json.",
@@ -958,10 +971,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
         places=True,
-        calls=r"megatron/bridge/|/transformer_config\.py:|:_build_tf_config$|:_build_megatron_module$"
-        r"|:make_megatron_module$|:_init_hf_config_and_tf_config$|:hf_to_mcore_config"
-        r"|megatron/core/\S+:__init__$|/spec_utils\.py:|/transformer_block\.py:|:get_gpt_\w*spec"
-        r"|:initialize_layer$|verl/models/mcore/|:to_megatron_provider$|:_build_model$|megatron/core/models/",
+        calls=r"megatron/bridge/|:to_megatron_provider$",
         cause="Bridge could not build the model",
         fix="Read the innermost frame of Bridge or Megatron; rerun the merge base with the same job.",
         steps=(
@@ -977,6 +987,22 @@ RULES: tuple[Rule, ...] = (
         '  File "megatron/core/transformer/transformer_block.py", line 156, in get_num_layers_to_build\n'
         "AssertionError: num_layers=4 should be divisible by config.pipeline_model_parallel_size=3",
         source="Megatron-LM, megatron/core/transformer/transformer_block.py:get_num_layers_to_build",
+    ),
+    Rule(
+        id="model-part",
+        fault=Fault.CODE,
+        stage=Stage.BRIDGE_PROVIDER,
+        places=True,
+        calls=r"/transformer_config\.py:|:_build_tf_config$|:_build_megatron_module$|:make_megatron_module$"
+        r"|:_init_hf_config_and_tf_config$|:hf_to_mcore_config|megatron/core/\S+:__init__$|/spec_utils\.py:"
+        r"|/transformer_block\.py:|:get_gpt_\w*spec|:initialize_layer$|verl/models/mcore/|:_build_model$"
+        r"|megatron/core/models/",
+        cause="a part of the model could not be built",
+        fix="Read the innermost frame of Megatron-LM or verl; rerun the merge base with the same job.",
+        example='  File "verl/workers/megatron_workers.py", line 410, in _build_model_optimizer\n'
+        '  File "megatron/core/transformer/transformer_config.py", line 901, in __post_init__\n'
+        "ValueError: num_attention_heads (16) must be a multiple of num_query_groups (3).",
+        source="Megatron-LM, megatron/core/transformer/transformer_config.py:__post_init__",
     ),
     Rule(
         id="model-download",
@@ -1064,12 +1090,32 @@ RULES: tuple[Rule, ...] = (
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
     ),
     Rule(
+        id="watchdog",
+        fault=Fault.OUTSIDE,
+        kind=r"^WatchdogTimeout$",
+        cause="a watchdog ended a process that made no progress",
+        fix="Find what that process waited for: its stack, the device and the other ranks; then rerun.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "Watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+        source="SGLang, python/sglang/srt/utils/watchdog.py",
+    ),
+    Rule(
+        id="native-error",
+        fault=Fault.OUTSIDE,
+        kind=r"^NativeError$",
+        cause="the last thing that is printed is an error of a native library",
+        fix="Look the line up in that library; if it names a device or a peer, rerun on another host.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "F1120 14:10:32.300000 77 tensor.cc:12] Check failed: rows == columns",
+        source="glog, src/logging.cc:LogMessage",
+    ),
+    Rule(
         id="after-construction",
         fault=Fault.CODE,
         places=True,
         stood=AFTER_CONSTRUCTION,
         kind=r"(?:Error|Exception)$",
-        cause="an exception was raised after Bridge had built the model",
+        cause="an exception was raised after the model had been built",
         fix="Read the traceback; rerun the merge base with the same job.",
         example="Training Progress:  10%|x         | 1/10 [00:19<06:19, 19.99s/it]\n"
         "Traceback (most recent call last):\n"
@@ -1172,7 +1218,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.WEIGHTS_REFUSED,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="the rollout engine did not take every weight and went on",
-        fix="Compare the names and shapes that Bridge exports with those that the engine's model has.",
+        fix="Compare the names and shapes that the trainer exports with those that the engine's model has.",
         steps=(
             "The line names a weight: look for it in the export (`AutoBridge.export_hf_weights`) and in the engine's "
             "model (`named_parameters`); a fused, renamed or padded tensor differs in name or shape.",

@@ -5,10 +5,20 @@ from dataclasses import asdict, replace
 
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, Triage, TriageVerdict
+from verl_e2e.core.triage.answer import (
+    COMPLETED,
+    FORMAT,
+    INCOMPLETE,
+    OTHER_BACKEND,
+    OTHER_TRAINER,
+    UNEXPLAINED,
+    Triage,
+    TriageVerdict,
+)
+from verl_e2e.core.triage.backend import other_backend, stage_with, trained_with
 from verl_e2e.core.triage.broken_imports import involves_trees
 from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
-from verl_e2e.core.triage.completion import missing_metrics
+from verl_e2e.core.triage.completion import furthest, missing_metrics, other_trainer
 from verl_e2e.core.triage.nested import outer_stage
 from verl_e2e.core.triage.noise import explain
 from verl_e2e.core.triage.origin import origin_of
@@ -33,6 +43,8 @@ _FIXES = {
     INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
     FORMAT: "Give the log as the program printed it, without what a viewer or an export put around its lines.",
     UNEXPLAINED: "Read the traceback at that line; inconclusive until someone has.",
+    OTHER_TRAINER: "Give the log of an RL run: another trainer tests neither rollout nor weight sync.",
+    OTHER_BACKEND: "Run the job with strategy=megatron; a run of another backend says nothing about the change.",
 }
 
 
@@ -45,21 +57,24 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
     return _of_truncated(judge_runs(facts, lambda run: _triage_run(run, rules)), facts)
 
 
-def triage_of_run(facts: LogFacts, *, learning_signal: bool = False) -> Triage:
+def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bool = False) -> Triage:
     """Triage of a log in a run folder: all its runs are phases of one job, so an error of any of them counts.
 
     What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
-    stood still to the `learning_signal` where the run is one for it.
+    stood still to the `learning_signal` where the run is one for it. Of a run that its recorder `stopped`, what the
+    run had survived until then is not the cause.
     """
+    facts = replace(facts, stopped=stopped)
     return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
 def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
+    other = other_trainer(facts)
     root = next((chosen_test for chosen_test in ranked if chosen_test.decides), None)
-    silent = silent_fault(facts, rules)
+    silent = silent_fault(facts, rules) if other is None else None
     if silent is not None and (root is None or _comes_first(silent, root)):
-        return _silent(silent, noise)
+        return _silent(silent, facts, noise)
     if root is None and facts.completed_at is None:
         root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.WARNING), None)
     if root is None and facts.completed_at is not None:
@@ -70,13 +85,16 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
         return _blocked(
             facts, noise, "this format is not understood: known lines begin behind other text", facts.misread.at, FORMAT
         )
+    if other is not None:
+        return _blocked(facts, noise, other[1], other[0], OTHER_TRAINER)
     return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
 
 
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
     """The candidates for the root cause, the likeliest first, and what is only noise."""
     explained, noise = explain(facts)
-    return candidates([error for error in facts.errors if error not in explained], facts), noise
+    every = (*(error for error in facts.errors if error not in explained), *facts.hints)
+    return candidates(every, facts), noise
 
 
 def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
@@ -135,10 +153,13 @@ def _comes_first(silent: SilentFault, root: Candidate) -> bool:
     return decides or silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
 
 
-def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
-    rule, at, fix = silent.rule, silent.at, fix_of(silent.rule.id, silent.rule)
-    verdict = TriageVerdict.FAIL if rule.fault is Fault.CODE else TriageVerdict.BLOCKED
-    return Triage(verdict, silent.stage, silent.cause, at.line, at.text, noise, rule.id, fix)
+def _silent(silent: SilentFault, facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    rule, at, backend = silent.rule, silent.at, other_backend(facts)
+    fails = rule.fault is Fault.CODE and not backend
+    name, cause = OTHER_BACKEND if backend and rule.fault is Fault.CODE else rule.id, silent.cause
+    verdict = TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED
+    fix = fix_of(name, rule if name == rule.id else None)
+    return Triage(verdict, silent.stage, f"{cause}{trained_with(backend)}", at.line, at.text, noise, name, fix)
 
 
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
@@ -147,15 +168,21 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     stage = outer_stage(stage, error)
     if error.after_completion and rule is None:
         stage = Stage.SHUTDOWN
-    fails = rule is not None and _fails(rule, stage)
+    backend = other_backend(facts, error.calls)
+    stage = stage_with(stage, backend)
+    elsewhere = bool(backend) and rule is not None and rule.fault is Fault.CODE and not _whatever_trains(rule, stage)
+    # A bare line is too little to blame someone by.
+    fails = rule is not None and _fails(rule, stage) and not elsewhere and not error.soft
     cause = "an error that no rule explains" if rule is None else rule.cause
     reached = None if fails else _construction_reached(facts, stage)
     beyond = "" if reached is None else f"; construction had reached {reached}"
     name = UNEXPLAINED if rule is None else rule.id
+    if elsewhere:
+        name, rule = OTHER_BACKEND, None
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
-        cause=f"{cause}: {shown(error)}{beyond}",
+        cause=f"{cause}: {shown(error)}{beyond}{trained_with(backend)}",
         reached=reached,
         line=error.at.line,
         excerpt=error.at.text,
@@ -164,13 +191,18 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         fix=fix_of(name, rule),
         frame=error.frame,
         message=error.full_message,
-        undecided=not fails and _may_be_the_changes(error, rule),
+        undecided=not fails and not backend and _may_be_the_changes(error, rule),
     )
 
 
 def _fails(rule: Rule, stage: Stage) -> bool:
     """Whether an error that the rule explains is a Fail at that stage."""
     return rule.fault is Fault.TREES or (rule.fault is Fault.CODE and _under_construction(stage))
+
+
+def _whatever_trains(rule: Rule, stage: Stage) -> bool:
+    """Whether an error tells of the run itself, by its words or by its checkpoints, and not of who built the model."""
+    return (not rule.places and bool(rule.message)) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
 
 
 def _may_be_the_changes(error: LoggedError, rule: Rule | None) -> bool:
@@ -210,7 +242,7 @@ def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
     return Triage(
         verdict=TriageVerdict.PASS,
         stage=Stage.SHUTDOWN if bar or noise else Stage.TRAIN_STEP,
-        cause="the requested steps completed, and nothing is left unexplained",
+        cause=f"the requested steps completed, and nothing is left unexplained{trained_with(other_backend(facts))}",
         line=at.line,
         excerpt=at.text,
         residual_noise=noise,
@@ -237,9 +269,8 @@ def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
     stood = facts.stood
     if stood is None and not facts.stages:
         return _blocked(facts, noise, "no sign of a verl run in this log", facts.last)
-    bar = facts.progress
-    how_far = f" at step {bar.done} of {bar.total}" if bar is not None else f" in {stood}"
-    return _blocked(facts, noise, f"incomplete: the log ends{how_far} without an error", facts.last)
+    how_far = f"at {found}" if (found := furthest(facts)) else f"in {stood}"
+    return _blocked(facts, noise, f"incomplete: the log ends {how_far} without an error", facts.last)
 
 
 def _hides_traceback(misread: Misread) -> bool:

@@ -1,0 +1,156 @@
+"""Logs as strangers print them: ends from outside, other backends, other makers' codes, retries, tails."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.core.logs import lines
+from tests.core.triage.wild_cases import BEGIN, PASS, Case, wild_cases
+from tests.fakes.places import FIXTURES
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.explain import explain, explain_text
+from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.table import RULES
+from verl_e2e.core.triage.triage import triage, triage_of_run
+from verl_e2e.core.triage.values import UNREADABLE, read_value, same_value
+
+WILD = FIXTURES / "triage-wild"
+GIVEN = json.loads((WILD / "expected.json").read_text(encoding="utf-8"))
+FIGURE = 0.95
+EVERY = tuple((case, triage(scan([case.log]))) for case in wild_cases())
+GROUPS = tuple(dict.fromkeys(case.group for case, _ in EVERY))
+
+
+def wrong(case: Case, answer: Triage) -> str:
+    """What is wrong with an answer, or empty."""
+    placed = not case.stages or answer.stage in case.stages
+    pointed = not case.line or answer.line == case.line
+    never = bool(case.never) and case.never in f"{answer.cause} {answer.fix}"
+    if answer.verdict in case.verdicts and placed and pointed and case.says in answer.cause and not never:
+        return ""
+    return (
+        f"{case.id}: {answer.verdict} in {answer.stage}, line {answer.line}, rule {answer.rule}: {answer.cause[:160]}"
+    )
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_the_given_logs_are_right(name: str) -> None:
+    answer = triage(scan([(WILD / name).read_bytes()]))
+    assert answer.verdict in GIVEN[name]["verdict"]
+    assert answer.stage in GIVEN[name]["stage"]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_class_reaches_the_figure(group: str) -> None:
+    rows = [(case, answer) for case, answer in EVERY if case.group == group]
+    found = [text for case, answer in rows if (text := wrong(case, answer))]
+    assert len(rows) - len(found) >= FIGURE * len(rows), "\n".join(found)
+
+
+def test_nothing_that_is_wrong_is_a_pass() -> None:
+    passed = [case.id for case, answer in EVERY if answer.verdict is TriageVerdict.PASS and PASS not in case.verdicts]
+    assert passed == []
+    assert min(Counter(case.group for case, _ in EVERY).values()) >= 7
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_explanation_and_verdict_have_one_word(name: str) -> None:
+    explained = explain(scan([(WILD / name).read_bytes()]))
+    decided = explain_text(name, explained).split("Decided by ")[1].split("\n")[0]
+    assert explained.answer.verdict.capitalize() in decided
+    others = {word for word in ("Pass", "Fail", "Blocked") if word.lower() != explained.answer.verdict}
+    assert not any(word in decided for word in others)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+def test_the_runbook_says_what_the_table_comes_to(rule: Rule) -> None:
+    answer = triage(scan([rule.example.encode()]))
+    words = {TriageVerdict.FAIL: "Fail", TriageVerdict.BLOCKED: "Blocked", TriageVerdict.PASS: "Pass"}
+    assert words[answer.verdict] in rule.outcome
+
+
+# Rows that only lines, frames or class names of Bridge can match.
+OF_BRIDGE = frozenset({"import-between-trees", "hf-config", "bridge-provider", "weights-unmapped"})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+def test_no_row_names_bridge_that_another_backend_can_reach(rule: Rule) -> None:
+    assert rule.id in OF_BRIDGE or "Bridge" not in f"{rule.cause} {rule.fix}"
+
+
+CAUGHT = (
+    "(AgentLoopWorker pid=3) ERROR:2026-01-01 10:00:00,000:Traceback (most recent call last):",
+    '(AgentLoopWorker pid=3)   File "/w/env.py", line 4, in act',
+    "(AgentLoopWorker pid=3) ValueError: no action",
+)
+
+
+def test_an_end_that_the_recorder_states_outranks_what_was_caught() -> None:
+    facts = scan(lines(*BEGIN, *CAUGHT))
+    assert triage_of_run(facts).verdict is TriageVerdict.FAIL
+    stopped = triage_of_run(facts, stopped=True)
+    assert (stopped.verdict, stopped.stage) == (TriageVerdict.BLOCKED, Stage.TRAIN_STEP)
+    assert "no action" not in stopped.cause
+
+
+FRAME = 'File "/b/src/megatron/bridge/peft/lora.py", line 189, in transform'
+SHAPES = {
+    "no indentation": ("Traceback (most recent call last):", FRAME, "raise ValueError(name)", "ValueError: no layer"),
+    "no header": (FRAME, "raise ValueError(name)", "ValueError: no layer"),
+    "list": (
+        f"['Traceback (most recent call last):\\n', '  {FRAME}\\n    raise ValueError(name)\\n', 'ValueError: no "
+        f"layer\\n']",
+    ),
+    "string": (
+        f"Traceback (most recent call last):\\n  {FRAME}\\n    raise ValueError(name)\\nValueError: no layer\\n",
+    ),
+    "JSON": (
+        '{"error": "Traceback (most recent call last):\\n  '
+        + FRAME.replace('"', '\\"')
+        + '\\n    raise ValueError(name)\\nValueError: no layer"}',
+    ),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "(WorkerDict pid=2) ", "[rank0]: "])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_traceback_is_read_however_it_was_pasted_or_printed(name: str, prefix: str) -> None:
+    answer = triage(scan(lines(*(prefix + row for row in SHAPES[name]))))
+    assert (answer.verdict, answer.stage) == (TriageVerdict.FAIL, Stage.PEFT)
+    assert answer.frame is not None
+    assert (answer.frame.line, answer.frame.source) == (189, "raise ValueError(name)")
+
+
+@pytest.mark.parametrize("function", ["broadcast_obj_from_pp_rank", "broadcast_from_pp_rank", "megatron_to_hf"])
+def test_what_only_an_export_calls_is_no_import(function: str) -> None:
+    path = "/b/src/megatron/bridge/models/conversion/param_mapping.py"
+    rows = ("Traceback (most recent call last):", f'  File "{path}", line 479, in {function}', "ValueError: no rank")
+    assert triage(scan(lines(*rows))).stage is Stage.EXPORT_WEIGHT_SYNC
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'a b'", "a b"),
+        ('"it\'s"', "it's"),
+        ("[a,[b,c],{d: e}]", ["a", ["b", "c"], {"d": "e"}]),
+        ("[]", []),
+        ("[a:b]", ["a:b"]),
+        ("${x}", UNREADABLE),
+        ("[a", UNREADABLE),
+        ("{a}", UNREADABLE),
+        ("[" * 99, UNREADABLE),
+    ],
+)
+def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
+    assert read_value(text) == value
+
+
+def test_a_truth_value_is_no_number() -> None:
+    found: object = True
+    assert not same_value(found, "1")
+    assert same_value(float("nan"), "nan")
+    assert not same_value(None, "0")
