@@ -142,7 +142,9 @@ def drawn_histories(checkout: Checkout, random: Random, count: int) -> list[tupl
             files[random.choice("abc")] = random.randrange(3)
         known.append(files)
         mark = len(known)
-        lines.extend([f"commit refs/kept/{mark}", f"mark :{mark}", f"committer A <a@example.org> {mark} +0000", "data 0"])
+        lines.extend(
+            [f"commit refs/kept/{mark}", f"mark :{mark}", f"committer A <a@example.org> {mark} +0000", "data 0"]
+        )
         lines.extend(f"{'merge' if at else 'from'} :{parent + 1}" for at, parent in enumerate(parents))
         lines.extend(["deleteall", *(f"M 100644 inline {name}\ndata 2\n{value}\n" for name, value in files.items())])
         return mark - 1
