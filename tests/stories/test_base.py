@@ -4,7 +4,9 @@ from tests.fakes.github_standin.repository import BareRepository, Edit
 from tests.stories.conftest import POLICY, POLICY_FILE, Story
 from tests.stories.recordings import SMOKE, job_of
 
-LAX = POLICY.replace('paths: [docs/, "*.md", .github/]', 'paths: [docs/, "*.md", .github/, src/]')
+LAX = f"{POLICY}gate: {{none: open}}\n".replace(
+    'paths: [docs/, "*.md", .github/]', 'paths: [docs/, "*.md", .github/, src/]'
+)
 NAMED = f"{POLICY}capabilities:\n  approve: {{logins: [mallory]}}\n  override: {{logins: [mallory]}}\n"
 NEWER_VERL = POLICY.replace("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "1dda039b" + "0" * 32)
 

@@ -115,7 +115,7 @@ def _joined(rows: list[tuple[str, FunctionRun]]) -> JoinedFunction:
     )
 
 
-def tests_alone(joined: JoinedExecution) -> str:
+def in_tests_alone(joined: JoinedExecution) -> str:
     """What of a change Bridge tests executed and no run of verl did, as a clause; empty where there is nothing."""
     head = joined.of_side(Side.HEAD)
     alone = sum(item.by_tests and not item.jobs for item in head)

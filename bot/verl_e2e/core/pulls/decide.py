@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from verl_e2e.core.judge.joined_execution import tests_alone
+from verl_e2e.core.judge.joined_execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, joined_execution, with_accepted
@@ -76,7 +76,7 @@ def decide_actions(target_state: TargetState) -> Actions:
         waits_for=_waits_for(target_state),
         unexecuted=gap.shortfall,
         acceptance=_acceptance(target_state, gap),
-        tests_alone=tests_alone(joined_execution(found)),
+        in_tests_alone=in_tests_alone(joined_execution(found)),
     )
     return Actions(starting, ending, runs, found, with_place(message, target_state))
 

@@ -34,7 +34,7 @@ _WORST = (
 _TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
 OWN_WORD = (
     "This head runs only with an approval, so mind whose word its evidence is: the code under test could choose, in "
-    f"isolation too, what is in {', '.join(SUSPECTS_WORD)}. The recorder saw the rest itself, as commits, commands, "
+    f"isolation too, what is in {', '.join(' of '.join(reversed(name.split('#'))) for name in SUSPECTS_WORD)}. The recorder saw the rest itself, as commits, commands, "
     "times, exit code and GPU memory."
 )
 NOT_PINNED = (
