@@ -32,10 +32,11 @@ _WORST = (
 
 # Jobs that no verdict stands for yet.
 _TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
+_OWN = ", ".join(" of ".join(reversed(name.split("#"))) for name in SUSPECTS_WORD)
 OWN_WORD = (
     "This head runs only with an approval, so mind whose word its evidence is: the code under test could choose, in "
-    f"isolation too, what is in {', '.join(' of '.join(reversed(name.split('#'))) for name in SUSPECTS_WORD)}. The recorder saw the rest itself, as commits, commands, "
-    "times, exit code and GPU memory."
+    f"isolation too, what is in {_OWN}. The recorder saw the rest itself, as commits, commands, times, exit code and "
+    "GPU memory."
 )
 NOT_PINNED = (
     "No verdict of another pull request is reused: the image is named by its tag alone. To change that, a maintainer "
