@@ -77,7 +77,7 @@ def test_the_card_of_a_head_that_a_person_let_run_says_whose_word_its_evidence_i
     assert isinstance(state.target, Pull)
     given = Approval(
         repository=state.repository,
-        number=state.number,
+        number=state.target.ref.number,
         head_sha=state.head_sha,
         actor="mona",
         source="comment:1:1",
