@@ -207,8 +207,8 @@ def test_a_key_that_is_no_text_is_refused(key: str) -> None:
 
 
 def test_a_file_in_which_everything_is_wrong_is_not_told_whole() -> None:
-    told = problems(GOOD.replace("rules:\n", "rules:\n" + "  - 1\n" * 5_000))
-    assert (len(told), told[-1]) == (101, "and 4900 more")
+    lines = problems(GOOD.replace("rules:\n", "rules:\n" + "  - 1\n" * 5_000))
+    assert (len(lines), lines[-1]) == (101, "and 4900 more")
 
 
 @pytest.mark.parametrize("name", ["VERL_E2E_VERL", "VERL_E2E_SLURM_FOLDER", "VERL_E2E_RAY_FOLDER"])

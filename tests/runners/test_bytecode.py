@@ -31,7 +31,7 @@ MEASURED = """\
 #!{python}
 import resource, subprocess, sys
 code = subprocess.run([{python!r}, *sys.argv[1:]]).returncode
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=open({told!r}, "a"))
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=open({kept!r}, "a"))
 sys.exit(code if code >= 0 else 1)
 """
 
@@ -83,7 +83,7 @@ def test_a_file_that_does_not_compile_is_left_to_the_import_that_needs_it(
 def with_python(job: Job, folder: Path) -> Job:
     """The job with a Python that says how much memory it took, in the file `memory` of the folder."""
     python = folder / "python"
-    python.write_text(MEASURED.format(python=sys.executable, told=str(folder / "memory")))
+    python.write_text(MEASURED.format(python=sys.executable, kept=str(folder / "memory")))
     python.chmod(0o755)
     return job.model_copy(update={"site": job.site.model_copy(update={"python": str(python)})})
 
@@ -116,7 +116,7 @@ def test_the_time_limit_is_for_all_trees_together(world: World, base: dict[str, 
 
 @pytest.mark.bwrap
 def test_byte_code_is_compiled_in_the_cage(world: World, base: dict[str, str], tmp_path: Path) -> None:
-    """A job's Python that writes beside the sources can do so only outside of the cage; the byte code arrives."""
+    """A job's Python that writes next to the sources can do so only outside of the cage; the byte code arrives."""
     job, own = world.job(), tmp_path / "own"
     own.mkdir()
     tools = find_isolation(job, base).tools
@@ -136,7 +136,7 @@ def test_byte_code_is_compiled_in_the_cage(world: World, base: dict[str, str], t
 def test_no_link_of_the_head_has_byte_code_written_elsewhere(
     world: World, base: dict[str, str], tmp_path: Path, link: str
 ) -> None:
-    """The recorder puts byte code beside its source, and Python loads this kind of it without a look at that."""
+    """The recorder puts byte code next to its source, and Python loads this kind of it without a look at that."""
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -13,7 +13,7 @@ from verl_e2e.config.problems import ConfigError, Problem
 
 Path = tuple[str | int, ...]
 MOST_BYTES = 1 << 20
-# No number of a file has as many characters; those of a longer one take the square of their number to convert.
+# No number of a file has as many characters. The time to convert one grows with the square of its digits.
 _MOST_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
 

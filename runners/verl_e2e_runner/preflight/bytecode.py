@@ -81,7 +81,7 @@ def compile_trees(
 
 
 def _compile(python: str, trees: Trees, folder: Path, environment: Mapping[str, str], timeout_s: float) -> bool:
-    """Compile a package and put the byte code beside its sources; whether all of it compiled."""
+    """Compile a package and put the byte code next to its sources; whether all of it compiled."""
     cage = with_own_scratch(trees.cage, "byte-code")
     with TemporaryDirectory() as temporary:
         prefix = Path(temporary) if cage is None else cage.outbox
@@ -91,7 +91,9 @@ def _compile(python: str, trees: Trees, folder: Path, environment: Mapping[str, 
         for place, _, _ in os.walk(made):
             below = PurePath(place).relative_to(made)
             for name in names_below(made, below):
-                _put(folder, below / _CACHE / name, read_below(made, below / name, limit=_FILE_BYTES) or b"")
+                content = read_below(made, below / name, limit=_FILE_BYTES)
+                if content is not None:
+                    _put(folder, below / _CACHE / name, content)
     return finished.code == 0
 
 

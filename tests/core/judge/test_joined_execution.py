@@ -84,7 +84,7 @@ OF_BOTH = of(DROPOUT, TRANSFORM, record=ran(DROPOUT, by=(IN_TEST,)))
         ({"0": IN_TESTS}, "the change was executed by Bridge tests alone, by no verl run"),
         ({"0": IN_TESTS, "1": of(DROPOUT)}, "the change was executed by Bridge tests alone, by no verl run"),
         ({"0": IN_TESTS, "1": of(DROPOUT, record=ran(DROPOUT))}, ""),
-        # What never ran is told by itself.
+        # What never ran is said elsewhere.
         ({"0": OF_BOTH}, "the change was executed by Bridge tests alone, by no verl run"),
         (
             {"0": IN_TESTS, "1": of(TRANSFORM, record=ran(TRANSFORM))},
