@@ -206,13 +206,13 @@ def test_a_key_that_is_no_text_is_refused(key: str) -> None:
     assert problems(f"schema: 1\n{key}: 1\n") == ["p.yml:2: a key must be plain text; use a word"]
 
 
-def test_a_file_in_which_everything_is_wrong_is_not_told_whole() -> None:
+def test_a_file_in_which_everything_is_wrong_is_not_quoted_whole() -> None:
     lines = problems(GOOD.replace("rules:\n", "rules:\n" + "  - 1\n" * 5_000))
     assert (len(lines), lines[-1]) == (101, "and 4900 more")
 
 
 @pytest.mark.parametrize("name", ["VERL_E2E_VERL", "VERL_E2E_SLURM_FOLDER", "VERL_E2E_RAY_FOLDER"])
-def test_a_setting_that_no_system_takes_for_a_path_is_told(name: str) -> None:
+def test_a_setting_that_no_system_takes_for_a_path_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         load_settings({name: "/" + "a" * 5_000})
 
