@@ -72,14 +72,17 @@ format: $(VENV)/.$(SET) ## Fix what ruff can fix
 bench: $(VENV)/.run ## Measure the speed of triage and of webhooks
 	$(BIN)/python bench/bench.py
 
+LOCK := --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 # The lock names no registry: any index that serves files with these digests will do.
 lock: $(VENV)/.run ## Resolve the dependencies again
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \
 	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \
 	    $$([ $$set = all:all ] || echo --constraints requirements/all.txt) --upgrade --universal --python-version 3.11 \
-	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links || exit; \
+	    $(LOCK) || exit; \
 	done
+	echo "torch; python_version < '3'" | $(BIN)/uv --quiet pip compile --group pyproject.toml:bridge-checks \
+	  --override /dev/stdin --output-file requirements/bridge-checks.txt --upgrade --universal --python-version 3.11 $(LOCK)
 
 clean: ## Remove what the commands above made
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,32 +1,26 @@
 #!/bin/sh
 # Install what the focused Bridge tests need and the job's Python does not have: install-bridge-checks.sh [PYTHON]
-# verl's image has neither pytest nor NVIDIA's modelopt, which Bridge imports. The list is fixed here: nothing that the
-# pull request's files name is installed. It installs wheels only, and changes no package that the image has.
+# verl's image has neither pytest nor NVIDIA's modelopt, which Bridge imports. Versions and digests are those of
+# requirements/bridge-checks.txt: nothing that the pull request's files name is installed, and what is not that very file
+# is refused. A package that the image has stays as it is, whatever its version.
 set -eu
 python=${1:-python3}
+root=$(dirname "$0")/..
+missing=$(mktemp)
+trap 'rm -f "$missing"' EXIT
 
-wanted=
-for pair in pytest:'pytest>=8.3.5' pytest_mock:'pytest-mock>=3.14' pytest_timeout:'pytest-timeout>=2.4'; do
-    "$python" -c "import ${pair%%:*}" >/dev/null 2>&1 || wanted="$wanted ${pair#*:}"
-done
-modelopt=
-"$python" -c 'import importlib.util as util, sys; sys.exit(util.find_spec("modelopt") is None)' || modelopt=nvidia-modelopt
+"$python" - "$root/requirements/bridge-checks.txt" >"$missing" <<'END'
+import re, sys
+from importlib.metadata import distributions
 
-# What is installed stays at its version; a package without one, such as a checkout, cannot be named.
-constraints=$(mktemp)
-trap 'rm -f "$constraints"' EXIT
-"$python" -c 'from importlib.metadata import distributions as found
-print("\n".join(sorted({f"{dist.name}=={dist.version}" for dist in found() if dist.name and dist.version})))' >"$constraints"
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
 
-install() {
-    # The image belongs to this job: it has no other program that these packages could break.
-    PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip --disable-pip-version-check --quiet install \
-        --only-binary :all: --constraint "$constraints" "$@"
-}
+there = {normalized(found.metadata["Name"] or "") for found in distributions()}
+for entry in re.findall(r"^\S.*(?:\n\s+.*)*", open(sys.argv[1]).read(), re.MULTILINE):
+    if normalized(re.match(r"[\w.-]+", entry)[0]) not in there:
+        print(entry)
+END
 
-status=0
-# shellcheck disable=SC2086
-[ -z "$wanted" ] || install $wanted || status=1
-# NVIDIA's own index, for a mirror that does not have it.
-[ -z "$modelopt" ] || install "$modelopt" || install --extra-index-url https://pypi.nvidia.com "$modelopt" || status=1
-exit $status
+# The image belongs to this job: it has no other program that these packages could break.
+[ ! -s "$missing" ] || PIP_BREAK_SYSTEM_PACKAGES=1 "$root/scripts/install.sh" "$python" "$missing" --only-binary :all:

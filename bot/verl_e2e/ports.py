@@ -81,7 +81,7 @@ class Checkout(Revisions, Protocol):
         ...
 
     def merge_base(self, text: str, other: str) -> str | None:
-        """The best common ancestor of two commits, None when they have none here."""
+        """The one best common ancestor of two commits, None when they have none here, or several."""
         ...
 
     def submodule_commit(self, revision: str, path: str) -> str | None:

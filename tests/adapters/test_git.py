@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -80,6 +82,99 @@ def test_unrelated_histories_are_compared_as_they_stand(checkout: Checkout) -> N
     change = GitRepository(checkout.path).change(base, head)
     assert change.merge_base is None
     assert change.names() == ("one.py", "two.py")
+
+
+def merged(checkout: Checkout, base: str, head: str) -> set[str] | None:
+    """The paths that merging the head changes on the base, by git's own merge; None where it conflicts."""
+    command = ["git", "merge-tree", "--write-tree", base, head]
+    made = subprocess.run(command, check=False, cwd=checkout.path, env=ENVIRONMENT, capture_output=True, text=True)
+    if made.returncode == 1:
+        return None
+    tree = made.stdout.split()[0]
+    return set(checkout.git("diff-tree", "-r", "--name-only", "--no-renames", base, tree).splitlines())
+
+
+def made_commit(checkout: Checkout, files: Mapping[str, str], *parents: str) -> str:
+    """A commit with exactly these files; a later one has a later date."""
+    checkout.git("read-tree", "--empty")
+    for name, text in files.items():
+        checkout.write(name, text)
+        checkout.git("add", name)
+    named = [word for parent in parents for word in ("-p", parent)]
+    made = checkout.git("commit-tree", checkout.git("write-tree"), *named, "-m", "c")
+    checkout.git("update-ref", f"refs/kept/{made}", made)
+    return made
+
+
+def test_a_head_between_two_merge_bases_does_not_hide_what_it_takes_back(checkout: Checkout) -> None:
+    """A fix and another commit part from one start and are merged on both sides, on one of them without the fix."""
+    start = made_commit(checkout, {"a.py": "broken\n"})
+    fix = made_commit(checkout, {"a.py": "fixed\n"}, start)
+    other = made_commit(checkout, {"a.py": "broken\n", "docs/x.md": "x\n"}, start)
+    whole = {"a.py": "fixed\n", "docs/x.md": "x\n"}
+    for parents in ((other, fix), (fix, other)):
+        base = made_commit(checkout, whole, *parents)
+        head = made_commit(checkout, {"a.py": "broken\n", "docs/x.md": "x\n", "docs/typo.md": "y\n"}, *parents)
+        assert merged(checkout, base, head) == {"a.py", "docs/typo.md"}
+        change = GitRepository(checkout.path).change(base, head)
+        assert (change.merge_base, change.names()) == (None, ("a.py", "docs/typo.md"))
+
+
+def test_a_head_that_merges_its_base_and_keeps_nothing_of_it_takes_it_back(checkout: Checkout) -> None:
+    start = made_commit(checkout, {"a.py": "broken\n"})
+    base = made_commit(checkout, {"a.py": "fixed\n"}, start)
+    ours = made_commit(checkout, {"a.py": "broken\n"}, start, base)
+    change = GitRepository(checkout.path).change(base, ours)
+    assert (change.merge_base, change.names()) == (base, ("a.py",))
+
+
+def drawn_histories(checkout: Checkout, random: Random, count: int) -> list[tuple[str, str]]:
+    """Base and head of histories that cross: two lines from one start, merged on both sides, and more commits.
+
+    A commit, a merge as well, has each file from one of its parents, or new.
+    """
+    lines: list[str] = []
+    known: list[dict[str, int]] = []
+
+    def commit(*parents: int) -> int:
+        files = {name: known[random.choice(parents)][name] if parents else 0 for name in "abc"}
+        if parents and random.random() < 0.6:
+            files[random.choice("abc")] = random.randrange(3)
+        known.append(files)
+        mark = len(known)
+        lines.extend(
+            [f"commit refs/kept/{mark}", f"mark :{mark}", f"committer A <a@example.org> {mark} +0000", "data 0"]
+        )
+        lines.extend(f"{'merge' if at else 'from'} :{parent + 1}" for at, parent in enumerate(parents))
+        lines.extend(["deleteall", *(f"M 100644 inline {name}\ndata 2\n{value}\n" for name, value in files.items())])
+        return mark - 1
+
+    pairs = []
+    for _ in range(count):
+        start = commit()
+        sides = [commit(commit(start)), commit(start)]
+        ends = [commit(*random.sample(sides, random.choice((1, 2, 2)))) for _ in range(2)]
+        pairs.append(tuple(f"refs/kept/{commit(end) + 1 if random.random() < 0.5 else end + 1}" for end in ends))
+    stream = "\n".join(lines).encode() + b"\n"
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=checkout.path, env=ENVIRONMENT, input=stream, check=True)
+    return [(checkout.git("rev-parse", base), checkout.git("rev-parse", head)) for base, head in pairs]
+
+
+def test_a_change_names_whatever_merging_it_changes(checkout: Checkout) -> None:
+    """Held against git's own merge; a merge that keeps one side, or neither, is among them."""
+    several = changed = 0
+    pairs = drawn_histories(checkout, Random(20), 60)
+    repository = GitRepository(checkout.path)
+    for base, head in pairs:
+        expected = merged(checkout, base, head)
+        if expected is None:
+            continue
+        change = repository.change(base, head)
+        assert expected <= set(change.names()), (base, head)
+        several += change.merge_base is None
+        changed += bool(expected)
+    assert several >= 10
+    assert changed >= 20
 
 
 def test_every_kind_of_change_is_told_with_both_names_of_a_rename(checkout: Checkout) -> None:

@@ -163,7 +163,28 @@ def test_nothing_required_is_a_success_with_the_reasons(app: App) -> None:
     found = app.hub.gate(sha("one"))
     assert found is not None
     assert "nothing runs it" in found.summary
-    assert (app.backend.submitted, "role" in app.hub.calls) == ([], False)
+    assert app.backend.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("author", "repository", "conclusion"),
+    (
+        ("mallory", "evil/bridge", "action_required"),
+        ("mallory", "octo/bridge", "action_required"),
+        ("alice", "alice/bridge", "success"),
+        ("rita", "rita/bridge", "success"),
+        ("mona", "octo/bridge", "success"),
+    ),
+)
+def test_nothing_required_needs_an_approval_of_the_head_of_an_author_without_a_role(
+    app: App, author: str, repository: str, conclusion: str
+) -> None:
+    app.open(path="docs/a.md", head_repository=repository, author=author)
+    look(app)
+    assert gate(app)[1] == conclusion
+    approve(app, "one")
+    look(app)
+    assert (gate(app)[1], app.backend.submitted) == ("success", [])
 
 
 def test_where_the_policy_asks_for_it_nothing_required_needs_an_approval_of_a_forks_head(app: App) -> None:

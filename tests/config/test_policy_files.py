@@ -1,5 +1,7 @@
 """Policy files and site profiles as people write them, and the sentences that their mistakes get."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from verl_e2e.config import (
     packaged_profiles,
     policy_at,
 )
+from verl_e2e.config.bands import load_bands
 from verl_e2e.config.profiles import checked_for_slots
+from verl_e2e.config.settings import load_settings
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.jobs import Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.levels import Level
@@ -143,14 +147,74 @@ def test_variants_are_checked_with_a_suggestion() -> None:
         ("", "p.yml: the file is empty; write these keys: schema, verl"),
         ("- a\n", "p.yml:1: the file is not a mapping of keys to values; write these keys: schema, verl"),
         (b"a: \xff\n", "p.yml:1: a byte that is not UTF-8; save the file as UTF-8"),
-        ("a: \x07\n", "p.yml: not valid YAML:"),
+        ("a: 1\nb: \x07\n", "p.yml:2: not valid YAML:"),
         ("#" * (1 << 20) + "\n", "p.yml: 1048577 bytes are too many; the limit is 1048576"),
-        ("a: " + "[" * 5000 + "]" * 5000, "p.yml: nested too deeply; use fewer levels"),
+        ("a: " + "[" * 5000 + "]" * 5000, "p.yml:1: nested too deeply; use fewer levels"),
+        ("\n".join(f"{' ' * depth}a:" for depth in range(900)), "p.yml:"),
+        ("a: 1\nb: &b [1]\nc: *b\n", "p.yml:3: not valid YAML: aliases are not allowed; repeat the value"),
+        ('a: 1\nb: "\\U0011ffff"\n', "p.yml:2: not valid YAML: the number of an escape"),
+        ('a: 1\nb: "\\Uffffffff"\n', "p.yml:2: not valid YAML: the number of an escape"),
+        (f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "p.yml:1: not valid YAML: the number of an escape or a directive"),
     ),
 )
 def test_what_is_no_settings_file_at_all(text: str | bytes, sentence: str) -> None:
     (line,) = problems(text)
     assert line.startswith(sentence)
+
+
+ODD_VALUES = {
+    "base 60": ":".join(["1"] * 50_000),
+    "base 60 with a fraction": ":".join(["1"] * 50_000) + ".5",
+    "a short one of base 60": "1:30",
+    "many digits": "9" * 5_000,
+    "hexadecimal": "0x" + "f" * 5_000,
+    "binary": "0b" + "1" * 20_000,
+    "octal": "0" + "7" * 6_000,
+    "infinite": ".inf",
+    "no number": ".nan",
+    "too large": "1.0e+400",
+    "no date": "2001-99-99",
+    "half a pair": '"\\ud800"',
+    "tag of Python": "!!python/object/apply:os.system [x]",
+    "tag of Python on a mapping": "!!python/name:os.system {}",
+    "tag of a number": '!!int ""',
+    "tag of a fraction": '!!float ""',
+    "tag of a bool": '!!bool "x"',
+    "tag of a date": '!!timestamp "x"',
+    "tag of bytes": '!!binary "x"',
+    "tag of a set": "!!set {a, b}",
+    "tag of a list": "!!omap [a: 1]",
+    "tag of one's own": "!x 1",
+    "default": "=",
+}
+
+
+@pytest.mark.parametrize("value", ODD_VALUES.values(), ids=ODD_VALUES.keys())
+@pytest.mark.parametrize("load", [load_policy, load_bands], ids=["policy", "bands"])
+def test_a_value_that_is_none_is_named_with_its_line_and_key(load: Callable[..., object], value: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(f"schema: 1\nverl:\n  commit: {value}\n", "p.yml")
+    (line,) = str(raised.value).splitlines()
+    assert re.fullmatch(
+        r"p\.yml:3: verl\.commit: .{1,60} with tag '\S{1,60}' is not a plain value; put it in quotes", line
+    )
+    assert line.isascii()
+
+
+@pytest.mark.parametrize("key", ["? [a]\n", "? {a: 1}\n", '"\\ud800"'], ids=["list", "mapping", "half a pair"])
+def test_a_key_that_is_no_text_is_refused(key: str) -> None:
+    assert problems(f"schema: 1\n{key}: 1\n") == ["p.yml:2: a key must be plain text; use a word"]
+
+
+def test_a_file_in_which_everything_is_wrong_is_not_quoted_whole() -> None:
+    lines = problems(GOOD.replace("rules:\n", "rules:\n" + "  - 1\n" * 5_000))
+    assert (len(lines), lines[-1]) == (101, "and 4900 more")
+
+
+@pytest.mark.parametrize("name", ["VERL_E2E_VERL", "VERL_E2E_SLURM_FOLDER", "VERL_E2E_RAY_FOLDER"])
+def test_a_setting_that_no_system_takes_for_a_path_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        load_settings({name: "/" + "a" * 5_000})
 
 
 def test_lines_are_found_for_keys_and_the_things_around_them() -> None:

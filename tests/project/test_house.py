@@ -237,7 +237,7 @@ def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
     assert HEAVY.isdisjoint(answer.stdout.split())
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, "bridge-checks"])
 def test_a_lock_names_digests_and_no_registry(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     entries = re.split(r"^(?=\S)", text, flags=re.M)[1:]
@@ -265,6 +265,10 @@ def test_the_locks_hold_what_the_project_asks_for() -> None:
         pins = locked(lock)
         for requirement in (*dependencies, *grouped(group)):
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (lock, requirement)
+    pins = locked("bridge-checks")
+    assert all(item.specifier.contains(pins[canonicalize_name(item.name)]) for item in grouped("bridge-checks"))
+    # PyTorch and what comes with it are the image's.
+    assert not [name for name in pins if name.startswith(("torch", "nvidia-c", "triton"))]
 
 
 @pytest.fixture(scope="module")
@@ -482,48 +486,42 @@ def test_what_else_pip_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
     assert (answer.returncode, "ERROR: " in answer.stderr, "cannot reach" in answer.stderr) == (1, True, False)
 
 
-# Stands in for the Python of an image: it has the modules that MODULES names, and its pip writes down what it is asked.
+# Stands in for the Python of an image: of packages it has those below IMAGE, and its pip keeps what it is asked for.
 IMAGE_PYTHON = """#!/bin/sh
 case "$*" in
-    *"-m pip"*) echo "$*" >>"$ASKED"; case "$*" in *--extra-index-url*) ;; *$REFUSED*) exit 1;; esac; exit 0;;
-    *metadata*) echo torch==2.9.0;;
-    "-c import "*) for module in $MODULES modelopt-asked; do
-        case "$*" in "-c import $module") exit 0;; *importlib.util*) [ "$module" = modelopt ] && exit 0;; esac
-    done; exit 1;;
+    *"-m pip"*) echo "$*" >>"$ASKED"; for word; do last=$word; done; cat "$last" >>"$ASKED"; exit "$REFUSED";;
 esac
+exec env PYTHONPATH="$IMAGE" "$REAL" -S "$@"
 """
+CHECKS = ("nvidia-modelopt", "pytest", "pytest-mock", "pytest-timeout")
 
 
-@pytest.mark.parametrize(
-    ("modules", "refused", "asked"),
-    [
-        ("pytest pytest_mock pytest_timeout modelopt", "nothing", []),
-        ("modelopt", "nothing", ["pytest>=8.3.5 pytest-mock>=3.14 pytest-timeout>=2.4"]),
-        ("pytest pytest_mock pytest_timeout", "nothing", ["nvidia-modelopt"]),
-        (
-            "pytest pytest_mock pytest_timeout",
-            "nvidia-modelopt",
-            ["nvidia-modelopt", "--extra-index-url https://pypi.nvidia.com nvidia-modelopt"],
-        ),
-    ],
-)
+@pytest.mark.parametrize("there", [(), ("pytest",), ("PyTest_Mock", "pytest.timeout"), CHECKS, None])
+@pytest.mark.parametrize("refused", ["0", "1"])
 def test_the_bridge_checks_get_what_an_image_has_not(
-    tmp_path: Path, modules: str, refused: str, asked: list[str]
+    tmp_path: Path, there: tuple[str, ...] | None, refused: str
 ) -> None:
+    """By their digests alone; what the image has stays, whatever its version. None: it has all of them."""
+    wanted = locked("bridge-checks")
+    assert set(CHECKS) <= wanted.keys()
+    for name in wanted if there is None else there:
+        fill(tmp_path / "image", f"{name}-0.dist-info/METADATA")
+        (tmp_path / f"image/{name}-0.dist-info/METADATA").write_text(f"Name: {name}\nVersion: 0\n")
     python = tmp_path / "python3"
     python.write_text(IMAGE_PYTHON)
     python.chmod(0o755)
-    message = {
-        "TMPDIR": str(tmp_path / "tmp"),
-        "MODULES": modules,
-        "ASKED": str(tmp_path / "asked"),
-        "REFUSED": refused,
-    }
     (tmp_path / "tmp").mkdir()
-    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, cwd=ROOT, **message)
-    lines = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
-    assert [re.sub(r".* --only-binary :all: --constraint \S+ ", "", line) for line in lines] == asked
-    assert (answer.returncode, list((tmp_path / "tmp").iterdir())) == (0, []), answer.stderr
+    places = {"TMPDIR": str(tmp_path / "tmp"), "IMAGE": str(tmp_path / "image"), "ASKED": str(tmp_path / "asked")}
+    script = ROOT / "scripts" / "install-bridge-checks.sh"
+    answer = call(script, python, cwd=tmp_path, REFUSED=refused, REAL=sys.executable, **places)
+    command, *rows = (tmp_path / "asked").read_text().splitlines() if there is not None else ("",)
+    assert (answer.returncode, list((tmp_path / "tmp").iterdir())) == (int(refused) if command else 0, [])
+    named = {canonicalize_name(re.split("[=; ]", row)[0]) for row in rows if row[:1].strip()}
+    assert named == (wanted.keys() - set(map(canonicalize_name, there)) if there is not None else set())
+    if command:
+        assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(command.split())
+        assert "index" not in command
+        assert sum("--hash=sha256:" in row for row in rows) >= len(named)
 
 
 def fill(folder: Path, *names: str) -> None:

@@ -133,6 +133,28 @@ def test_a_module_whose_source_cannot_be_read_as_python_decides_nothing(tmp_path
     assert import_fault(gone, trees_in(tmp_path)).attribution is UNDECIDED
 
 
+ODD = {
+    "from": "from a\n",
+    "import": "import\n",
+    "def": "def\n",
+    "texts": "x = '''\n" * 40_001,
+    "parentheses": "x = (" + "(\n" * 100_000,
+    "null": "\0",
+    "continued": "x = \\",
+    "too large": "x = " + "1" * 600_000,
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_no_source_of_the_trees_stops_the_recorder(text: str, tmp_path: Path) -> None:
+    files = {f"{BRIDGE}/__init__.py": "import megatron.core.gone\n", f"{CORE}/odd.py": text}
+    record = record_of(tmp_path, "megatron.bridge", **files)
+    asked = {"asked_module": "megatron.core.odd", "asked_name": "zz", "asked_file": str(tmp_path / CORE / "odd.py")}
+    found = import_fault({**record, **asked}, trees_in(tmp_path)).attribution
+    # Of a source that is not read whole nothing is known.
+    assert found is UNDECIDED if len(text) > 512 << 10 else found in (UNDECIDED, TREES)
+
+
 def test_a_record_cannot_make_the_recorder_look_outside_the_trees(tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("")
     record = record_of(tmp_path, "megatron.bridge", **{f"{BRIDGE}/__init__.py": "import megatron.core.gone\n"})

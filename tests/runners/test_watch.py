@@ -313,7 +313,9 @@ def test_import_lines_are_read_as_they_grow_and_links_are_followed(tmp_path: Pat
     probe = tmp_path / "probe.jsonl"
     lines = ImportLines(probe, {"verl": str(tmp_path / "link"), "megatron.core": str(real)})
     assert lines.wrong() == ""
-    probe.write_text(json.dumps({"module": "verl", "file": str(real / "verl")}) + "\nnot json\n[]\n{}\n")
+    probe.write_text(
+        json.dumps({"module": "verl", "file": str(real / "verl")}) + "\nnot json\n[]\n{}\n" + "[" * 100_000 + "\n"
+    )
     assert lines.wrong() == ""
     half = json.dumps({"module": "megatron.core", "file": f"{real}-other/core.py", "pid": 3})
     with probe.open("a") as file:

@@ -1,10 +1,14 @@
 """Private worktrees: the right commit, only what is needed, and not a byte of the user's repositories touched."""
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.fakes.places import ROOT
 from tests.runners.world import BRIDGE, MEGATRON, SUBMODULE, VERL, World, commit, fingerprint, git, make_world
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.record import Check, Finding
@@ -97,6 +101,55 @@ def test_a_submodule_commit_that_is_nowhere_blocks_with_the_fix(tmp_path: Path, 
     assert finding.stage is Stage.IMPORT
     assert world.megatron_commit in finding.summary
     assert "git submodule update --init 3rdparty/Megatron-LM" in finding.fix
+
+
+def test_megatron_lm_comes_from_the_given_address_whatever_the_head_says(tmp_path: Path, base: dict[str, str]) -> None:
+    """As the workflow does it: an own address in the head, and links where a submodule would be checked out."""
+    world = make_world(tmp_path / "sources")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    newer = commit(tmp_path / "sources/mlm", {"megatron/core/__init__.py": "VALUE = 2\n"})
+    shutil.rmtree(world.bridge / ".git/modules")
+    module = f'[submodule "{SUBMODULE}"]\n\tpath = {SUBMODULE}\n\turl = {tmp_path}/of-the-head\n'
+    (world.bridge / ".gitmodules").write_text(module)
+    git(world.bridge, "add", ".gitmodules")
+    git(world.bridge, "update-index", "--cacheinfo", f"160000,{newer},{SUBMODULE}")
+    git(world.bridge, "commit", "--quiet", "--message=head")
+    head = git(world.bridge, "rev-parse", "HEAD")
+    shutil.rmtree(world.bridge / "3rdparty")
+    (world.bridge / "3rdparty").symlink_to(elsewhere)
+    script = (str(ROOT / "scripts/fetch-megatron-lm.sh"), "bridge", str(tmp_path / "sources/mlm"))
+    subprocess.run((*script, head, world.bridge_commit), cwd=tmp_path / "sources", env=base, check=True)
+    for bridge_commit, value in ((head, 2), (world.bridge_commit, 1)):
+        job = world.job(bridge=Repository(path=str(world.bridge), commit=bridge_commit))
+        trees = prepare_trees(job, tmp_path / f"work-{value}", base=base)
+        assert not blocking(trees)
+        assert (trees.megatron_lm / "megatron/core/__init__.py").read_text() == f"VALUE = {value}\n"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_commit_of_bridge_without_the_submodule_fetches_nothing(world: World, tmp_path: Path) -> None:
+    git(world.verl, "clone", "--quiet", str(world.verl), str(tmp_path / "bridge"))
+    script = (str(ROOT / "scripts/fetch-megatron-lm.sh"), "bridge", str(tmp_path / "nowhere"), world.verl_commit)
+    subprocess.run(script, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, check=True)
+
+
+def test_what_a_commit_holds_is_never_taken_for_a_git_directory(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    # As a checkout of another commit leaves it, which has files in the place of the submodule.
+    (world.bridge / SUBMODULE).rmdir()
+    (world.bridge / ".git/modules" / SUBMODULE).rename(world.bridge / SUBMODULE)
+    (finding,) = blocking(prepare_trees(world.job(), tmp_path / "work", base=base))
+    assert world.megatron_commit in finding.summary
+
+
+@pytest.mark.parametrize(
+    "file", [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("docs/workflows/*.yml")], ids=lambda file: file.name
+)
+def test_no_workflow_fetches_the_submodules_of_a_checkout(file: Path) -> None:
+    steps = [step for job in yaml.safe_load(file.read_text())["jobs"].values() for step in job.get("steps", ())]
+    assert not [step for step in steps if "submodules" in step.get("with", {})]
+    assert not [step for step in steps if "submodule" in step.get("run", "")]
 
 
 def test_a_named_megatron_lm_wins_over_the_submodule(tmp_path: Path, base: dict[str, str]) -> None:

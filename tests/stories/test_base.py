@@ -1,9 +1,12 @@
 """The base is its tip: what is merged there reaches the pull requests that were opened before."""
 
+from tests.fakes.github_standin.repository import BareRepository, Edit
 from tests.stories.conftest import POLICY, POLICY_FILE, Story
 from tests.stories.recordings import SMOKE, job_of
 
-LAX = POLICY.replace('paths: [docs/, "*.md", .github/]', 'paths: [docs/, "*.md", .github/, src/]')
+LAX = f"{POLICY}gate: {{none: open}}\n".replace(
+    'paths: [docs/, "*.md", .github/]', 'paths: [docs/, "*.md", .github/, src/]'
+)
 NAMED = f"{POLICY}capabilities:\n  approve: {{logins: [mallory]}}\n  override: {{logins: [mallory]}}\n"
 NEWER_VERL = POLICY.replace("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "1dda039b" + "0" * 32)
 
@@ -131,3 +134,26 @@ def test_a_merge_group_is_judged_by_its_own_base(story: Story) -> None:
     world.move_base({POLICY_FILE: f"{POLICY}rulez: []\n"}, message=False)
     service.settle()
     assert world.gate_of(head) == "success"
+
+
+def test_a_head_that_takes_a_fix_back_by_a_second_merge_base_runs(story: Story) -> None:
+    """Main merged a fix and a document; the head merges the same two commits and leaves the fix out."""
+    world = story.world
+    git = world.repository.git
+    start = git.text("rev-parse", "refs/heads/main")
+    fix = git.commit("refs/heads/fix", {"src/bridge.py": "value = 'fixed'\n"}, "Fix it", (start,))
+    document = git.commit("refs/heads/document", {"docs/x.md": "x\n"}, "Document it", (start,))
+    git.commit("refs/heads/main", {"src/bridge.py": "value = 'fixed'\n"}, "Merge both", (document, fix))
+    shown: dict[str, Edit] = {"docs/typo.md": "y\n"}
+
+    def crossing(home: BareRepository, _: str) -> str:
+        return home.commit("refs/heads/crossing", shown, "Merge both", (document, fix))
+
+    number = world.open_pull("alice", shown, made=crossing)
+    story.service.settle()
+    head = world.head(number)
+    merged = git.merge_tree("refs/heads/main", head)
+    assert merged is not None
+    assert git.text("show", f"{merged}:src/bridge.py") == "value = 1"
+    assert (world.gate(number), story.live()) == ("in_progress", [("0-lora-ddp", head)])
+    assert "do not have exactly one merge base" in world.card(number)

@@ -47,6 +47,31 @@ def test_a_first_contribution_from_a_branch_waits_too(story: Story) -> None:
     assert (story.world.gate(number), story.world.runs()) == ("action_required", [])
 
 
+def test_where_nothing_is_required_a_stranger_s_fork_waits_for_an_approval(story: Story) -> None:
+    world = story.world
+    number = story.open("docs/guide.md", author="carol", fork=True)
+    assert world.gate(number) == "action_required"
+    assert f"/verl-e2e approve {world.head(number)}" in world.card(number)
+    story.say("carol", f"/verl-e2e approve {world.head(number)}", number)
+    assert world.gate(number) == "action_required"
+    story.say("alice", f"/verl-e2e approve {world.head(number)}", number)
+    story.service.go_on()
+    assert world.gate(number) == "success"
+    world.push(number, {"docs/guide.md": "how to, otherwise\n"})
+    story.service.settle()
+    assert world.gate(number) == "action_required"
+    assert world.runs() == []
+
+
+@pytest.mark.parametrize("author", ("mona", "rita"))
+@pytest.mark.parametrize("fork", (True, False))
+def test_where_nothing_is_required_the_gate_opens_for_somebody_with_a_role(
+    story: Story, author: str, fork: bool
+) -> None:
+    number = story.open("docs/guide.md", author=author, fork=fork)
+    assert story.world.gate(number) == "success"
+
+
 def test_an_edited_comment_is_no_command(story: Story) -> None:
     world = story.world
     story.open("docs/guide.md")

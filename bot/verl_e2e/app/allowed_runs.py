@@ -66,7 +66,7 @@ def check_follow_ups(
         return without_base(allowed, "--no-baseline was given")
     commit = places.bridge.merge_base(base, head)
     if commit is None:
-        return without_base(allowed, "base and head have no common ancestor in this repository")
+        return without_base(allowed, "base and head do not have exactly one merge base in this repository")
     return replace(allowed, merge_base=places.merge_base(commit, verl_commit, patches))
 
 

@@ -15,6 +15,7 @@ from verl_e2e.core.pulls.checkup import (
     error_finding,
     failed_deliveries,
     note,
+    of_absence,
     of_branch,
     of_deliveries,
     of_dispatch_branch,
@@ -234,7 +235,10 @@ def _branch(
 ) -> Iterable[Finding]:
     gate = policy.gate if policy else DEFAULT_GATE
     rules = services.administration.branch_rules(repository, branch)
-    return of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s)
+    return (
+        of_absence(gate.none),
+        *of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s),
+    )
 
 
 def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[Finding]:

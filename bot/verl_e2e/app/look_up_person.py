@@ -1,16 +1,16 @@
 """Look up who someone is, as far as the policy asks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from verl_e2e.app.kept_values import Kept
-from verl_e2e.core.model.access import Access, Capability, Grant
+from verl_e2e.core.model.access import WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Approval
 from verl_e2e.core.pulls.messages import MEMBERS
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, has_role, may, may_run
 from verl_e2e.ports import Clock, People
 
 # An author who loses a role may run so long yet; a person who gives a command is looked up each time.
@@ -36,7 +36,7 @@ class Permissions:
         if association in MEMBERS:
             return True
         # A role that a team gives is not always reported.
-        return self.people.role(repository, login) not in ("none", "read")
+        return self.people.role(repository, login) not in WIDE_ROLES
 
     def actor_for(self, login: str, grant: Grant, pull: Pull) -> Actor:
         """What is known of someone, as far as a grant asks for it: no one is looked up in vain."""
@@ -56,6 +56,12 @@ class Permissions:
         if isinstance(unknown, Trusted) or target.from_fork:
             return unknown
         return may_run(target, approvals, self._author(target, policy), policy.capabilities)
+
+    def with_role(self, trust: Trusted | NeedsApproval, target: Target, policy: Policy) -> Trusted | NeedsApproval:
+        """The trust in a head with what is known of its author's role, where an approval is needed."""
+        if isinstance(trust, Trusted) or isinstance(target, MergeGroup):
+            return trust
+        return replace(trust, has_role=has_role(self._author(target, policy), policy.capabilities))
 
     def _author(self, pull: Pull, policy: Policy) -> Actor:
         return self.known_actor(pull.author, Capability.RUN, pull, policy, AUTHOR_KEPT)

@@ -55,10 +55,10 @@ class TargetStates:
         runs = self.reuse.with_reused(
             target, policy, made, entries, runs, may_run=lambda: isinstance(trust_of(), Trusted)
         )
-        nothing = made.plan is not None and not made.plan.levels and policy.gate.none is Absence.APPROVE
+        nothing = made.plan is not None and not made.plan.levels and policy.gate.none is not Absence.OPEN
         at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
         trust = (
-            self.permissions.trust_of(target, entries, policy)
+            self.permissions.with_role(trust_of(), target, policy)
             if nothing
             else self._trust(target, entries, policy, at_hand)
         )

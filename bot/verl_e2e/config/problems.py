@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.text.suggest import suggest as suggest
 
+# A file in which everything is wrong needs another look before all of it is read.
+_SHOWN = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -33,4 +36,6 @@ class ConfigError(UserError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        shown = [str(problem) for problem in self.problems[:_SHOWN]]
+        left = len(self.problems) - len(shown)
+        super().__init__("\n".join([*shown, f"and {left} more"] if left else shown))

@@ -1,8 +1,8 @@
 """Readers for the settings of a Ray cluster: each returns the value, or raises UnfitError with the fix."""
 
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from verl_e2e.config.settings_values import url
 from verl_e2e.core.model.validated import UnfitError
@@ -34,7 +34,7 @@ def verify(text: str) -> bool | str:
     """Whether a certificate is verified, or the absolute path of the authorities that may sign it."""
     if text.lower() in ("yes", "no"):
         return text.lower() == "yes"
-    if not (Path(text).is_absolute() and Path(text).exists()):
+    if not (os.path.isabs(text) and os.path.exists(text)):
         raise UnfitError("it is not yes, no or the path of a file", "write yes, no, or the path of a PEM file")
     return text
 

@@ -1,6 +1,7 @@
 """Readers for the text of a setting: each returns the value, or raises UnfitError with what is wrong and the fix."""
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -157,7 +158,9 @@ def event_payload(file: str) -> dict[str, Any]:
     try:
         found = json.loads(Path(file).read_bytes())
     except (OSError, ValueError, RecursionError):
-        raise UnfitError(f"{file} is not an event that can be read", "run this as a step of a workflow") from None
+        raise UnfitError(
+            f"{_quoted(file)} is not an event that can be read", "run this as a step of a workflow"
+        ) from None
     return found if isinstance(found, dict) else {}
 
 
@@ -168,7 +171,7 @@ def place(text: str) -> str:
 
 def folder(text: str) -> str:
     """An existing folder as an absolute path; empty stays empty."""
-    if text and not Path(text).is_dir():
+    if text and not os.path.isdir(text):
         raise UnfitError(f"{_quoted(text)} is not a folder", "name a folder that exists")
     return str(Path(text).absolute()) if text else ""
 

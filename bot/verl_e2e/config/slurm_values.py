@@ -1,5 +1,6 @@
 """Readers for the settings of a Slurm cluster: each returns the value, or raises UnfitError with the fix."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -73,7 +74,7 @@ def command(text: str) -> tuple[str, ...]:
 
 def shared_folder(text: str) -> Path | None:
     """The absolute path of a folder that is here; empty: None."""
-    if text and not (Path(text).is_absolute() and Path(text).is_dir()):
+    if text and not (os.path.isabs(text) and os.path.isdir(text)):
         raise UnfitError(
             f"{_quoted(text)} is not an absolute path of a folder", "create one that the nodes see at the same path"
         )

@@ -119,16 +119,21 @@ class GitRepository:
         return sha
 
     def merge_base(self, text: str, other: str) -> str | None:
-        """The best common ancestor of two commits, None when they have none here."""
-        finished = self._try("merge-base", text, other)
+        """The one best common ancestor of two commits, None when they have none here, or several.
+
+        With several, what differs from one of them is not all that merging changes: the head may take back what
+        came with another one.
+        """
+        finished = self._try("merge-base", "--all", text, other)
         if finished.code == 1 and not finished.stderr.strip():
             return None
         if not finished.ok:
             raise GitFailedError(finished)
-        return finished.output.decode("ascii").strip()
+        found = finished.output.decode("ascii").split()
+        return found[0] if len(found) == 1 else None
 
     def change(self, base: str, head: str) -> Change:
-        """What the head changed since it left the base: merge base to head, or base to head without a merge base."""
+        """What the head changed since it left the base: merge base to head, or base to head without a single one."""
         base_sha, head_sha = self.resolve(base), self.resolve(head)
         # git holds every difference in memory before it prints the first; a tree is printed as it is read.
         self.tree(head_sha)

@@ -1,4 +1,4 @@
-"""Byte code of the private trees, compiled once by all cores and kept by commit.
+"""Byte code of the private trees, compiled once in the cage and kept by commit.
 
 Importing Megatron-Bridge from fresh sources costs every process its own compilation. The compiled files carry
 no time stamp (`unchecked-hash`), so an archive of them fits every later tree of the same commit and patches.
@@ -10,14 +10,27 @@ import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e_runner.folder.suspect_files import names_below, read_below
+from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.trees.worktrees import Trees
 
 _PACKAGES = {"bridge": "src", "megatron_lm": "megatron", "verl": "verl"}
 _CACHE = "__pycache__"
+# The largest sources of the three trees take a twentieth of it; a small hostile one takes any amount.
+_MEMORY_BYTES = 512 << 20
+_FILE_BYTES = 64 << 20
+_COMPILE = f"""
+import compileall, py_compile, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY_BYTES}, {_MEMORY_BYTES}))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({_FILE_BYTES}, {_FILE_BYTES}))
+mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+sys.exit(not compileall.compile_dir(sys.argv[1], quiet=1, invalidation_mode=mode))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +51,9 @@ def compile_trees(
 ) -> ByteCode:
     """Compile the packages of every private tree with the job's Python, or unpack what an earlier run kept.
 
-    A file that does not compile (a template, a syntax of another Python) is left to the import that needs it. So is a
-    tree in which a link of the head would have byte code written elsewhere: this runs outside of the cage.
+    The compiler runs in the cage on one core, with a limit of its memory; `timeout_s` is for all trees together. A file
+    that does not compile (a template, a syntax of another Python, one that takes too much) is left to the import that
+    needs it. So is a tree in which a link of the head would have byte code written elsewhere.
     """
     began = time.monotonic()
     compiled: list[str] = []
@@ -56,14 +70,46 @@ def compile_trees(
         if archive is not None and _unpack(archive, folder):
             cached.append(name)
             continue
-        argv = (job.site.python, "-I", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash")
-        finished = run((*argv, str(folder)), env=environment, cwd=trees.root(name), timeout_s=timeout_s)
+        left_s = timeout_s - (time.monotonic() - began)
+        whole = left_s > 0 and _compile(job.site.python, trees, folder, environment, left_s)
         compiled.append(name)
-        if finished.code != 0:
+        if not whole:
             incomplete.append(name)
         elif archive is not None:
             _pack(archive, folder)
     return ByteCode(time.monotonic() - began, tuple(compiled), tuple(cached), tuple(incomplete))
+
+
+def _compile(python: str, trees: Trees, folder: Path, environment: Mapping[str, str], timeout_s: float) -> bool:
+    """Compile a package and put the byte code next to its sources; whether all of it compiled."""
+    cage = with_own_scratch(trees.cage, "byte-code")
+    with TemporaryDirectory() as temporary:
+        prefix = Path(temporary) if cage is None else cage.outbox
+        argv = (python, "-I", "-X", f"pycache_prefix={prefix}", "-c", _COMPILE, str(folder))
+        finished = run(argv, env=environment, cwd=folder.parent, timeout_s=timeout_s, cage=cage)
+        made = (prefix if cage is None else cage.outside(prefix)) / folder.relative_to(folder.anchor)
+        for place, _, _ in os.walk(made):
+            below = PurePath(place).relative_to(made)
+            for name in names_below(made, below):
+                content = read_below(made, below / name, limit=_FILE_BYTES)
+                if content is not None:
+                    _put(folder, below / _CACHE / name, content)
+    return finished.code == 0
+
+
+def _put(folder: Path, name: PurePath, content: bytes) -> bool:
+    """Write a compiled file into the tree, never through a link; whether it could be put there."""
+    target = folder / name
+    sources = target.parent.parent
+    if target.suffix != ".pyc" or sources.resolve() != sources or not sources.is_relative_to(folder):
+        return False
+    try:
+        target.parent.mkdir(exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.write_bytes(content)
+    except OSError:
+        return False
+    return True
 
 
 def _leads_elsewhere(folder: Path) -> bool:
@@ -98,17 +144,10 @@ def _unpack(archive: Path, folder: Path) -> bool:
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
-                _extract(tar, member, folder)
+                # By hand: tarfile's own `data` filter came only with Python 3.11.4.
+                content = tar.extractfile(member)
+                if content is None or not _put(folder, PurePath(member.name), content.read()):
+                    return False
     except (tarfile.TarError, OSError):
         return False
     return True
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """One compiled file, written by hand: tarfile's own `data` filter came only with Python 3.11.4."""
-    target = folder / member.name
-    content = tar.extractfile(member)
-    if content is None or target.suffix != ".pyc" or not target.resolve().is_relative_to(folder.resolve()):
-        raise tarfile.TarError(f"{member.name} is not a compiled file of this tree")
-    target.parent.mkdir(exist_ok=True)
-    target.write_bytes(content.read())

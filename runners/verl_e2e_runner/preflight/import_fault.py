@@ -17,7 +17,8 @@ from verl_e2e.core.triage.broken_imports import is_compiled
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.trees.worktrees import Trees
 
-_MAX_SOURCE = 2 << 20
+# Twice the largest source of Megatron-LM; the tokenizer takes some hundred times as much memory.
+_MAX_SOURCE = 512 << 10
 _TO_COMPILE = frozenset({".c", ".cc", ".cpp", ".cu", ".pyx", ".rs"})
 _INSTALLED = frozenset({"site-packages", "dist-packages", ".."})
 _PACKAGE = "__init__.py"
@@ -93,7 +94,7 @@ def _has_no_name(file: _Place | None, name: str) -> bool:
     if file.path.name == _PACKAGE and not (_has_no_module(folder) and f"{name}.py" not in folder.names()):
         return False
     source = read_below(file.root, file.path, limit=_MAX_SOURCE)
-    return source is not None and _never_or_always_binds(source, name)
+    return source is not None and len(source) < _MAX_SOURCE and _never_or_always_binds(source, name)
 
 
 def _never_or_always_binds(source: bytes, name: str) -> bool:
@@ -114,7 +115,7 @@ def _never_or_always_binds(source: bytes, name: str) -> bool:
 
 def _binds(words: list[str], name: str) -> bool:
     if words[0] in ("from", "import"):
-        return name in words[words.index("import") :]
+        return "import" in words and name in words[words.index("import") :]
     if words[0] in ("def", "class"):
         return words[1:2] == [name]
     return words[0] == name and words[1:2] in (["="], [":"])

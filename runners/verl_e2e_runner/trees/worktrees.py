@@ -236,8 +236,10 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
 def _submodule_sources(bridge: Repository, *, base: Mapping[str, str]) -> tuple[Path, ...]:
     """The places where a Bridge repository may keep Megatron-LM's objects, those that exist."""
     git_folder = open_repository(Path(bridge.path), base=base).objects_folder().parent
-    candidates = (Path(bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE)
-    return tuple(path for path in candidates if (path / ".git").exists() or (path / "objects").is_dir())
+    in_tree, in_git = Path(bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE
+    # A commit can hold a folder `objects`, so that it looks like a git directory with a configuration; never a `.git`.
+    kept = ((in_tree, (in_tree / ".git").exists()), (in_git, (in_git / "objects").is_dir()))
+    return tuple(path for path, is_there in kept if is_there)
 
 
 def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[Finding, ...]:

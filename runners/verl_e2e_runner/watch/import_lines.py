@@ -30,7 +30,7 @@ class ImportLines:
         try:
             entry = json.loads(line)
             module, file = str(entry["module"]), str(entry.get("file") or "")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return ""
         root = self.roots.get(module)
         if not root or not file or _is_below(file, root):

@@ -23,6 +23,7 @@ from verl_e2e.core.judge.joined_execution import (
     JoinedExecution,
     Shortfall,
     accepted,
+    in_tests_alone,
     join,
     shortfall,
     unknown_execution,
@@ -66,6 +67,34 @@ def test_a_bridge_test_is_enough_to_know_that_a_function_runs() -> None:
     joined = join({"0": of(DROPOUT, record=ran(DROPOUT, by=(IN_TEST,))), "1": of(DROPOUT)})
     (function,) = joined.functions
     assert (function.by_tests, function.jobs, function.never, function.unknown) == (True, (), False, False)
+
+
+IN_TESTS = of(DROPOUT, record=ran(DROPOUT, by=(IN_TEST,)))
+IN_VERL = of(TRANSFORM, record=ran(TRANSFORM))
+OF_BOTH = of(DROPOUT, TRANSFORM, record=ran(DROPOUT, by=(IN_TEST,)))
+
+
+@pytest.mark.parametrize(
+    ("executions", "said"),
+    (
+        ({}, ""),
+        ({"0": of(DROPOUT)}, ""),
+        ({"0": of(DROPOUT, record=OLD)}, ""),
+        ({"0": of(DROPOUT, record=ran(DROPOUT))}, ""),
+        ({"0": IN_TESTS}, "the change was executed by Bridge tests alone, by no verl run"),
+        ({"0": IN_TESTS, "1": of(DROPOUT)}, "the change was executed by Bridge tests alone, by no verl run"),
+        ({"0": IN_TESTS, "1": of(DROPOUT, record=ran(DROPOUT))}, ""),
+        # What never ran is said elsewhere.
+        ({"0": OF_BOTH}, "the change was executed by Bridge tests alone, by no verl run"),
+        (
+            {"0": IN_TESTS, "1": of(TRANSFORM, record=ran(TRANSFORM))},
+            "1 of 2 changed functions ran in Bridge tests alone",
+        ),
+        ({"0": of(REMOVED, record=ran())}, ""),
+    ),
+)
+def test_what_bridge_tests_alone_executed_is_said(executions: Mapping[str, ChangeExecution], said: str) -> None:
+    assert in_tests_alone(join(executions)) == said
 
 
 def test_what_no_record_tells_of_is_not_known() -> None:

@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from verl_e2e.core.model.access import Absence
 from verl_e2e.core.pulls.checkup import (
     Finding,
     State,
     failed_deliveries,
+    of_absence,
     of_branch,
     of_deliveries,
     of_hook,
@@ -28,6 +30,13 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 def states(found: "list[Finding]") -> list[tuple[str, State]]:
     return [(finding.about, finding.state) for finding in found]
+
+
+@pytest.mark.parametrize("none", Absence)
+def test_what_the_gate_asks_where_nothing_is_required_is_said(none: Absence) -> None:
+    found = of_absence(none)
+    assert f"(gate.none: {none})" in found.sentence
+    assert (found.state, bool(found.fix)) == ((State.NOTE, True) if none is Absence.OPEN else (State.OK, False))
 
 
 def test_an_app_with_all_that_it_needs_is_well() -> None:

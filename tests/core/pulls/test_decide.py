@@ -44,6 +44,7 @@ from verl_e2e.core.reach.effects import LookedAt
 
 NOTHING = replace(PLAN, levels=(), not_required=(NotRequired(Level.SMOKE, "no path is run"),))
 FORK = NeedsApproval("it is a fork")
+KNOWN = replace(FORK, has_role=True)
 EXTRA = WantedJob(
     "2-x", Level.SMOKE, job=SMOKE.model_copy(update={"id": "2-x"}), required=False, asked_by="comment:100:1"
 )
@@ -150,6 +151,15 @@ def test_what_starts_and_what_ends(
         ((), {"wanted": (), "plan": NOTHING, "trust": FORK, **gate_policy(none=Absence.APPROVE)},
          JobStatus.BLOCKED, "it is a fork"),
         ((), {"wanted": (), "plan": NOTHING, **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
+        ((), {"wanted": (), "plan": NOTHING, "trust": KNOWN, **gate_policy(none=Absence.APPROVE)},
+         JobStatus.BLOCKED, "it is a fork"),
+        ((), {"wanted": (), "plan": NOTHING, "trust": FORK},
+         JobStatus.BLOCKED, "it is a fork, and its author has no role in the repository"),
+        ((), {"wanted": (), "plan": NOTHING, "trust": KNOWN}, JobStatus.NOT_REQUIRED, ""),
+        ((run(SMOKE),), {"wanted": (replace(WANTED[0], required=False),), "plan": NOTHING, "trust": FORK},
+         JobStatus.NOT_REQUIRED, ""),
+        ((), {"wanted": (), "plan": NOTHING, "trust": FORK, **gate_policy(none=Absence.OPEN)},
+         JobStatus.NOT_REQUIRED, ""),
         ((run(SMOKE),), {"wanted": (replace(WANTED[0], required=False),), "plan": NOTHING, "trust": FORK,
                          **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
         ((run(SMOKE), run(RESUME)), {"other_pull": OtherPull(8, "1 of 2", underway=True)}, JobStatus.RUNNING, "#8"),

@@ -54,6 +54,7 @@ def decided(*runs: Run, **given: Any) -> Actions:
 UNENTERED = ended(SMOKE, ran())
 BOTH = ended(FEATURE, ran(DROPOUT, TRANSFORM))
 PART = ended(FEATURE, ran(TRANSFORM))
+IN_TESTS = (ended(SMOKE, ran(DROPOUT, by=(IN_TEST,))), ended(FEATURE, ran(DROPOUT, TRANSFORM, by=(IN_TEST,))))
 # As an earlier version wrote it.
 SILENT = ended(SMOKE, ran(DROPOUT), verdict=verdict_json(replace(verdict_on(SMOKE, ran(DROPOUT)), execution=None)))
 P, A, U, B, F, TAKEN = (
@@ -78,7 +79,11 @@ TABLE: tuple[Row, ...] = (
     ("nothing ran it", (UNENTERED, PART), {}, (U, P), B, "0-lora-ddp unexecuted: Level 0 blocked"),
     ("nothing ran it, and the policy allows that", (UNENTERED, PART), {"unexecuted": Demand.ALLOW}, (A, P), P,
      f"1 of 2 required jobs passed, 1 accepted that never entered the change; {NEVER}"),
-    ("a Bridge test ran it", (ended(SMOKE, ran(DROPOUT, by=(IN_TEST,))), PART), {}, (A, P), P, "1 accepted"),
+    ("a Bridge test ran it", (ended(SMOKE, ran(DROPOUT, by=(IN_TEST,))), PART), {}, (A, P), P,
+     "1 accepted that never entered the change; 1 of 2 changed functions ran in Bridge tests alone"),
+    ("Bridge tests alone ran all of it", IN_TESTS, {}, (A, A), P,
+     "0 of 2 required jobs passed, 2 accepted that never entered the change; the change was executed by Bridge tests "
+     "alone, by no verl run"),
     ("level 4 failed after it ran it", (UNENTERED, BOTH.model_copy(update={"result": Result.FAIL})), {}, (U, F), F,
      "4-feature failed"),
     ("level 4 runs", (UNENTERED, run(FEATURE, RunState.RUNNING)), {}, (U, JobStatus.RUNNING), JobStatus.RUNNING,

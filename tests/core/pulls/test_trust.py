@@ -9,7 +9,17 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.access import ROLES, Access, Capability, Grant
 from verl_e2e.core.pulls.ledger import Approval
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
-from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from verl_e2e.core.pulls.trust import (
+    Actor,
+    Denied,
+    Granted,
+    NeedsApproval,
+    Trusted,
+    has_role,
+    may,
+    may_run,
+    needs_leave,
+)
 
 HEAD, OTHER = "a" * 40, "b" * 40
 REF = PullRef("octo/bridge", 7)
@@ -48,6 +58,23 @@ def test_a_team_a_login_and_an_author_are_ways_in() -> None:
     denied = may(Actor("x", "admin", frozenset({"octo/other"})), Capability.RUN, access)
     assert isinstance(denied, Denied)
     assert "octo/gpu" in denied.reason
+
+
+@pytest.mark.parametrize(
+    ("actor", "known"),
+    (
+        *((Actor("x", role), ROLES.index(role) > 1) for role in ROLES),
+        (Actor("x", "gpu-runner"), True),
+        (Actor("helper[bot]"), True),
+        (Actor("x", teams=frozenset({"octo/gpu"})), True),
+        (Actor("x", teams=frozenset({"octo/other"})), False),
+        (Actor("x", is_author=True), False),
+    ),
+    ids=repr,
+)
+def test_who_has_a_role_that_not_everyone_has(actor: Actor, known: bool) -> None:
+    access = Access(run=Grant(roles=("write",), teams=("octo/gpu",), logins=("helper[bot]",)))
+    assert has_role(actor, access) is known
 
 
 def approval(head: str = HEAD, number: int = 7, repository: str = "octo/bridge") -> Approval:
@@ -92,3 +119,18 @@ def test_whose_head_may_run(
 def test_an_approval_names_a_whole_commit(short: str) -> None:
     with pytest.raises(ValueError, match="head_sha"):
         approval(short)
+
+
+@pytest.mark.parametrize(
+    ("pull", "given", "needed"),
+    (
+        (PULL, (), False),
+        (PULL, (approval(),), True),
+        (PULL, (approval(OTHER),), False),
+        (PULL, (approval(number=8),), False),
+        (replace(PULL, head_repository="eve/bridge"), (), True),
+        (replace(PULL, head_repository=""), (), True),
+    ),
+)
+def test_which_heads_run_with_an_approval_alone(pull: Pull, given: tuple[Approval, ...], needed: bool) -> None:
+    assert needs_leave(pull, given) is needed

@@ -33,9 +33,17 @@ def test_only_watched_requirements_count(old: str, new: str, expected: tuple[str
     assert changed_requirements(BASE.encode(), BASE.replace(old, new).encode(), WATCHED) == expected
 
 
-@pytest.mark.parametrize("text", (b"[", b"\xff", b"project = 3", b"[project]\ndependencies = 3"))
+HUGE = b"x = " + b"9" * 5_000
+# No text can be made of a number with so many digits.
+HUGE_SOURCE = b"[tool.uv.sources]\ntorch = 0x" + b"f" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text", (b"[", b"\xff", b"project = 3", b"[project]\ndependencies = 3", HUGE, HUGE_SOURCE, b"a = " + b"[" * 5_000)
+)
 def test_a_side_that_cannot_be_read_is_unknown(text: bytes) -> None:
     assert changed_requirements(BASE.encode(), text, WATCHED) is None
+    assert not same_build(BASE.encode(), text)
 
 
 def test_a_file_that_comes_or_goes_changes_all_it_names() -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from tests.fakes.shown_pull import FAILED, shown_plan, shown_target_state
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Run, RunState
+from verl_e2e.core.pulls.pull import Pull
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import NOT_PINNED, card_of
+from verl_e2e.core.report.pull_card_content import NOT_PINNED, OWN_WORD, card_of
 
 
 def shown(target_state: TargetState) -> str:
@@ -64,6 +66,33 @@ def test_that_no_verdict_of_another_pull_request_counts_is_said_while_jobs_have_
     ran = (replace(found.wanted[0], reuse_key=key),)
     state = replace(found, wanted=ran if runs else wanted, runs=found.runs if runs else (), policy=policy)
     assert (NOT_PINNED in card_of(state, decide_actions(state)).notices) is said
+
+
+def limited(state: TargetState) -> bool:
+    return OWN_WORD in card_of(state, decide_actions(state)).limitations
+
+
+def test_the_card_of_a_head_that_a_person_let_run_says_whose_word_its_evidence_is() -> None:
+    state = shown_target_state(*FAILED)
+    assert isinstance(state.target, Pull)
+    given = Approval(
+        repository=state.repository,
+        number=state.target.ref.number,
+        head_sha=state.head_sha,
+        actor="mona",
+        source="comment:1:1",
+        at=state.now,
+    )
+    fork = replace(state, target=replace(state.target, head_repository="eve/bridge"))
+    assert not limited(state)
+    assert limited(fork)
+    assert limited(replace(state, entries=(given,)))
+    assert not limited(replace(state, entries=(given.model_copy(update={"head_sha": "f" * 40}),)))
+    # Nothing ran, so there is no evidence.
+    assert not limited(replace(fork, runs=()))
+    text = shown(fork)
+    folded = text[text.index("Limitations (") :].replace("\\", "")
+    assert [part for name in SUSPECTS_WORD for part in name.split("#") if part not in folded] == []
 
 
 FIRST, SECOND = "1" * 40, "2" * 40

@@ -16,6 +16,7 @@ from tests.core.builders import (
     make_job,
     make_record,
 )
+from tests.core.executions import DROPOUT, IN_TEST, change, ran, verdict_on
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -254,3 +255,16 @@ def test_a_quoted_line_is_cut_and_placed() -> None:
     row = next(row for row in render_text(Card((verdict,))).splitlines() if "log.txt.zst:1250" in row)
     assert row.startswith("- Key lines: log.txt.zst:1250: ValueError: zzz")
     assert len(row) < 340
+
+
+def test_a_pass_says_in_its_first_line_what_bridge_tests_alone_executed() -> None:
+    job = make_job(changed=change(DROPOUT))
+    entered = verdict_on(job, ran(DROPOUT))
+    in_tests = replace(verdict_on(job, ran(DROPOUT, by=(IN_TEST,))), job_id="1-resume")
+    alone = "the change was executed by Bridge tests alone, by no verl run"
+    rules = ExecutionRules()
+    assert alone in sentence_of(Card((in_tests,), execution=rules))
+    assert alone in render_text(Card((in_tests,), execution=rules)).splitlines()[0]
+    assert alone in render_markdown(Card((in_tests,), execution=rules)).splitlines()[0]
+    assert alone not in render_text(Card((entered, in_tests), execution=rules))
+    assert result_of(Card((in_tests,), execution=rules)) is Result.PASS

@@ -24,7 +24,7 @@ from verl_e2e.ports import BackendError, Clock, ForgeError, Progress
 WORKFLOW = "verl-e2e.yml"
 # The job that checks, uploads and attests the run folder; it runs none of the code under test.
 ATTEST = "attest"
-# The step that runs the code under test, and the one before it that takes what the change names (submodules).
+# The step that runs the code under test, and the one before it that takes the change itself.
 RUN_STEP, CHECKOUT_STEP = "Run the job", "Check the exact commit out"
 _LOG_BYTES = 64 * 1024 * 1024
 _TITLES: Mapping[str, str] = {

@@ -115,6 +115,17 @@ def _joined(rows: list[tuple[str, FunctionRun]]) -> JoinedFunction:
     )
 
 
+def in_tests_alone(joined: JoinedExecution) -> str:
+    """What of a change Bridge tests executed and no run of verl did, as a clause; empty where there is nothing."""
+    head = joined.of_side(Side.HEAD)
+    alone = sum(item.by_tests and not item.jobs for item in head)
+    if not alone:
+        return ""
+    if not any(item.jobs for item in head):
+        return "the change was executed by Bridge tests alone, by no verl run"
+    return f"{alone} of {len(head)} changed functions ran in Bridge tests alone"
+
+
 def unknown_execution(changed: ChangedCode) -> ChangeExecution:
     """What is known of a run whose verdict is not there any more: nothing."""
     return execution_of(changed, Recorded(None, why_none=VERDICT_NOT_KEPT), Recorded(None, why_none=BASE_NOT_RUN))

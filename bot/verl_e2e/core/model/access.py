@@ -13,7 +13,8 @@ from verl_e2e.core.model.validated import LevelNumber, UnfitError
 
 # GitHub's own roles, each with all that the one before may; a custom role stands by itself.
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
-_WIDE_ROLES = {"none", "read"}
+# Those that everyone may have: of a public repository everyone may read.
+WIDE_ROLES = frozenset({"none", "read"})
 
 
 class Capability(StrEnum):
@@ -98,7 +99,7 @@ class Access(DescribedDocument):
     def _narrow(self) -> "Access":
         for capability in Capability:
             grant = self.of(capability)
-            if capability in _NOT_FOR_ANYONE and (grant.anyone or _WIDE_ROLES & {*grant.roles}):
+            if capability in _NOT_FOR_ANYONE and (grant.anyone or WIDE_ROLES & {*grant.roles}):
                 raise UnfitError(f"{capability} is granted to everyone", "name roles from triage up, teams or logins")
             if capability in _NOT_FOR_AUTHORS and grant.author:
                 fix = "leave `author` out, a role still counts for them"
@@ -123,7 +124,9 @@ class Absence(StrEnum):
 
     # Nothing: the plan is enough.
     OPEN = "open"
-    # A person's approval of the head, or a level 0 of it that passed.
+    # A person's approval of the head, or a level 0 of it that passed, where its author has no role in the repository.
+    APPROVE_STRANGERS = "approve_strangers"
+    # The same of every such head.
     APPROVE = "approve"
 
 
@@ -162,7 +165,7 @@ class GateSettings(DescribedDocument):
     """The least number of seconds between two edits of the card."""
     reuse_h: Annotated[int, Field(strict=True, ge=0, le=8_760)] = 168
     """Hours during which a Pass counts for every head with the same code in reach; 0: each head runs its own jobs."""
-    none: Absence = Absence.OPEN
+    none: Absence = Absence.APPROVE_STRANGERS
     """What a plan that requires nothing needs for the head of a fork or of a first contribution."""
     unexecuted: Demand = Demand.BLOCK
     """What the gate makes of a changed function that verl reaches and that neither a job nor a Bridge test ran."""

@@ -46,8 +46,8 @@ class ChangedPath:
 class Change:
     """What lies between two commits: full SHAs, and the paths that differ from the merge base to the head.
 
-    `merge_base` is None when the two have no common ancestor in this repository; then the paths are those
-    that differ between base and head themselves.
+    `merge_base` is None when the two have no common ancestor in this repository, or more than one merge base; then
+    the paths are those that differ between base and head themselves: whatever merging changes is among them.
     """
 
     base: str

@@ -27,6 +27,10 @@ from verl_e2e.core.reach.effects import Effects, LookedAt
 
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
+NO_MERGE_BASE = (
+    "Base and head do not have exactly one merge base, so they were compared with each other: what the base has and the"
+    " head does not counts as changed, too. Merge the base into the head once more to plan its own changes alone."
+)
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _CONDITION = "a run enters it only under a condition: {}"
@@ -134,7 +138,10 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         families=_family_names(counted, policy),
         features=_features(counted),
         exempted=exempted,
-        notes=effects.notes if effects else (NAMES_ALONE,),
+        notes=(
+            *([] if change.merge_base else [NO_MERGE_BASE]),
+            *(effects.notes if effects else (NAMES_ALONE,)),
+        ),
         incomplete=effects.incomplete if effects else (),
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),

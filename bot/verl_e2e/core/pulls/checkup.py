@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import VARIANTS
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
 
@@ -41,6 +42,20 @@ def error_finding(about: str, sentence: str, fix: str) -> Finding:
 def note(about: str, sentence: str, fix: str = "") -> Finding:
     """Something to know."""
     return Finding(about, State.NOTE, sentence, fix)
+
+
+_OF_ABSENCE: Mapping[Absence, tuple[State, str]] = {
+    Absence.OPEN: (State.NOTE, "opens the gate for everyone, for the fork of a stranger as well"),
+    Absence.APPROVE_STRANGERS: (State.OK, "needs an approval where its author has no role in the repository"),
+    Absence.APPROVE: (State.OK, "needs an approval wherever a run would need one"),
+}
+
+
+def of_absence(none: Absence) -> Finding:
+    """What the gate asks of a change that requires no run."""
+    state, what = _OF_ABSENCE[none]
+    fix = f"set gate.none: {Absence.APPROVE_STRANGERS} in the policy" if state is State.NOTE else ""
+    return Finding("gate", state, f"a change that requires no run {what} (gate.none: {none})", fix)
 
 
 def of_installation(

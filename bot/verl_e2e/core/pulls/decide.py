@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from verl_e2e.core.judge.joined_execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, with_accepted
+from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, joined_execution, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus
@@ -74,6 +75,7 @@ def decide_actions(target_state: TargetState) -> Actions:
         waits_for=_waits_for(target_state),
         unexecuted=gap.shortfall,
         acceptance=_acceptance(target_state, gap),
+        in_tests_alone=in_tests_alone(joined_execution(found)),
     )
     return Actions(starting, ending, runs, found, with_place(message, target_state))
 
@@ -274,13 +276,16 @@ def _obstacle(target_state: TargetState) -> str:
 def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[str, str]:
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan
-    if plan is None or plan.levels or target_state.policy.gate.none is Absence.OPEN:
+    none, trust = target_state.policy.gate.none, target_state.trust
+    if plan is None or plan.levels or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
     shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)
-    if shown or not isinstance(target_state.trust, NeedsApproval):
+    strangers = none is Absence.APPROVE_STRANGERS
+    if shown or (strangers and trust.has_role):
         return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"
-    return f"{asked}: {target_state.trust.reason}", f"`/verl-e2e approve {target_state.head_sha}` gives it"
+    whose = ", and its author has no role in the repository" if strangers else ""
+    return f"{asked}: {trust.reason}{whose}", f"`/verl-e2e approve {target_state.head_sha}` gives it"
 
 
 def _waits_for(target_state: TargetState) -> str:

@@ -204,6 +204,7 @@ def gate(
     waits_for: str = "",
     unexecuted: Shortfall = Shortfall(),
     acceptance: str = "",
+    in_tests_alone: str = "",
 ) -> Gate:
     """The gate of a head from the status of its wanted jobs; extra jobs do not count.
 
@@ -214,6 +215,7 @@ def gate(
     - `waits_for`: what else the gate waits for once the jobs are satisfied.
     - `unexecuted`: what no job executed of the change, once the jobs are satisfied.
     - `acceptance`: the command that accepts it; only in the text.
+    - `in_tests_alone`: what Bridge tests alone executed of the change.
     """
     required = tuple(standing for standing in found if standing.wanted.required)
     of_jobs = tuple(_reason(standing) for standing in required)
@@ -242,7 +244,7 @@ def gate(
     if not required:
         return Gate(JobStatus.NOT_REQUIRED, "No verl coverage is required by this change", nothing_reason)
     allowed = f"{unexecuted.allowed}, which the policy allows" if unexecuted.allowed else ""
-    title = "; ".join(text for text in (_passed_title(required), allowed) if text)
+    title = "; ".join(text for text in (_passed_title(required), in_tests_alone, allowed) if text)
     return Gate(JobStatus.PASSED, _sentence(title), (*([allowed] if allowed else []), *broken), of_jobs)
 
 

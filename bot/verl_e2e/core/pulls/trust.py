@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from verl_e2e.core.model.access import ROLES, Access, Capability, Grant
+from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.pulls.ledger import Approval
 from verl_e2e.core.pulls.pull import Pull
 
@@ -58,6 +58,11 @@ def _has_role(role: str, wanted: str) -> bool:
     return role == wanted
 
 
+def has_role(actor: Actor, access: Access) -> bool:
+    """Whether someone has a role that not everyone has, or may run levels in another way."""
+    return actor.role not in WIDE_ROLES or isinstance(may(actor, Capability.RUN, access), Granted)
+
+
 def _needed(grant: Grant) -> str:
     ways = [f"the role {role}" for role in grant.roles] + [f"the team {team}" for team in grant.teams]
     ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
@@ -76,6 +81,13 @@ class NeedsApproval:
     """This head may not run before someone approves it by its full SHA, and why."""
 
     reason: str
+    # Whether the author is known to have a role in the repository, see `has_role`.
+    has_role: bool = False
+
+
+def needs_leave(pull: Pull, approvals: Iterable[Approval]) -> bool:
+    """Whether the head is one that runs with an approval alone, given or not."""
+    return pull.from_fork or any(_covers(approval, pull) for approval in approvals)
 
 
 def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Access) -> Trusted | NeedsApproval:

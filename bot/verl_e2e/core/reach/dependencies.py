@@ -24,7 +24,7 @@ def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable
     """
     try:
         before, after = _requirements(old), _requirements(new)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         return None
     wanted = {_key(name) for name in watched}
     return tuple(sorted(name for name in wanted if before.get(name) != after.get(name)))
@@ -37,7 +37,7 @@ def same_build(old: bytes | None, new: bytes | None) -> bool:
     """
     try:
         before, after = (tomllib.loads((text or b"").decode("utf-8")) for text in (old, new))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return _build(before) == _build(after)
 

@@ -106,6 +106,8 @@ class PullCard:
     executed: JoinedExecution = field(default_factory=JoinedExecution)
     # Minutes until the required jobs have an answer, if none waits for a machine; 0 when they have it.
     minutes_left: int = 0
+    # Limitations of the whole, before those of the jobs.
+    limitations: tuple[str, ...] = ()
 
 
 def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
@@ -247,7 +249,7 @@ def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
 def _limitations(card: PullCard) -> tuple[str, ...]:
     """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
     jobs = [replace(of_verdict(row.verdict), job_id=row.job_id) for row in card.jobs if row.verdict is not None]
-    return merged(jobs, named=len(card.jobs) > 1)
+    return (*card.limitations, *merged(jobs, named=len(card.jobs) > 1))
 
 
 def _followups(card: PullCard) -> tuple[str, ...]:

@@ -3,14 +3,17 @@
 from dataclasses import replace
 
 from verl_e2e.core.judge import wording
+from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.ledger import Approval, Run
+from verl_e2e.core.pulls.pull import Pull
 from verl_e2e.core.pulls.reuse_key import is_image_pinned
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.time_left import minutes_left
+from verl_e2e.core.pulls.trust import needs_leave
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, used_minutes
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
 from verl_e2e.core.report.queue_text import queue_notices
@@ -29,6 +32,12 @@ _WORST = (
 
 # Jobs that no verdict stands for yet.
 _TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
+_OWN = ", ".join(" of ".join(reversed(name.split("#"))) for name in SUSPECTS_WORD)
+OWN_WORD = (
+    "This head runs only with an approval, so mind whose word its evidence is: the code under test could choose, in "
+    f"isolation too, what is in {_OWN}. The recorder saw the rest itself, as commits, commands, times, exit code and "
+    "GPU memory."
+)
 NOT_PINNED = (
     "No verdict of another pull request is reused: the image is named by its tag alone. To change that, a maintainer "
     "sets `image.digest` in the policy."
@@ -51,7 +60,17 @@ def card_of(target_state: TargetState, steps: Actions) -> PullCard:
         problem="" if steps.gate.says_obstacle else target_state.problem,
         executed=joined_execution(steps.standings),
         minutes_left=minutes_left(steps.standings),
+        limitations=_own_word(target_state, steps),
     )
+
+
+def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
+    """Which evidence is the code's own word, for a head that a person had to let run and that did."""
+    target = target_state.target
+    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
+    if not isinstance(target, Pull) or not needs_leave(target, approvals):
+        return ()
+    return (OWN_WORD,) if any(standing.run is not None and standing.run.verdict for standing in steps.standings) else ()
 
 
 def _row(standing: Standing) -> JobRow:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.deliverables import of_job_not_run, of_nothing_required, with_contract
-from verl_e2e.core.judge.joined_execution import JoinedExecution, Shortfall, accepted, join, shortfall
+from verl_e2e.core.judge.joined_execution import JoinedExecution, Shortfall, accepted, in_tests_alone, join, shortfall
 from verl_e2e.core.judge.left_open import merged, of_verdict
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
@@ -108,7 +108,8 @@ def sentence_of(card: Card) -> str:
     if result is Result.PASS:
         allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
         left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
-        rows = [*left, *(_passed(card, verdict) for verdict in deciding), *allowed]
+        alone = in_tests_alone(joined_execution(card))
+        rows = [*left, *(_passed(card, verdict) for verdict in deciding), *([alone] if alone else []), *allowed]
         return "; ".join(rows) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
