@@ -111,8 +111,7 @@ def test_a_group_of_the_gpus_that_can_never_be_placed_ends_the_run_within_a_minu
     assert "Ray can never place a placement group (STRICT_PACK) that asks for 12 CPU, 4 GPU" in ended.note
     assert "7 of 16 CPU free, 4 of 4 GPU free" in ended.note
     assert ended.ended_s < 60 + START_S
-    with open_log(tmp_path / "run" / LOG_FILE) as chunks:
-        verdict = triage(scan(chunks))
+    verdict = triage(scan(open_log(tmp_path / "run" / LOG_FILE)))
     assert (verdict.verdict, verdict.rule) == (TriageVerdict.BLOCKED, "ray-resources")
 
 

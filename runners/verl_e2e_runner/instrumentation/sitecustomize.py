@@ -71,7 +71,7 @@ def _restore_order(wanted):
     sys.path[:] = first + [entry for entry in sys.path if entry not in first]
 
 
-def _watch_demands(name, spec):
+def _watch_demands(*_):
     import verl_e2e_demands
 
     verl_e2e_demands.watch()

@@ -15,7 +15,7 @@ STEADY_S = 30.0
 NOT_OURS = ("node:", "memory", "object_store_memory", "bundle_group_")
 
 
-class RayResources(RuntimeError):
+class RayResourcesError(RuntimeError):
     """Ray can never place what the run asks for."""
 
 
@@ -41,8 +41,8 @@ def _watch():
             seen, since = found, time.monotonic()
         elif time.monotonic() - since >= STEADY_S:
             try:
-                raise RayResources(sentence(*found))
-            except RayResources:
+                raise RayResourcesError(sentence(*found))
+            except RayResourcesError:
                 # Python's own report of it would say that it was only a thread.
                 traceback.print_exc()
             return
@@ -102,12 +102,10 @@ def sentence(unmet, nodes):
     """What is asked for, and what each node has."""
     what, bundles = unmet[0]
     wanted = total(bundles)
-    held = "; ".join(
-        ", ".join(f"{node[name][1]:g} of {node[name][0]:g} {name} free" for name in wanted if name in node)
-        or "none of it"
-        for node in nodes
-    )
     asked = ", ".join(f"{size:g} {name}" for name, size in wanted.items())
-    return (
-        f"Ray can never place {what} that asks for {asked}: its {len(nodes)} node(s) have {held}, and nothing changes"
-    )
+    held = f"its {len(nodes)} node(s) have {'; '.join(_left(node, wanted) for node in nodes)}, and nothing changes"
+    return f"Ray can never place {what} that asks for {asked}: {held}"
+
+
+def _left(node, names):
+    return ", ".join(f"{node[name][1]:g} of {node[name][0]:g} {name} free" for name in names if name in node) or "none"

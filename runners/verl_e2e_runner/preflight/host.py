@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from contextlib import suppress
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from verl_e2e.core.log.resolved_config import lookup

@@ -118,10 +118,8 @@ def _closed(name: str, place: Path, paths: list[Path], user: int) -> Finding:
     what = ", ".join(f"{path} ({_owner_and_mode(path)})" for path in paths[:_MOST_NAMED])
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     summary = f"{name}: the code under test runs as user {user}, who cannot read {what}{more}"
-    fix = (
-        f"let this user read it: `chmod -R o+rX {place}`, and `chmod o+x` for each folder above; or give the job a copy"
-    )
-    return blocked(Check.READABLE, summary, fix)
+    fix = f"let this user read it: `chmod -R o+rX {place}`, and `chmod o+x` for each folder above"
+    return blocked(Check.READABLE, summary, f"{fix}; or give the job a copy")
 
 
 def _owner_and_mode(path: Path) -> str:

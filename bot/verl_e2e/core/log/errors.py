@@ -36,7 +36,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
 
 # An engine that died serves no request any more, and its caller may wait for the answer without an end; so may one who
 # asked Ray for what it can never give, which our instrumentation says.
-_DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout", "RayResources"})
+_DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout", "RayResourcesError"})
 
 
 class ErrorBook:

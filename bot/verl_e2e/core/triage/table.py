@@ -471,7 +471,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.RAY,
         message=r"Total available (?:GPUs|NPUs|resources?) \S+ is less than|less than total desired GPUs"
         r"|^RayResources|placement group .*(?:timed? ?out|infeasible|cannot be)|No available node types"
-        r"|not enough nodes|no enough nodes|bundle count cannot satisfy|RayResources: Ray can never place ",
+        r"|not enough nodes|no enough nodes|bundle count cannot satisfy|RayResourcesError: Ray can never place ",
         cause="Ray has fewer GPUs, CPUs or nodes than the job asks for",
         fix="Give Ray the resources (`ray_cpus` of the site profile, GPUs, nodes) or lower what the job asks for.",
         example='  File "verl/trainer/ppo/v1/trainer_base.py", line 733, in _setup\n'
