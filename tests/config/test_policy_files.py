@@ -266,7 +266,7 @@ def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(mode
     kinds = {schema["title"]: schema, **schema["$defs"]}
     keys = {(f"{name}.{key}", about.get("description")) for name, kind in kinds.items() for key, about in _keys(kind)}
     assert [key for key, description in keys if not description] == []
-    documents = ("schema", "patches", "not_restored")
+    documents = ("schema", "patches", "not_restored", "defects")
     pages = (*(("policy.md", name) for name in documents), ("site-profiles.md", "name"))
     shown = set().union(*(keys_shown(schema, documented(*page), kinds) for page in pages))
     # One capability serves as the example; the site's documents are described as documents of the job too.

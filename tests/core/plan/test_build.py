@@ -85,7 +85,7 @@ def test_level_zero_on_the_offline_hopper_profile_is_the_recipe_that_passed() ->
 
 
 def test_what_level_zero_expects_is_what_a_real_run_printed() -> None:
-    """The recorded run had 16 CPUs and did not set the other key left out; every other key is there with the expected value."""
+    """The recorded run had 16 CPUs and did not set the other key left out; all else is as expected."""
     resolved = json.loads(RESOLVED.read_text())
     expected = dict(build(variant_named("0-lora-ddp")).expected)
     assert expected.pop("ray_kwargs.ray_init.num_cpus") == 13

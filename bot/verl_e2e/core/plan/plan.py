@@ -12,6 +12,7 @@ from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
+from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.job_models import undecided, wants_of_paths
@@ -120,6 +121,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     reasons = _reasons(counted, policy, asked, effects)
     levels = tuple(sorted({reason.level for reason in reasons}))
     derived = _derived(_jobs(levels, counted, policy), counted, policy, effects)
+    derived = with_known_defects(derived, effects.defects if effects else (), policy)
     reasons = (*reasons, *_reasons_of_conditions(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringCons
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.nodes import MOST_GPUS
@@ -348,6 +349,8 @@ class PolicyFile(DescribedDocument):
     """Declared patches of verl or Bridge."""
     not_restored: tuple[NotRestored, ...] = ()
     """Parameters that the pinned commits leave as they are when a checkpoint is loaded."""
+    defects: tuple[KnownDefect, ...] = ()
+    """Jobs that are known to fail on unchanged code at certain commits; they are not run."""
     require_bridge_checks: bool = True
     """Whether a gate needs the focused Bridge tests on this very commit."""
     isolation: Isolation = Isolation.PREFERRED
