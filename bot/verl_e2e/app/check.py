@@ -109,7 +109,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     document = CheckNotes(
         not_run=reasons,
         uncoverable=tuple(job.job_id for job in not_run if job.uncoverable),
-        notes=(*request.notes, *notes),
+        notes=(*planned.switched_off, *request.notes, *notes),
         contract=contract,
         execution=rules,
     )

@@ -130,11 +130,8 @@ def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
     names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
     hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
     if len(shown) < job.gpus_of_node:
-        fix = (
-            "run on a host with more GPUs"
-            if setting is None
-            else "list more GPUs in CUDA_VISIBLE_DEVICES, or use a host with more GPUs"
-        )
+        listed = "" if setting is None else "list more GPUs in CUDA_VISIBLE_DEVICES, "
+        fix = f"{listed}use a host with more GPUs, or set `most_gpus` in the policy, so that a smaller job is planned"
         return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpus_of_node}", fix)
     return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpus_of_node} needed: {names}")
 

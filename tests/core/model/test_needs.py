@@ -30,7 +30,7 @@ def test_the_values_of_a_site_win_and_are_in_the_digest_only_where_they_are_not_
     assert [SiteProfile(name="a", gpus_per_node=4).needs_of(count).gpu_count for count in (2, 8)] == [2, 4]
     assert "needs" not in usual.model_dump()
     assert SiteProfile.model_validate_json(own.model_dump_json()) == own
-    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False))
+    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False, gpus_of_node=1))
 
 
 def test_a_job_takes_slots_by_its_part_of_the_gpus() -> None:

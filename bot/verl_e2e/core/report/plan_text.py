@@ -167,6 +167,7 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield f"Families: {', '.join(plan.families)}"
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
+    yield from plan.switched_off
     yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
