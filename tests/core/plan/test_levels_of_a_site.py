@@ -101,7 +101,7 @@ def test_a_level_is_switched_off_by_one_key_and_nothing_hides(path: str, number:
     assert {item.level: item.reason for item in found.not_required}[Level(number)] == sentence
     assert found.switched_off == (f"Level {number} is {sentence}.",)
     assert found.switched_off[0] in render_plan_text(found)
-    assert json.loads(plan_json(found))["switched_off"] == list(found.switched_off)
+    assert sentence in [item["reason"] for item in json.loads(plan_json(found))["not_required"]]
 
 
 def test_a_level_that_no_one_asks_for_is_not_called_switched_off_and_a_request_by_hand_gets_it() -> None:
@@ -116,9 +116,12 @@ def test_places_that_only_the_level_would_enter_are_named() -> None:
     assert [(item.level, "switched off by the policy" in item.reason) for item in found.not_covered] == [(2, True)]
 
 
-PACKAGED = (
-    "schema: 1\nverl: {commit: " + "a" * 40 + "}\nimage: {name: a, tag: b}\ncheckpoint: {model_id: a/b}\nrules: []\n"
-)
+SMALLEST = f"""schema: 1
+verl: {{commit: {"a" * 40}}}
+image: {{name: a, tag: b}}
+checkpoint: {{model_id: a/b}}
+rules: []
+"""
 
 
 @pytest.mark.parametrize(

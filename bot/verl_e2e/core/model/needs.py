@@ -30,6 +30,14 @@ def ray_cpus(gpu_count: int, *, nodes: int = 1, data_workers: int = DATA_WORKERS
     return RAY_CPUS_PER_GPU * gpu_count + math.ceil(data_workers / nodes) + 2
 
 
+def unable(system: str) -> str:
+    """Why a machine with this system (`sys.platform`) can run no job, empty where it can."""
+    if system == "linux":
+        return ""
+    needed = "namespaces of bubblewrap, file descriptors of processes and /proc"
+    return f"jobs run on Linux alone, for they need {needed}, and this system is {system}"
+
+
 class SiteNeeds(DescribedDocument):
     """What jobs take of a site's hosts, where the usual values do not fit."""
 

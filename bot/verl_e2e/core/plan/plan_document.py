@@ -142,8 +142,6 @@ class PlanDocument(_Part):
     bridge_tests: ChosenTests = ChosenTests()
     # Why the plan may not be what the change needs.
     incomplete: tuple[str, ...] = ()
-    # Sentences on levels that the change asks for and the policy has switched off.
-    switched_off: tuple[str, ...] = ()
     # How much was looked at, None where names alone were.
     looked_at: LookedAt | None = None
     # The functions that the change touches, with the lines that must run.
@@ -173,7 +171,6 @@ def plan_document(plan: Plan) -> PlanDocument:
         features=plan.features,
         bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
         incomplete=plan.incomplete,
-        switched_off=plan.switched_off,
         looked_at=plan.looked_at,
         changed=plan.changed,
         known=tuple(map(_known, plan.known)),
