@@ -94,7 +94,7 @@ def fits(bundles, strategy, frees):
 
 def total(bundles):
     """What the bundles ask for together."""
-    names = dict.fromkeys(name for bundle in bundles for name in bundle)
+    names = sorted({name for bundle in bundles for name in bundle})
     return {name: sum(bundle.get(name, 0) for bundle in bundles) for name in names}
 
 
