@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import ROOT
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
 
 RUN = ROOT / "tests/fixtures/runs/level2-dense"

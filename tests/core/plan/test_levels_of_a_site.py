@@ -60,7 +60,9 @@ def test_the_printed_fix_helps_in_the_case_at_hand() -> None:
     raised = re.search(r"raise `most_gpus:` of the policy to (\d+)", obstacle.fix)
     assert raised is not None
     assert of_level(2, allowed(int(raised[1])))[0].obstacles == ()
-    smaller = allowed(2).model_copy(update={"stand_ins": (StandIn(level=2, settings={"pipeline": 2}),)})
+    smaller = allowed(2).model_copy(
+        update={"stand_ins": (StandIn(level=Level.PARALLELISM, settings={Axis.PIPELINE: 2}),)}
+    )
     assert "`stand_ins:`" in obstacle.fix
     assert [found.id for found in of_level(2, smaller)] == ["2-pp2"]
 
@@ -84,7 +86,7 @@ def test_a_model_that_is_too_large_gets_fixes_that_fit_it(weights: float, most: 
 
 
 def off(number: int) -> Policy:
-    item = SwitchedOff(level=number, reason="no host of ours has apex")
+    item = SwitchedOff(level=Level(number), reason="no host of ours has apex")
     return POLICY.model_copy(update={"switched_off": (item,)})
 
 
