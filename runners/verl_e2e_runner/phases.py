@@ -36,7 +36,6 @@ from verl_e2e_runner.folder.fingerprints import FingerprintLines
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.isolation.host import (
     Host,
-    check_inputs,
     isolation_finding,
     open_cage,
     state_of,
@@ -183,11 +182,11 @@ def _stopping(tests: BridgeTests) -> str:
 
 
 def _caged(run: Run, trees: Trees) -> Trees:
-    """The trees with the cage that their code is started in, and whether it can read there what it needs."""
+    """The trees with the cage that their code is started in."""
     if run.host.tools is None:
         return trees
     cage = open_cage(run.job, trees, run.host.tools, run.work, run.out, run.environ, number=run.place.number)
-    return replace(trees, cage=cage, findings=(*trees.findings, *check_inputs(trees, cage)))
+    return replace(trees, cage=cage)
 
 
 def _refused(run: Run, trees: Trees) -> Ended:

@@ -103,7 +103,9 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     keys = {_key(item) for item in given}
-    common = common_overrides(job.site, reward_model=job.reward_model, nodes=job.node_count)
+    common = common_overrides(
+        job.site, reward_model=job.reward_model, gpus_of_node=job.gpus_of_node, nodes=job.node_count
+    )
     given += [item for item in common if _key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
     given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]

@@ -50,7 +50,7 @@ def troubled(
     app: App, planning: BaseException | None = None, judging: Exception | None = None
 ) -> tuple[Handlers, Troubled]:
     plain = app.analysis()
-    own = Troubled(plain.changes, plain.uses, plain.summaries, plain.folders, planning, judging)
+    own = Troubled(plain.changes, plain.uses, plain.summaries, plain.folders, planning=planning, judging=judging)
     return app.connect(analysis=own), own
 
 

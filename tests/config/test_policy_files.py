@@ -330,7 +330,7 @@ def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(mode
     kinds = {schema["title"]: schema, **schema["$defs"]}
     keys = {(f"{name}.{key}", about.get("description")) for name, kind in kinds.items() for key, about in _keys(kind)}
     assert [key for key, description in keys if not description] == []
-    documents = ("schema", "patches", "not_restored")
+    documents = ("schema", "patches", "not_restored", "defects")
     pages = (*(("policy.md", name) for name in documents), ("site-profiles.md", "name"))
     shown = set().union(*(keys_shown(schema, documented(*page), kinds) for page in pages))
     # One capability serves as the example; the site's documents are described as documents of the job too.
@@ -348,7 +348,7 @@ def test_the_documented_site_shows_the_defaults() -> None:
     # These keys are in the document of a job only where they are set.
     usual = SiteNeeds().model_dump(mode="json")
     unset: dict[str, Any] = {"needs": usual, "gpus_per_node": None, "quick_imports": False, "cannot_run": {}}
-    unset["kernel_caches"] = None
+    unset |= {"kernel_caches": None, "ray_cpus": None}
     assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json") | unset
 
 

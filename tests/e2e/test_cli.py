@@ -202,8 +202,7 @@ def test_check_without_a_gpu_is_blocked_with_every_fix_and_the_whole_plan(world:
         *("--level", 1, "--site", site, "--out", tmp_path / "out"),
     )
     assert done.returncode == 4, done.stderr
-    assert done.stdout.startswith("Result: Blocked - Level 0 blocked at environment")
-    assert "no GPU" in done.stdout
+    assert done.stdout.startswith("Result: Blocked - Level 0 blocked at environment: no GPU")
     assert "run on a host with an NVIDIA driver" in done.stdout
     assert "Level 1" in done.stdout
     order = [done.stderr.index(text) for text in ("Reading what verl", "Planning", "plan: levels 0, 1")]

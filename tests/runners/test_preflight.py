@@ -1,6 +1,7 @@
 """Preflight on this machine: all cheap checks reported together, each with its figures and fix."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu
 from verl_e2e.core.model.stages import Stage
-from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image
+from verl_e2e_runner.findings import stops
+from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.session import Session, close_session, open_session
@@ -85,6 +87,67 @@ def test_gpus_of_a_job_of_several_nodes_are_counted_on_each_and_need_a_cluster(w
     assert "needs 2 nodes with 4 GPUs each, and no Ray cluster of them was given" in finding.summary
     finding, *_ = check_gpus(job, Devices(DEVICES), {}, "192.0.2.1:6400")
     assert (finding.ok, "4 GPUs visible, 4 needed" in finding.summary) == (True, True)
+
+
+def data_workers(count: int) -> dict[str, Any]:
+    return {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": count}}}}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "site", "config", "processors", "blocks", "words"),
+    [
+        (4, {}, {}, 64, False, "Ray gets 22 logical CPUs, 22 for 4 GPUs and 8 data workers on 1 node(s) needed"),
+        # What the packaged profile gave on every host.
+        (4, {"ray_cpus": 16}, {}, 64, True, "Ray gets 16 logical CPUs, and the job holds 22 for 4 GPUs"),
+        (4, {"ray_cpus": 40}, {}, 64, False, "Ray gets 40 logical CPUs"),
+        (1, {"ray_cpus": 12}, {}, 64, True, "the job holds 13 for 1 GPUs"),
+        # An override of the job or the site, and a verl with more data workers, as verl composes them.
+        (4, {}, {"ray_kwargs": {"ray_init": {"num_cpus": 20}}}, 64, True, "Ray gets 20 logical CPUs"),
+        (
+            4,
+            {},
+            {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 16}}}},
+            64,
+            True,
+            "holds 30",
+        ),
+        # Without a number Ray takes what the host has.
+        (4, {}, {"ray_kwargs": {"ray_init": {"num_cpus": None}}}, 8, True, "Ray gets 8 logical CPUs"),
+        (
+            8,
+            {"gpus_per_node": 4},
+            {},
+            64,
+            False,
+            "18 for 4 GPUs and 8 data workers on 2 node(s)",
+        ),
+        (8, {"gpus_per_node": 4, "ray_cpus": 16}, {}, 64, True, "Ray gets 16 logical CPUs, and the job holds 18"),
+        (4, {"ray_address": "192.0.2.1:6379"}, {}, 64, False, "the cluster at 192.0.2.1:6379 must have 22 for 4 GPUs"),
+    ],
+)
+def test_ray_gets_the_cpus_that_the_job_holds_or_the_number_is_named(
+    gpus: int, site: dict[str, Any], config: dict[str, Any], processors: int, blocks: bool, words: str, world: World
+) -> None:
+    finding = check_ray_cpus(world.job(gpu_count=gpus, site=world.site(**site)), config, processors)
+    assert (finding.check, finding.ok, stops([finding])) == (Check.RAY_CPUS, not blocks, blocks)
+    assert words in finding.summary
+    assert not blocks or re.search(r"give \d+$", finding.fix)
+
+
+def test_few_processors_are_a_note_because_rays_cpus_are_logical(world: World, tmp_path: Path) -> None:
+    finding = check_ray_cpus(world.job(gpu_count=4), {}, 2)
+    assert (finding.ok, finding.blocking) == (False, False)
+    assert "2 processors for 4 GPUs" in finding.summary
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    everything = usable_processors(tmp_path)
+    for text, expected in (
+        ("max 100000", everything),
+        ("50000 100000", 1),
+        ("100000 100000", 1),
+        ("rubbish", everything),
+    ):
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text)
+        assert usable_processors(tmp_path) == expected
 
 
 def test_rocr_next_to_cuda_blocks(world: World) -> None:

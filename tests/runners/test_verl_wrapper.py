@@ -187,7 +187,7 @@ def test_only_a_job_of_several_nodes_joins_the_cluster_that_it_is_given(world: W
         environment = launches(job, trees, session, base=given)[0].environment
         nodes = [item for item in overrides(job, trees, session) if item.startswith(("trainer.", "ray_kwargs."))]
         seen.append((environment.get("RAY_ADDRESS"), environment["NUM_GPUS"], nodes))
-    assert seen == [(None, "8", ["ray_kwargs.ray_init.num_cpus=16"]), ("192.0.2.1:6400", "4", ["trainer.nnodes=2"])]
+    assert seen == [(None, "8", ["ray_kwargs.ray_init.num_cpus=34"]), ("192.0.2.1:6400", "4", ["trainer.nnodes=2"])]
 
 
 def test_ray_shows_every_line_unless_the_job_says_otherwise(world: World, tmp_path: Path, session: Session) -> None:

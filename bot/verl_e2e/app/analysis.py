@@ -5,6 +5,7 @@ The service asks these in processes with limits, tests and small tools in their 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Protocol
 
@@ -67,19 +68,21 @@ class DirectAnalysis:
     """Where summaries of source files are kept."""
     folders: RunFolders
     """Where run folders are read; they must be judged by bands of ours, never by a folder's own."""
+    today: date = date.min
+    """The day, by UTC, on which entries of the policy end."""
 
     def plan(self, target: Target, policy: Policy) -> Planned:
         """The plan of a target."""
-        return plan_target(target, policy, Planner(self.changes(target), self.uses, self.summaries))
+        return plan_target(target, policy, Planner(self.changes(target), self.uses, self.summaries, self.today))
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""
-        planner = Planner(self.changes(target), self.uses, self.summaries)
+        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
         return explain(planner, target.head_sha, policy, [(path, symbol)])
 
     def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
         """What an ended run notices of the code of a target; `tests` says that its Bridge tests count there."""
-        planner = Planner(self.changes(target), self.uses, self.summaries)
+        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
         return compare_code(planner, policy, run, target.head_sha, folder, self.folders, tests=tests)
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:

@@ -56,6 +56,8 @@ class CheckRequest:
     asked: tuple[Level, ...] = ()
     notes: tuple[str, ...] = ()
     related: Allowed = AS_ASKED
+    # Why this machine can run no job; empty where it can.
+    unable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     policy or site cannot complete is not run, and the card says what is missing. A change that breaks what verl uses of
     Bridge costs no GPU: no job is started.
     """
+    if request.unable:
+        say(f"No job is run: {request.unable}.")
     say(PLANNING)
     planned, contract = _planned(request, services)
     planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned
@@ -94,7 +98,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
-        blocked = outline.uncoverable or blocked
+        blocked = outline.uncoverable or blocked or request.unable
         statuses = {verdict.job_id: status_of_verdict(verdict) for verdict in verdicts}
         reason = BROKEN_CONTRACT if contract else blocked or turn_of(outline.requires, statuses).skipped
         job = reason or _job(outline, request, patches)
@@ -110,7 +114,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     document = CheckNotes(
         not_run=reasons,
         uncoverable=tuple(job.job_id for job in not_run if job.uncoverable),
-        notes=(*request.notes, *notes),
+        notes=(*planned.switched_off, *request.notes, *notes),
         contract=contract,
         execution=rules,
     )

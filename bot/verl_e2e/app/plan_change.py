@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
@@ -11,11 +12,12 @@ from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.core.model.change import Change, ChangedPath
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.contract import Finding, check_contract
 from verl_e2e.core.plan.converters import registered
 from verl_e2e.core.plan.family_models import families_without_hosts
-from verl_e2e.core.plan.lint import lint_policy
+from verl_e2e.core.plan.lint import lint_defects, lint_policy
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
@@ -60,10 +62,14 @@ class _Tree:
 
 
 class Planner:
-    """Plans changes of one repository by one policy; keeps the trees that it followed last."""
+    """Plans changes of one repository by one policy; keeps the trees that it followed last.
 
-    def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore) -> None:
+    `today` is the day, by UTC, on which entries of the policy end.
+    """
+
+    def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore, today: date = date.min) -> None:
         self.repository = repository
+        self._today = today
         self._uses = uses
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
@@ -122,7 +128,7 @@ class Planner:
         unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
-            known = Effects(inside, {}, (_NO_SOURCE,))
+            known = Effects(inside, {}, (_NO_SOURCE,), defects=self._defects(change, policy))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
@@ -131,9 +137,22 @@ class Planner:
         compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
         unread = {path for path in new.unread if path not in unknown}
         looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
-        effects = replace(effects, unknown=unknown, looked_at=looked_at)
+        effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
+
+    def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
+        """The defects of the policy that the code at the head is known to have today."""
+        if not policy.defects:
+            return ()
+        objects, today = self._objects(change.head), self._today
+        return tuple(item for item in policy.defects if not item.ended(policy.verl.commit, objects, today))
+
+    def _objects(self, revision: str) -> Mapping[str, str]:
+        """The ids of all files and submodules at a revision."""
+        links = self.repository.links(revision)
+        modules = {path: item.removeprefix("commit ") for path, item in links.items() if item.startswith("commit ")}
+        return {**self.repository.tree(revision), **modules}
 
     def effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
         """The effects of a change in which all that the paths hold at the head differs."""
@@ -148,8 +167,10 @@ class Planner:
         """What of a policy says nothing about a revision; OtherRepositoryError."""
         require_package(self.repository, (revision,), policy)
         paths = self.repository.tree(revision)
+        ended = lint_defects(policy, self._objects(revision), self._today)
+        of_defects = tuple(f"{finding.what}; {finding.fix}" for finding in ended)
         if policy.reach is None:
-            return lint_policy(policy, paths, {}, ())
+            return (*of_defects, *lint_policy(policy, paths, {}, ()))
         tree = self.tree(revision, policy)
         views = {path: tree.program.view(name) for name, path in tree.program.paths.items()}
         symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
@@ -161,7 +182,7 @@ class Planner:
             if view is not None
             for converter in registered(path, contents.get(tree.files[path]) or b"", _imported(view, tree.program))
         ]
-        return lint_policy(policy, paths, symbols, words, converters)
+        return (*of_defects, *lint_policy(policy, paths, symbols, words, converters))
 
     def tree(self, revision: str, policy: Policy) -> _Tree:
         """One tree with all that is reached in it, from memory where it was followed before."""

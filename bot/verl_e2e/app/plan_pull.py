@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date
 
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.policy_text import base_text, read_policy
@@ -26,6 +27,7 @@ class Readers:
     uses: Callable[[Policy], Uses]
     summaries: SummaryStore
     policy: Policy | None = None
+    today: date = date.min
 
 
 def plan_pull(ref: PullRef, readers: Readers) -> Planned:
@@ -37,7 +39,7 @@ def plan_pull(ref: PullRef, readers: Readers) -> Planned:
     try:
         trees = readers.changes(pull)
         policy = readers.policy or _policy(pull, readers.pulls)
-        return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries))
+        return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries, readers.today))
     except ForgeError as error:
         return _by_list(pull, readers, error)
 

@@ -84,6 +84,7 @@ def run(
     from verl_e2e.adapters.files.job_files import read_job, read_junit_file
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.core.judge.followups import NOTHING, may_follow
+    from verl_e2e.core.model.needs import unable
     from verl_e2e.wiring import check as checking
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
@@ -106,6 +107,8 @@ def run(
         click.echo(dry_run(job, out, environ=environ, work=work, prepare=again), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
+    if reason := unable(sys.platform):
+        raise click.ClickException(reason)
     order_nonce = take_nonce(job_file)
     interrupted = run_job(
         job,
@@ -180,13 +183,16 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
 
     A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
     also need a reference run. Each extra run is announced with its cost. Progress goes to stderr, the card to stdout.
-    Without a GPU the plan is complete and the result is Blocked; the card names each missing thing and its fix.
+    Without a GPU the plan is complete and the result is Blocked; the card names each missing thing and its fix. Jobs
+    run on Linux alone: elsewhere the plan is made, and nothing is run.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
     from verl_e2e.wiring import check as checking
 
-    request = checking.LocalCheck(bridge=repo, base=base, head=head, cache=cache_folder(), **options)
+    request = checking.LocalCheck(
+        bridge=repo, base=base, head=head, cache=cache_folder(), system=sys.platform, **options
+    )
     environ = dict(os.environ)
     shown = checking.check(request, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)

@@ -68,7 +68,9 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
     value = _as_json(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            return "unknown key", suggest(str(path[-1]), _keys_at(model, path[:-1]))
+            hints: Mapping[str, str] = getattr(model, "hints", {}) if len(path) == 1 else {}
+            key = str(path[-1])
+            return "unknown key", hints.get(key) or suggest(key, _keys_at(model, path[:-1]))
         case "missing":
             return "missing", "this key is required"
         case "string_type" if isinstance(detail["input"], bool | int | float):

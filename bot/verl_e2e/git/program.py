@@ -238,7 +238,9 @@ class Git:
 
 
 def _limit_memory(process: "subprocess.Popen[bytes]", memory_bytes: int | None) -> None:
-    """Limit the memory of a git that was just started; one that may take less keeps that limit."""
+    """Limit the memory of a git that was just started, on Linux; one that may take less keeps that limit."""
+    if not hasattr(resource, "prlimit"):
+        return
     ours, _ = resource.getrlimit(resource.RLIMIT_AS)
     if memory_bytes is not None and (ours == resource.RLIM_INFINITY or ours > memory_bytes):
         with suppress(OSError, ValueError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.sealing import public_keys
@@ -183,7 +184,8 @@ def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
     # Bands of our own, so that those which a run folder brings along are never believed.
     keys = public_keys(place.recorders) if place.recorders else None
     folders = run_folders(Bands(), keys=keys)
-    return DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), SummaryCache(place.summaries), folders)
+    summaries, today = SummaryCache(place.summaries), SystemClock().now().date()
+    return DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), summaries, folders, today)
 
 
 def _nothing(_: object) -> object:

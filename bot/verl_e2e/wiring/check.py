@@ -18,6 +18,7 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import unable
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
@@ -45,6 +46,8 @@ class LocalCheck:
     no_baseline: bool = False
     parity: bool = False
     baseline_repeats: int = 1
+    # `sys.platform` of this machine.
+    system: str = "linux"
 
 
 def check(
@@ -72,6 +75,7 @@ def check(
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         notes=notes,
+        unable=unable(order.system),
         related=check_follow_ups(
             places,
             (base, head, verl_commit),

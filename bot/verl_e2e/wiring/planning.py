@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
+from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.uses_cache import UsesCache
 from verl_e2e.app.explain import explain as explain_paths
@@ -138,7 +139,7 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
     """
     if revisions:
         require_package(repository, map(repository.resolve, revisions), policy)
-    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache))
+    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache), SystemClock().now().date())
 
 
 def uses_for(order: PlanRequest, policy: Policy) -> Uses:

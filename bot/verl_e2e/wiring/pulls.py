@@ -66,6 +66,7 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
         lambda policy: uses_for(order.plan, policy),
         SummaryCache(cache),
         policy_file(order.plan.policy) if order.plan.policy else None,
+        now().date(),
     )
     try:
         found = plan_pull(address.ref, readers)

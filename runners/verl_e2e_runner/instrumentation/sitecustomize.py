@@ -18,6 +18,10 @@ import sys
 WATCHED = ("megatron.bridge", "megatron.core", "verl")
 
 
+# Ray sets one of these in the processes that it starts; they are no drivers.
+_OF_RAY = ("RAY_RAYLET_PID", "RAY_JOB_ID")
+
+
 class _Witness:
     """Has the loader of a module report where it was found."""
 
@@ -67,6 +71,12 @@ def _restore_order(wanted):
     sys.path[:] = first + [entry for entry in sys.path if entry not in first]
 
 
+def _watch_demands(*_):
+    import verl_e2e_demands
+
+    verl_e2e_demands.watch()
+
+
 def _chain():
     """Run the sitecustomize that this file hides, exactly as Python would have without us."""
     import importlib.machinery
@@ -89,6 +99,8 @@ try:
         import verl_e2e_finder
 
         verl_e2e_finder.watch_imports(WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
+        if not any(os.environ.get(name) for name in _OF_RAY):
+            verl_e2e_finder.watch_imports(("ray",), _watch_demands)
 except Exception:
     pass
 

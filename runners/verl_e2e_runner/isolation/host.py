@@ -95,26 +95,6 @@ def open_cage(
     return replace(cage, replaced={Path("/etc/passwd"): users})
 
 
-def check_inputs(trees: Trees, cage: Cage) -> tuple[Finding, ...]:
-    """Whether the code in the cage can read the trees and everything else that the job names."""
-    named = [str(path) for path in (*trees_read(trees), *cage.reads) if path.exists()]
-    script = (
-        'for path do if [ -d "$path" ]; then ls "$path" >/dev/null 2>&1; else [ -r "$path" ]; fi || echo "$path"; done'
-    )
-    asked = run(("/bin/sh", "-c", script, "sh", *named), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
-    unread = asked.stdout.split("\n")[:-1]
-    if asked.code == 0 and not unread:
-        return ()
-    what = ", ".join(unread[:3]) or f"anything ({asked.ending}: {asked.last_error})"
-    fix = f"let user {cage.uid} read it (o+rX), or give the job a copy that everyone may read"
-    return (blocked(Check.ISOLATION, f"the code under test, run as user {cage.uid}, cannot read {what}", fix),)
-
-
-def trees_read(trees: Trees) -> tuple[Path, ...]:
-    """The trees under test, those that are there."""
-    return tuple(root for root in (trees.bridge, trees.megatron_lm, trees.verl) if root.is_dir())
-
-
 def state_of(cage: Cage | None, host: Host) -> IsolationState:
     """How the run is isolated, for the record."""
     if cage is None:

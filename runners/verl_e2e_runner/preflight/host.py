@@ -1,12 +1,18 @@
 """Preflight of the host: GPUs, the variables that hide them, free disk, and the image."""
 
+import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.record import Check, Container, Finding
+from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good, note
+from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import INSPECT_VARIABLE
 from verl_e2e_runner.sharing.devices import Device, Devices, visible
 
@@ -26,6 +32,40 @@ def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str], cluster
         return (blocked(Check.GPUS, f"{summary} was given", fix),)
     shown = variables.get("CUDA_VISIBLE_DEVICES")
     return (_enough(job, devices, shown), _variables(variables), _neighbours(job, visible(devices.devices, shown)))
+
+
+def check_ray_cpus(job: Job, config: Config | None, processors: int) -> Finding:
+    """Whether Ray gets the CPUs that the job holds; with fewer it waits for ever in the stage data.
+
+    They are logical: Ray starts what it is told to, on any number of processors. So few processors slow a run down, and
+    only less than one for each GPU is worth a note.
+    """
+    units = lookup(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units") or DATA_WORKERS
+    needed = ray_cpus(job.gpus_of_node, nodes=job.node_count, data_workers=units)
+    why = f"{needed} for {job.gpus_of_node} GPUs and {units} data workers on {job.node_count} node(s)"
+    if job.site.ray_address is not None:
+        return good(Check.RAY_CPUS, f"the cluster at {job.site.ray_address} must have {why}")
+    own = job.site.ray_cpus_of(job.gpus_of_node, job.node_count)
+    key = "ray_kwargs.ray_init.num_cpus"
+    given = own if job.node_count > 1 else lookup(config, key, job.expected.get(key, own)) or processors
+    if given < needed:
+        summary = f"Ray gets {given} logical CPUs, and the job holds {why}: it would wait for ever"
+        fix = f"remove `ray_cpus` from the site profile {job.site.name} and {key} from the overrides, or give {needed}"
+        return blocked(Check.RAY_CPUS, summary, fix, stage=Stage.RAY)
+    if processors < job.gpus_of_node:
+        summary = f"the host lets the run use {processors} processors for {job.gpus_of_node} GPUs"
+        return note(Check.RAY_CPUS, f"{summary}: it will be slow", "give the run one processor for each GPU or more")
+    return good(Check.RAY_CPUS, f"Ray gets {given} logical CPUs, {why} needed; {processors} processors")
+
+
+def usable_processors(root: Path = Path("/")) -> int:
+    """How many processors this process may use: what it may be scheduled on, and the quota of its container."""
+    # Systems other than Linux do not say which ones.
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = map(int, (root / "sys/fs/cgroup/cpu.max").read_text().split())
+        count = min(count, max(1, quota // period))
+    return count
 
 
 def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Finding, ...]:
@@ -90,11 +130,8 @@ def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
     names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
     hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
     if len(shown) < job.gpus_of_node:
-        fix = (
-            "run on a host with more GPUs"
-            if setting is None
-            else "list more GPUs in CUDA_VISIBLE_DEVICES, or use a host with more GPUs"
-        )
+        listed = "" if setting is None else "list more GPUs in CUDA_VISIBLE_DEVICES, "
+        fix = f"{listed}use a host with more GPUs, or set `most_gpus` in the policy, so that a smaller job is planned"
         return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpus_of_node}", fix)
     return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpus_of_node} needed: {names}")
 

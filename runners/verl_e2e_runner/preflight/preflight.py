@@ -14,7 +14,7 @@ from verl_e2e_runner.models.synthetic import made_model
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
-from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image
+from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.imports import prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
@@ -25,6 +25,7 @@ from verl_e2e_runner.preflight.inputs import (
 )
 from verl_e2e_runner.preflight.packages import Interpreter, ask_interpreter
 from verl_e2e_runner.preflight.prepare import cache_variables, prepare
+from verl_e2e_runner.preflight.readable import check_readable
 from verl_e2e_runner.preflight.wrapper import WrapperCheck, check_wrapper
 from verl_e2e_runner.process.hub import cached_snapshot, hub_cache
 from verl_e2e_runner.process.session import Session
@@ -121,12 +122,16 @@ def _cheap(
     folders = {"hub cache": hub_cache(variables), "checkpoints": trees.cwd, "work": work}
     if job.site.scratch is not None:
         folders["scratch"] = Path(job.site.scratch)
+    config = wrapper.configs[-1] if wrapper.configs else None
+    # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.
     findings = (
+        *check_gpus(job, devices, variables, session.ray_address),
+        *check_readable(job, trees, variables, config, model=_model(job, base)),
+        check_ray_cpus(job, config, usable_processors()),
         *trees.findings,
         *wrapper.findings,
         *packages,
-        *check_gpus(job, devices, variables, session.ray_address),
-        *_inputs(job, trees, variables, wrapper),
+        *_inputs(job, trees, variables, config),
         *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),
     )
@@ -136,8 +141,7 @@ def _cheap(
     return wrapper, found
 
 
-def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: WrapperCheck) -> tuple[Finding, ...]:
-    config = wrapper.configs[-1] if wrapper.configs else None
+def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], config: Config | None) -> tuple[Finding, ...]:
     return (
         *check_data(job, trees.cwd, variables, prepared=False),
         *check_model(job, trees.cwd, variables, prepared=False),
@@ -154,6 +158,7 @@ def _prepare(
     if stops(made):
         return made
     there = (
+        *(check_readable(job, trees, variables, None, model=_model(job, base)) if made else ()),
         *check_data(job, trees.cwd, variables, prepared=True),
         *check_model(job, trees.cwd, variables, prepared=True),
     )
@@ -170,6 +175,11 @@ def _snapshot(job: Job, base: Mapping[str, str]) -> str | None:
         return None
     found = cached_snapshot(job.checkpoint.model_id, variables)
     return str(found) if found else None
+
+
+def _model(job: Job, base: Mapping[str, str]) -> str | None:
+    """Where the model lies, as far as it does yet."""
+    return _snapshot(job, base) or model_path(job)
 
 
 def _untried(seen: Preflight) -> Iterator[Finding]:

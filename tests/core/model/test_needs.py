@@ -19,7 +19,7 @@ def test_a_site_gives_a_part_of_each_gpu() -> None:
     assert (needs.gpus, needs.gpu_memory_gib) == (0.5, 25)
     assert needs.memory_gib > needs.gpu_count * 32
     assert needs.cores == 8
-    overrides = common_overrides(site, reward_model=True)
+    overrides = common_overrides(site, reward_model=True, gpus_of_node=2)
     assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.15" in overrides
     assert overrides[-1].endswith(f"kv_cache_memory_bytes={5 * 1024**3}")
 
@@ -30,7 +30,7 @@ def test_the_values_of_a_site_win_and_are_in_the_digest_only_where_they_are_not_
     assert [SiteProfile(name="a", gpus_per_node=4).needs_of(count).gpu_count for count in (2, 8)] == [2, 4]
     assert "needs" not in usual.model_dump()
     assert SiteProfile.model_validate_json(own.model_dump_json()) == own
-    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False))
+    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False, gpus_of_node=1))
 
 
 def test_a_job_takes_slots_by_its_part_of_the_gpus() -> None:

@@ -60,7 +60,7 @@ def test_the_first_node_starts_the_cluster_runs_and_ends_it(tmp_path: Path) -> N
     assert not (tmp_path / LOST_FILE).exists()
     record = (tmp_path / "record").read_text()
     assert "start --head --port=0" in record
-    assert "--num-gpus=2 --num-cpus=16 --min-worker-port=0" in record
+    assert "--num-gpus=2 --num-cpus=12 --min-worker-port=0" in record
     assert "192.0.2.1:6400 2 300" in record
 
 

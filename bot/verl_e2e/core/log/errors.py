@@ -37,6 +37,8 @@ _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
 
 # An engine that died serves no request any more, and its caller may wait for the answer without an end.
 _DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
+# The files that an error of the driver goes through: verl's entry point, and our look at what it waits for in Ray.
+_OF_DRIVER = ("main_ppo.py", "verl_e2e_demands.py")
 
 
 class ErrorBook:
@@ -160,7 +162,7 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         after_completion=completed,
         calls=calls,
         chain=others[:MAX_FRAMES],
-        driver=driver or (line.driver and (remote or any("main_ppo.py" in call for call in calls))),
+        driver=driver or (line.driver and (remote or any(file in call for call in calls for file in _OF_DRIVER))),
         secondary=_is_secondary(root.kind, root.message),
         repeated=line.source.endswith(FOLDED),
         frame=chain.frame(),

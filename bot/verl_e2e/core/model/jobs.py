@@ -20,7 +20,7 @@ from pydantic import (
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs
+from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, ray_cpus
 from verl_e2e.core.model.nodes import node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.synthetic import Synthetic
@@ -244,8 +244,8 @@ class SiteProfile(DescribedDocument):
     """Folders that follow the checkouts on PYTHONPATH."""
     required_packages: tuple[str, ...] = ("modelopt",)
     """Import names that must be there before a GPU hour is spent."""
-    ray_cpus: Annotated[int, Field(ge=1)] = 16
-    """CPUs of the run's own Ray cluster; too few and the run hangs before the data set, without an error."""
+    ray_cpus: Annotated[int, Field(ge=1)] | None = None
+    """Logical CPUs of each node of the run's own Ray cluster; null: as many as the job needs."""
     ray_address: str | None = None
     """An existing cluster; null: the run's own."""
     stall_s: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: {"default": 600})
@@ -289,10 +289,16 @@ class SiteProfile(DescribedDocument):
         of_one_host = min(gpu_count, self.gpus_per_node or gpu_count)
         return estimated_needs(of_one_host, self.needs, gpu_memory_gib=self.gpu_memory_gib, files_gib=files_gib)
 
+    def ray_cpus_of(self, gpus_of_node: int, nodes: int = 1) -> int:
+        """The logical CPUs of each node of a job's own Ray cluster."""
+        return self.ray_cpus or ray_cpus(gpus_of_node, nodes=nodes)
+
     @model_serializer(mode="wrap")
     def _without_usual_needs(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Without the newer keys where they are not set, so that digests of jobs stay what earlier versions made."""
         document: dict[str, object] = whole(self)
+        if self.ray_cpus is None:
+            document.pop("ray_cpus", None)
         if self.gpus_per_node is None:
             document.pop("gpus_per_node", None)
         if self.needs == SiteNeeds():
@@ -329,7 +335,7 @@ def _part_of_gpu(site: SiteProfile) -> tuple[str, ...]:
     )
 
 
-def common_overrides(site: SiteProfile, *, reward_model: bool, nodes: int = 1) -> tuple[str, ...]:
+def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
     """The Hydra overrides of every job: no reward model unless it is asked for, and what it may use of its hosts.
 
     verl may name the CPUs only of a cluster that it starts itself, which has one node.
@@ -337,8 +343,8 @@ def common_overrides(site: SiteProfile, *, reward_model: bool, nodes: int = 1) -
     without_reward = () if reward_model else ("reward.reward_model.enable=False",)
     if nodes > 1:
         return (*without_reward, f"trainer.nnodes={nodes}")
-    own_cluster = () if site.ray_address is not None else (f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}",)
-    return without_reward + own_cluster + _part_of_gpu(site)
+    cpus = f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}"
+    return (*without_reward, *(() if site.ray_address is not None else (cpus,)), *_part_of_gpu(site))
 
 
 class JobFeature(Document):

@@ -70,6 +70,8 @@ class Check(StrEnum):
     HOST_MEMORY = "host_memory"
     ISOLATION = "isolation"
     KERNEL_CACHES = "kernel_caches"
+    RAY_CPUS = "ray_cpus"
+    READABLE = "readable"
 
 
 class Finding(Document):

@@ -115,7 +115,7 @@ def build_job(
     # Each once; the variant's come after the site's, so they win.
     chosen_model = sized(_checkpoint(outline, site, checkpoint), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
-    common = common_overrides(site, reward_model=reward_model, nodes=nodes)
+    common = common_overrides(site, reward_model=reward_model, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
     given = (*common, *site.overrides, *of_level, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
     return Job(

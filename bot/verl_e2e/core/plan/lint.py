@@ -63,6 +63,18 @@ def _uncounted_entries(policy: Policy, today: date) -> Iterator["ToFix"]:
                 continue
 
 
+def lint_defects(policy: Policy, objects: Mapping[str, str], today: date) -> tuple["ToFix", ...]:
+    """Entries of `defects:` that do not count on a day, at the code with these objects, and why."""
+    return tuple(
+        ToFix(
+            f"{policy.source}: the known defect {entry.name} no longer counts, for {why}",
+            "run one of its jobs: remove the entry where it passes, else give it the new values and a later day",
+        )
+        for entry in policy.defects
+        if (why := entry.ended(policy.verl.commit, objects, today))
+    )
+
+
 def _promises(policy: Policy) -> Iterator[str]:
     """Features of families that no model of theirs has, and features of models that their families do not list."""
     for family in policy.families:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from verl_e2e.core.judge.feature_traces import can_be_shown
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Policy
 
@@ -27,10 +28,21 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     if not unshown:
         yield from _absent(job, policy)
     yield from _no_evidence(job)
-    problem = job.fitted().problem
-    if problem:
-        fix = "name a smaller checkpoint, declare `gpus:` with it, or raise `most_gpus:` of the policy"
-        yield Obstacle(Missing.GPUS, problem, fix)
+    fitted = job.fitted()
+    if fitted.problem:
+        yield Obstacle(Missing.GPUS, fitted.problem, _fewer_gpus(job, fitted.needed))
+
+
+def _fewer_gpus(job: JobOutline, needed: int) -> str:
+    """What makes a job fit: other settings where its own sizes need the GPUs, else another model."""
+    more = f"raise `most_gpus:` of the policy to {needed}"
+    if needed > MOST_GPUS:
+        more += ", with `gpus_per_node:` in the site profile"
+    if job.variant.gpu_count > job.most_gpus:
+        return f"{more}, or add a smaller job of level {int(job.variant.level)} to `stand_ins:`"
+    least = replace(job, model=job.model.model_copy(update={"gpus": 1})).fitted()
+    declared = "" if least.problem else ", declare with `gpus:` that its weights need fewer"
+    return f"name a smaller checkpoint{declared}, or {more}"
 
 
 def _own(job: JobOutline, policy: Policy) -> frozenset[str]:

@@ -28,6 +28,11 @@ class Missing(StrEnum):
     FEATURE = "feature"
     EVIDENCE = "evidence"
     GPUS = "gpus"
+    # The code under test is known to fail in it, whatever the change does.
+    DEFECT = "defect"
+
+
+_OF_NO_HOST = frozenset({Missing.MODEL, Missing.DEFECT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class JobOutline:
     most_gpus: int = MOST_GPUS
     # The id of the job of the table that a derived job takes the place of, empty where it takes none.
     replaces: str = ""
+    # What it does not show because it stands for another job, a clause each.
+    notes: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -97,8 +104,8 @@ class JobOutline:
 
     @property
     def uncoverable(self) -> str:
-        """Why no host can ever run it, empty where one can."""
-        return next((item.reason for item in self.obstacles if item.missing is Missing.MODEL), "")
+        """Why no host can run it as long as the code is what it is, empty where one can."""
+        return next((item.reason for item in self.obstacles if item.missing in _OF_NO_HOST), "")
 
     @property
     def gpu_count(self) -> int:
@@ -153,6 +160,7 @@ class JobOutline:
                 for item in self.not_shown
             ),
             *(f"{name} is not exercised: {model} does not have it" for name in self.absent),
+            *self.notes,
         )
 
 

@@ -1,20 +1,23 @@
 """The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.model.levels import DATA_PARALLEL, POINTS, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
+from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
+from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.job_models import undecided, wants_of_paths
+from verl_e2e.core.plan.job_names import name_of
 from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -35,6 +38,8 @@ _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _CONDITION = "a run enters it only under a condition: {}"
 _VIA = ("a condition in the code",)
+_OFF = "switched off by the policy, though the change asks for it: {}"
+_STANDS_IN = "in place of {}, for it takes {} GPUs and a job has {} at most (`most_gpus`): it does not show {}"
 _AT_IMPORT = "it runs when verl imports Bridge"
 
 
@@ -65,6 +70,8 @@ class Plan:
     # The notes that say why the plan may not be what the change needs: files that are not known or not read.
     incomplete: tuple[str, ...] = ()
     tests: Choice = NO_CHOICE
+    # Sentences on levels that the change asks for and the policy has switched off.
+    switched_off: tuple[str, ...] = ()
     # How much was looked at; None where names alone were.
     looked_at: LookedAt | None = None
     # The functions that the change touches; each job has those that it is planned to execute.
@@ -119,11 +126,17 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     does inside its files; a path that they do not cover, and every path without them, is judged by its name.
     """
     asked = tuple(asked)
+    off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
     paths = tuple(classify(name, policy, effects) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
-    reasons = _reasons(counted, policy, asked, effects)
+    every = _reasons(counted, policy, asked, effects)
+    reasons = tuple(reason for reason in every if reason.level not in off)
     levels = tuple(sorted({reason.level for reason in reasons}))
     derived = _derived(_jobs(levels, counted, policy), counted, policy, effects)
+    lost = {item.level for item in every} | {job.variant.level for job in derived.jobs}
+    off = {level: _OFF.format(reason) for level, reason in off.items() if level in lost}
+    derived = _without_levels(derived, off)
+    derived = with_known_defects(derived, effects.defects if effects else (), policy)
     reasons = (*reasons, *_reasons_of_conditions(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
@@ -134,7 +147,11 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         levels=levels,
         jobs=tuple(code.planned(job) for job in derived.jobs),
         reasons=reasons,
-        not_required=not_required(levels, exempted, counted, policy, [item.level for item in derived.not_covered]),
+        not_required=tuple(
+            replace(item, reason=off.get(item.level, item.reason))
+            for item in not_required(levels, exempted, counted, policy, [item.level for item in derived.not_covered])
+        ),
+        switched_off=tuple(f"Level {int(level)} is {reason}." for level, reason in sorted(off.items())),
         families=_family_names(counted, policy),
         features=_features(counted),
         exempted=exempted,
@@ -158,6 +175,14 @@ def _derived(
     if not jobs or not wants:
         return Derived(jobs)
     return with_derived_jobs(jobs, wants, policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy))
+
+
+def _without_levels(derived: Derived, off: Mapping[Level, str]) -> Derived:
+    """The jobs without those of levels that are switched off; the places that they were there for are named."""
+    lost = [job for job in derived.jobs if job.variant.level in off]
+    left = [NotCovered(item, off[job.variant.level], job.variant.level) for job in lost for item in job.purposes]
+    kept = tuple(job for job in derived.jobs if job.variant.level not in off)
+    return Derived(kept, (*derived.not_covered, *left))
 
 
 def _undecided(
@@ -277,8 +302,23 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
         for variant in variants_of(level):
             if variant is default or variant.job_id in named or variant.feature in features:
                 requires = () if variant is smoke else (smoke.job_id,)
-                found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy)))
+                job = JobOutline(variant, requires, _checkpoint(variant, paths, policy))
+                found.append(_small_enough(job, policy) if variant is default else job)
     return tuple(with_obstacles(job, policy) for job in found)
+
+
+def _small_enough(job: JobOutline, policy: Policy) -> JobOutline:
+    """A level's default job, or the first job of the policy that stands for it where it has too many GPUs."""
+    level, most = job.variant.level, policy.most_gpus
+    able = (item.point for item in policy.stand_ins if item.level is level and item.point.gpu_count <= most)
+    point = next(able, None) if job.variant.gpu_count > most else None
+    if point is None:
+        return job
+    draft, whole = Draft(point), Draft(POINTS[job.variant.job_id]).differing
+    lost = ", ".join(f"{axis} {value}" for axis, value in whole.items() if draft.differing.get(axis) != value)
+    note = _STANDS_IN.format(job.id, job.variant.gpu_count, most, lost)
+    variant = point.variant(level, name_of(level, draft))
+    return replace(job, variant=variant, settings=draft.differing, replaces=job.variant.job_id, notes=(note,))
 
 
 def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:

@@ -60,7 +60,7 @@ class PlannedJob(_Part):
     blocked: str = ""
     # The same, one by one.
     obstacles: tuple[Obstacle, ...] = ()
-    # Why no host can ever run it, empty where one can.
+    # Why no host can run it as long as the code is what it is, empty where one can.
     uncoverable: str = ""
     # The places of the change that it was made for, or given settings for, each with its condition.
     purposes: tuple[Purpose, ...] = ()
@@ -68,6 +68,8 @@ class PlannedJob(_Part):
     settings: dict[Axis, Value] = {}
     # The id of the job of the table of levels that a derived job takes the place of.
     replaces: str = ""
+    # What it does not show because it stands for another job, a clause each.
+    notes: tuple[str, ...] = ()
 
 
 class PlaceNotCovered(_Part):
@@ -217,6 +219,7 @@ def _job(job: JobOutline) -> PlannedJob:
         purposes=job.purposes,
         settings=dict(job.settings),
         replaces=job.replaces,
+        notes=job.notes,
     )
 
 

@@ -1,21 +1,25 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.quarantine import QuarantinedCause
 from verl_e2e.core.model.retry_rules import RetryRules
+from verl_e2e.core.model.settings import invalid_value
+from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
+from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.suggest import suggest
@@ -285,6 +289,44 @@ class Feature(DescribedDocument):
         return self.read_of is None or not family or family in self.read_of
 
 
+class StandIn(DescribedDocument):
+    """A job that stands for a level's default one where a job may not have that many GPUs."""
+
+    level: LevelNumber
+    """The level."""
+    settings: Annotated[dict[Axis, Value], Field(min_length=1)]
+    """Its settings, by the names of docs/space.md."""
+
+    @model_validator(mode="after")
+    def _is_of_the_level(self) -> "StandIn":
+        for axis, value in self.settings.items():
+            if problem := invalid_value(axis, value):
+                raise UnfitError(problem, "see docs/space.md for the values of each setting")
+        if self.point.conflict or self.level not in self.point.levels:
+            raise UnfitError(f"no job of level {int(self.level)} can have these settings", "see docs/space.md")
+        return self
+
+    @property
+    def point(self) -> Point:
+        """The job as a point of the space of settings."""
+        return Point.of_level(self.level).with_axes(self.settings)
+
+
+class SwitchedOff(DescribedDocument):
+    """A level that no change gets."""
+
+    level: LevelNumber
+    """The level; 0 cannot be, because all others start after it."""
+    reason: ReasonText
+    """Why, for plan and card of each change that asks for it."""
+
+    @model_validator(mode="after")
+    def _leaves_the_first(self) -> "SwitchedOff":
+        if self.level is Level.SMOKE:
+            raise UnfitError("level 0 cannot be switched off", "all others start after it passed; exempt paths instead")
+        return self
+
+
 class TimeLimits(DescribedDocument):
     """Seconds that the wrapper may take."""
 
@@ -321,8 +363,14 @@ class Budget(DescribedDocument):
         return any(limit is not None for limit in (self.pull_request, self.person, self.repository))
 
 
+_OFF_HINT = "to switch a level off, write `switched_off: [{level: N, reason: TEXT}]`"
+_OFF_WORDS = ("level", "levels", "off", "disable", "disabled", "disabled_levels", "skip", "skip_levels", "switch_off")
+
+
 class PolicyFile(DescribedDocument):
     """The keys of the policy file; `docs/policy.md` shows each in an example."""
+
+    hints: ClassVar[Mapping[str, str]] = dict.fromkeys(_OFF_WORDS, _OFF_HINT)
 
     schema_: Literal[1] = Field(alias="schema")
     """The version of this format."""
@@ -348,6 +396,8 @@ class PolicyFile(DescribedDocument):
     """Declared patches of verl or Bridge."""
     not_restored: tuple[NotRestored, ...] = ()
     """Parameters that the pinned commits leave as they are when a checkpoint is loaded."""
+    defects: tuple[KnownDefect, ...] = ()
+    """Jobs that are known to fail on unchanged code at certain commits; they are not run."""
     require_bridge_checks: bool = True
     """Whether a gate needs the focused Bridge tests on this very commit."""
     isolation: Isolation = Isolation.PREFERRED
@@ -360,6 +410,10 @@ class PolicyFile(DescribedDocument):
     """How long the wrapper may take, in seconds."""
     most_gpus: Annotated[int, Field(ge=1, le=512)] = MOST_GPUS
     """The most GPUs that one job may have; more than a host has need a site with `gpus_per_node`."""
+    stand_ins: tuple[StandIn, ...] = ()
+    """Smaller jobs for levels whose default job has more GPUs than `most_gpus`; the first that fits is taken."""
+    switched_off: tuple[SwitchedOff, ...] = ()
+    """Levels that no change gets, each with the reason; plan and card of a change that asks for one say so."""
     family_jobs: Annotated[int, Field(ge=1)] = 4
     """At most so many jobs of level 4: one for each family touched, the first ones of the table."""
     budget: Budget = Budget()

@@ -22,6 +22,8 @@ class Fitted:
     reason: str = ""
     # Why no host can run it, empty when one can.
     problem: str = ""
+    # The GPUs that it would take then.
+    needed: int = 0
 
 
 def fit(
@@ -45,7 +47,7 @@ def fit(
     gpu_count = variant.gpu_count * factor
     if gpu_count > most_gpus:
         why = reason if factor > 1 else "its parallel sizes"
-        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most")
+        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most", gpu_count)
     if factor == 1:
         return Fitted(variant, "" if parts else reason)
     own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}

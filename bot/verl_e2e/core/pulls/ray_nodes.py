@@ -108,7 +108,7 @@ def node_script(job: Job) -> str:
         exports=_exports(variables),
         ray=f"{python} -c {shlex.quote('from ray.scripts.scripts import main; main()')}",
         head=_HEAD,
-        resources=f"--num-gpus={job.gpus_of_node} --num-cpus={job.site.ray_cpus}",
+        resources=f"--num-gpus={job.gpus_of_node} --num-cpus={job.site.ray_cpus_of(job.gpus_of_node, job.node_count)}",
         ports=" ".join(_PORTS),
         python=python,
         wait=shlex.quote(_WAIT),
@@ -135,7 +135,7 @@ def by_hand_text(job: Job, address: str) -> str:
         return ""
     given = f"They join the Ray cluster at {address}." if address else f"Set {CLUSTER_VARIABLE} to its address."
     ports = " ".join(_PORTS)
-    resources = f"--num-gpus={job.gpus_of_node} --num-cpus={job.site.ray_cpus}"
+    resources = f"--num-gpus={job.gpus_of_node} --num-cpus={job.site.ray_cpus_of(job.gpus_of_node, job.node_count)}"
     return "".join(
         f"# {line}\n"
         for line in (

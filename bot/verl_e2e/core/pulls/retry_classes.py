@@ -87,6 +87,8 @@ _OF_PREFLIGHT: Mapping[Check, RetryClass] = {
     Check.BRIDGE_TESTS: _UNKNOWN,
     Check.ISOLATION: _LASTING,
     Check.KERNEL_CACHES: _LASTING,
+    Check.RAY_CPUS: _LASTING,
+    Check.READABLE: _LASTING,
 }
 # Rules about what is outside of the program; every other rule is about code.
 _OF_RULE: Mapping[str, RetryClass] = {

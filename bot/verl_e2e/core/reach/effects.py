@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.wants import Want
 from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
 from verl_e2e.core.reach.importing import ClaimKind
@@ -102,6 +103,8 @@ class Effects:
     wants: tuple[Want, ...] = ()
     # By path the symbols that code outside takes from it, for files of families that no host can run.
     taken: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # The declared defects that the code at the head is known to have.
+    defects: tuple[KnownDefect, ...] = ()
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""

@@ -82,6 +82,7 @@ def _required(level: Level, plan: Plan) -> str:
     for job in plan.jobs:
         if job.variant.level is level:
             lines.append(f"  {_job_line(job)}")
+            lines.extend(f"    {on_one_line(note)}" for note in job.notes)
             lines.extend(f"    {on_one_line(row)}" for row in purpose_rows(job.purposes))
     return "\n".join(lines)
 
@@ -171,6 +172,7 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield f"Families: {', '.join(plan.families)}"
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
+    yield from plan.switched_off
     yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence

@@ -98,7 +98,8 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     """What a reader must see at once; the heading says why the jobs are held, a notice says what to do about it."""
     holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
     actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
-    incomplete = target_state.plan.incomplete[:2] if target_state.plan is not None else ()
+    plan = target_state.plan
+    incomplete = (*plan.switched_off, *plan.incomplete[:2]) if plan is not None else ()
     # The heading has the obstacle without the command.
     obstacle = (steps.gate.action,) if steps.gate.action else ()
     left = (standing for standing in steps.standings if standing.state is JobStatus.UNCOVERABLE)

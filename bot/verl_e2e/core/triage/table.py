@@ -485,9 +485,9 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.RAY,
         message=r"Total available (?:GPUs|NPUs|resources?) \S+ is less than|less than total desired GPUs"
         r"|^RayResources|placement group .*(?:timed? ?out|infeasible|cannot be)|No available node types"
-        r"|not enough nodes|no enough nodes|bundle count cannot satisfy",
+        r"|not enough nodes|no enough nodes|bundle count cannot satisfy|RayResourcesError: Ray can never place ",
         cause="Ray has fewer GPUs, CPUs or nodes than the job asks for",
-        fix="Give Ray the resources (num_cpus, GPUs) or lower what the job asks for.",
+        fix="Give Ray the resources (`ray_cpus` of the site profile, GPUs, nodes) or lower what the job asks for.",
         example='  File "verl/trainer/ppo/v1/trainer_base.py", line 733, in _setup\n'
         "ValueError: Total available GPUs 1.0 is less than total desired GPUs 4",
         source="verl, verl/single_controller/ray/base.py:_check_resource_available",

@@ -1,0 +1,91 @@
+"""Known defects in a plan: a job that has one is not run, and what can stand for it without the defect is."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from verl_e2e.core.model.known_defects import KnownDefect
+from verl_e2e.core.model.levels import POINTS, Level
+from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.plan.derived_jobs import Derived, NotCovered
+from verl_e2e.core.plan.draft import Draft
+from verl_e2e.core.plan.job_names import name_of
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
+from verl_e2e.core.plan.policy import Policy
+
+
+def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy: Policy) -> Derived:
+    """The jobs of a plan without those that have one of the defects, which the code under test is known to have."""
+    held = tuple(defects)
+    jobs: dict[str, JobOutline] = {}
+    left: list[NotCovered] = []
+    for job in derived.jobs:
+        found = next((defect for defect in held if _has(defect, job, policy)), None) if not job.obstacles else None
+        made = job if found is None else _in_place_of(job, found, policy)
+        lost = [] if found is None else [item for item in job.purposes if _loses(made, item)]
+        left += [NotCovered(item, _sentence(found), job.variant.level) for item in lost if found is not None]
+        made = replace(made, purposes=tuple(item for item in made.purposes if item not in lost))
+        known = jobs.get(made.id)
+        jobs[made.id] = made if known is None else replace(known, purposes=(*known.purposes, *made.purposes))
+    return Derived(tuple(jobs.values()), (*derived.not_covered, *left))
+
+
+def _has(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
+    level = defect.level is None or defect.level is job.variant.level
+    return level and _is_of(defect, job, policy) and defect.shows(_settings(job))
+
+
+def _is_of(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
+    """Whether the job's model is one that the defect is about."""
+    if defect.family is None or job.family == defect.family:
+        return True
+    family = next((item for item in policy.families if item.name == defect.family), None)
+    return family is not None and job.checkpoint is not None and family.has_model(job.checkpoint.model_id)
+
+
+def _settings(job: JobOutline) -> Mapping[Axis, Value]:
+    """The settings of a job that is planned, with what its model brings."""
+    return _point(job).settings
+
+
+def _point(job: JobOutline) -> Point:
+    named = POINTS.get(job.variant.job_id)
+    point = named if named is not None else Point.of_level(job.variant.level).with_axes(job.settings)
+    features = point.model.features | {"moe"} if job.has_experts else point.model.features
+    return point.with_model(replace(point.model, features=features))
+
+
+def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOutline:
+    """The same job with settings that avoid the defect, or on the usual model; else the job, which is not run."""
+    point, level = _point(job), job.variant.level
+    own = {axis: value for axis, value in point.asked.items() if axis not in (*defect.avoid, Axis.ADAPTER_MERGE)}
+    other = Point.default().with_axes({**own, **defect.avoid}).with_model(point.model)
+    if defect.avoid and other.conflict is None and level in other.levels:
+        draft = Draft(other)
+        variant = other.variant(level, name_of(level, draft), feature=job.variant.feature)
+        note = f"in place of {job.id}: {_sentence(defect)}"
+        return replace(job, variant=variant, settings=draft.differing, replaces=job.variant.job_id, notes=(note,))
+    if defect.family is not None and level is not Level.FEATURE and not job.settings:
+        note = f"on {policy.checkpoint.model_id} and not on a model of {defect.family}: {_sentence(defect)}"
+        usual = with_obstacles(replace(job, checkpoint=policy.checkpoint, notes=(note,)), policy)
+        return usual if not usual.obstacles else job
+    obstacle = Obstacle(Missing.DEFECT, _sentence(defect), DECLARED.format(defect.name))
+    return replace(job, obstacles=(obstacle,), purposes=())
+
+
+def _loses(made: JobOutline, purpose: Purpose) -> bool:
+    """Whether what stands for the job does not have the settings of a place that the job was there for."""
+    settings = _settings(made)
+    return bool(made.obstacles) or any(settings.get(axis, value) != value for axis, value in purpose.settings.items())
+
+
+def _sentence(defect: KnownDefect) -> str:
+    return f"known defect {defect.name}: {defect.reason} (seen in {defect.evidence})"
+
+
+DECLARED = (
+    "only Bridge tests and a review can judge it until then; the entry {} of `defects:` in the policy ends when one of "
+    "its files, the verl commit or the day changes, and `gate.uncoverable` decides about the gate"
+)

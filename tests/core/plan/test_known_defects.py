@@ -1,0 +1,138 @@
+"""A job that is known to fail on unchanged code is not planned, and what can stand for it is."""
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from tests.core.plan.test_derived_jobs import POLICY, derive, want
+from verl_e2e.config import load_profile
+from verl_e2e.core.model.jobs import Repository
+from verl_e2e.core.model.known_defects import KnownDefect
+from verl_e2e.core.model.wants import Axis, ModelWant, Want
+from verl_e2e.core.plan.build import BuildError, Sources, build_job
+from verl_e2e.core.plan.defects import with_known_defects
+from verl_e2e.core.plan.derived_jobs import Derived
+from verl_e2e.core.plan.feature_jobs import job_of_model
+from verl_e2e.core.plan.lint import lint_defects
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import Missing
+
+VERL, FILE, BLOB = POLICY.verl.commit, "src/a.py", "a" * 40
+SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
+
+
+def defect(**given: Any) -> KnownDefect:
+    values = {"name": "d", "verl": VERL, "objects": {FILE: BLOB}, "until": "2027-02-28"}
+    return KnownDefect(**{**values, "reason": "it raises", "evidence": "a run", **given})
+
+
+def left(names: tuple[str, ...], *wants: Want, defects: tuple[KnownDefect, ...] = POLICY.defects) -> Derived:
+    return with_known_defects(derive(names, *wants), defects, POLICY)
+
+
+def of_family(family: str) -> Derived:
+    return Derived((with_obstacles(job_of_model(ModelWant(family=family), POLICY), POLICY),))
+
+
+def ids(derived: Derived) -> list[str]:
+    return [job.id for job in derived.jobs]
+
+
+def test_level_three_is_asked_for_without_the_adapters_whose_export_fails() -> None:
+    found = left(("0-lora-ddp", "3-fsdp"))
+    assert ids(found) == ["0-lora-ddp", "3-fsdp-adapter-none"]
+    job = found.jobs[1]
+    assert (job.replaces, job.obstacles) == ("3-fsdp", ())
+    made = build_job(job, policy=POLICY, site=load_profile("hopper-offline", {"kit": "/kit"}), sources=SOURCES)
+    assert (made.wrapper["LORA_RANK"], made.wrapper["USE_MEGATRON_FSDP"]) == ("0", "True")
+    assert made.expected["actor_rollout_ref.model.lora.rank"] == 0
+    assert any(
+        line.startswith("in place of 3-fsdp: known defect fsdp-adapter-export") for line in made.site.limitations
+    )
+
+
+@pytest.mark.parametrize(
+    ("wants", "jobs", "lost"),
+    [
+        # Derived jobs of the level are others of the class, and places that only adapters lead to are named.
+        ((want({Axis.FSDP: True, Axis.TENSOR: 2}),), {"3-tp2-fsdp-adapter-none"}, set()),
+        ((want({Axis.FSDP: True, Axis.ADAPTER: "dora"}, "g"),), {"3-fsdp-adapter-none"}, {"g"}),
+        ((want({Axis.FSDP: True, Axis.ADAPTER: "none"}),), {"3-fsdp-adapter-none"}, set()),
+        ((want({Axis.TENSOR: 2}),), {"2-tp2"}, set()),
+    ],
+)
+def test_derived_jobs_have_the_defect_too(wants: tuple[Want, ...], jobs: set[str], lost: set[str]) -> None:
+    found = left(("0-lora-ddp",), *wants)
+    assert {*ids(found)} - {"0-lora-ddp"} == jobs
+    assert {item.purpose.symbol for item in found.not_covered} == lost
+    assert all("known defect fsdp-adapter-export" in item.reason for item in found.not_covered)
+
+
+def test_a_family_whose_export_fails_runs_without_adapters_and_level_zero_on_the_usual_model() -> None:
+    (job,) = with_known_defects(of_family("gpt_oss"), POLICY.defects, POLICY).jobs
+    assert (job.id, job.checkpoint and job.checkpoint.model_id) == (
+        "4-feature-adapter-none-gpt-oss",
+        "synthetic/gpt_oss",
+    )
+    model = of_family("gpt_oss").jobs[0]
+    smoke = replace(derive(("0-lora-ddp",)).jobs[0], checkpoint=model.checkpoint, model=model.model)
+    (job,) = with_known_defects(Derived((smoke,)), POLICY.defects, POLICY).jobs
+    assert (job.id, job.checkpoint, job.obstacles) == ("0-lora-ddp", POLICY.checkpoint, ())
+    assert job.notes[0].startswith(f"on {POLICY.checkpoint.model_id} and not on a model of gpt_oss: known defect")
+
+
+@pytest.mark.parametrize("family", ["ernie_45", "gemma2"])
+def test_what_nothing_can_stand_for_is_not_covered_and_costs_nothing(family: str) -> None:
+    (job,) = with_known_defects(of_family(family), POLICY.defects, POLICY).jobs
+    assert [obstacle.missing for obstacle in job.obstacles] == [Missing.DEFECT]
+    assert (job.gpu_minutes, bool(job.uncoverable)) == (0, True)
+    with pytest.raises(BuildError, match="known defect"):
+        build_job(job, policy=POLICY, site=load_profile("default", {"home": "/h"}), sources=SOURCES)
+
+
+def test_other_families_and_settings_run_as_before() -> None:
+    for family in ("qwen3_moe", "llama", "gemma3"):
+        before = of_family(family)
+        assert with_known_defects(before, POLICY.defects, POLICY) == before
+    before = derive(("0-lora-ddp", "1-resume", "2-dense", "2-vpp", "5-signal"))
+    assert with_known_defects(before, POLICY.defects, POLICY) == before
+
+
+@pytest.mark.parametrize(
+    ("verl", "objects", "today", "why"),
+    [
+        (VERL, {FILE: BLOB}, date(2027, 2, 28), ""),
+        (VERL, {FILE: BLOB, "other": "b" * 40}, date.min, ""),
+        (VERL, {FILE: BLOB}, date(2027, 3, 1), "2027-02-28 is over"),
+        (VERL, {FILE: "b" * 40}, date.min, f"{FILE} is not what it was"),
+        (VERL, {}, date.min, f"{FILE} is not what it was"),
+        ("c" * 40, {FILE: BLOB}, date.min, "it was seen with verl"),
+    ],
+)
+def test_an_entry_ends_when_code_verl_or_day_is_another(
+    verl: str, objects: dict[str, str], today: date, why: str
+) -> None:
+    found = defect(level=3).ended(verl, objects, today)
+    assert found.startswith(why) if why else not found
+    policy = POLICY.model_copy(
+        update={"defects": (defect(level=3),), "verl": POLICY.verl.model_copy(update={"commit": verl})}
+    )
+    assert bool(lint_defects(policy, objects, today)) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "is about every job"),
+        ({"settings": {"tensor": 0}}, "tensor is a whole number"),
+        ({"avoid": {"adapter": "lroa"}, "level": 3}, "adapter is one of"),
+        ({"level": 3, "objects": {}}, "objects"),
+        ({"level": 3, "objects": {"/etc/passwd": BLOB}}, "leads out of the repository"),
+        ({"level": 3, "until": "soon"}, "until"),
+    ],
+)
+def test_an_entry_that_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        defect(**given)

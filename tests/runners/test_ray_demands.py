@@ -1,0 +1,158 @@
+"""A demand that Ray can never meet ends the run with a sentence: a real Ray, the real instrumentation and watch."""
+
+import importlib.util
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.model.needs import ray_cpus
+from verl_e2e.core.model.record import LOG_FILE, EndReason
+from verl_e2e.core.text.redact import redactor
+from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.triage import triage
+from verl_e2e_runner.clock import SystemClock
+from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.process.ended import Ended
+from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.watch.gpu import GpuSampler
+from verl_e2e_runner.watch.memory import open_memory_sampler
+from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.supervision import Limits
+from verl_e2e_runner.watch.watch import watch
+
+# What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors
+# that name no number. The four GPUs exist by number alone.
+VERL = """
+import sys, time
+import ray
+from ray.util.placement_group import placement_group
+
+@ray.remote(num_cpus=1)
+class DataWorker:
+    def ready(self): pass
+
+@ray.remote
+class Plain:
+    def ready(self): pass
+
+@ray.remote
+class TaskRunner:
+    def run(self, data_workers):
+        held = [DataWorker.remote() for _ in range(data_workers + 1)]
+        ray.get([worker.ready.remote() for worker in held])
+        if sys.argv[2:] == ["tasks"]:
+            ray.get([ray.remote(time.sleep).remote(50) for _ in range(30)])
+        group = placement_group([{"CPU": 3, "GPU": 1}] * 4, strategy="STRICT_PACK")
+        ray.get(group.ready())
+        loops = [Plain.remote() for _ in range(4)]
+        ray.get([loop.ready.remote() for loop in loops])
+        return group
+
+ray.init(num_cpus=int(sys.argv[1]), num_gpus=4, include_dashboard=False)
+ray.get(TaskRunner.remote().run.remote(8))
+print("passed", flush=True)
+"""
+Node = dict[str, float]
+FOUR_GPUS = [{"CPU": 3.0, "GPU": 1.0}] * 4
+# Starting Ray and its processes, on a machine that others keep busy.
+START_S = 40.0
+
+
+def _module() -> Any:
+    spec = importlib.util.spec_from_file_location("verl_e2e_demands", INSTRUMENTATION / "verl_e2e_demands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DEMANDS = _module()
+
+
+def supervised(tmp_path: Path, *words: str) -> Ended:
+    """How the run ended; its folder is `run`."""
+    (tmp_path / "verl.py").write_text(VERL)
+    clock = SystemClock()
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(INSTRUMENTATION)}
+    env |= {"VERL_E2E_IMPORTS": str(tmp_path / "imports.jsonl"), "RAY_DEDUP_LOGS": "0"}
+    argv = [sys.executable, str(tmp_path / "verl.py"), *words]
+    process = start(argv, env=env, cwd=tmp_path, nonce=f"ray-{tmp_path.name}")
+    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
+        ended = watch(
+            process,
+            Scanner(),
+            recorder,
+            limits=Limits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)}),
+            imports_file=tmp_path / "imports.jsonl",
+            expected_roots={},
+            gpu_sampler=GpuSampler(tuple),
+            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
+            clock=clock,
+            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
+        )
+    process.close()
+    return ended
+
+
+@pytest.mark.ray
+def test_a_group_of_the_gpus_that_can_never_be_placed_ends_the_run_within_a_minute(tmp_path: Path) -> None:
+    """Seen on four H100s: 16 CPUs are enough for the group by itself, and the data workers hold 9 of them for ever."""
+    ended = supervised(tmp_path, "16")
+    assert (ended.reason, ended.survivors) == (EndReason.FATAL_ERROR_HANG, ())
+    assert "Ray can never place a placement group (STRICT_PACK) that asks for 12 CPU, 4 GPU" in ended.note
+    assert "7 of 16 CPU free, 4 of 4 GPU free" in ended.note
+    assert ended.ended_s < 60 + START_S
+    verdict = triage(scan(open_log(tmp_path / "run" / LOG_FILE)))
+    assert (verdict.verdict, verdict.rule) == (TriageVerdict.BLOCKED, "ray-resources")
+
+
+@pytest.mark.ray
+def test_an_actor_that_can_never_be_placed_ends_the_run_too(tmp_path: Path) -> None:
+    ended = supervised(tmp_path, "5")
+    assert ended.reason is EndReason.FATAL_ERROR_HANG
+    assert "Ray can never place an actor that asks for 1 CPU: its 1 node(s) have 0 of 5 CPU free" in ended.note
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("words", [(str(ray_cpus(4) - 1),), (str(ray_cpus(4)), "tasks")], ids=["formula", "tasks"])
+def test_what_fits_runs_to_its_end_also_where_tasks_wait_for_each_other(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """One CPU of the formula is for a task, and this program has none in its first form."""
+    ended = supervised(tmp_path, *words)
+    assert (ended.reason, ended.exit_code) == (EndReason.EXITED, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bundles", "frees", "fits"),
+    [
+        ("STRICT_PACK", FOUR_GPUS, [{"CPU": 12, "GPU": 4}], True),
+        ("STRICT_PACK", FOUR_GPUS, [{"CPU": 7, "GPU": 4}], False),
+        # Enough in all, and on no node: a group of verl lies on one.
+        ("STRICT_PACK", FOUR_GPUS, [{"CPU": 8, "GPU": 4}] * 2, False),
+        ("STRICT_PACK", FOUR_GPUS, [{"CPU": 2, "GPU": 0}, {"CPU": 12, "GPU": 4}], True),
+        # A bundle that is larger than any node.
+        ("PACK", [{"CPU": 9}], [{"CPU": 8}] * 4, False),
+        ("PACK", [{"CPU": 1}, {"CPU": 8}], [{"CPU": 8}, {"CPU": 1}], True),
+        ("SPREAD", [{"CPU": 4}] * 3, [{"CPU": 8}, {"CPU": 4}], True),
+        ("STRICT_SPREAD", [{"CPU": 4}] * 3, [{"CPU": 8}, {"CPU": 4}], False),
+        ("PACK", [{"NPU": 1}], [{"CPU": 8, "GPU": 8}], False),
+        ("PACK", [{"CPU": 1}], [], False),
+    ],
+)
+def test_what_finds_a_place_on_the_nodes(strategy: str, bundles: list[Node], frees: list[Node], fits: bool) -> None:
+    assert DEMANDS.fits(bundles, strategy, frees) is fits
+
+
+@pytest.mark.parametrize(
+    ("gpus_of_node", "nodes", "needed"), [(1, 1, 13), (2, 1, 16), (4, 1, 22), (8, 1, 34), (8, 2, 30)]
+)
+def test_the_cpus_that_a_job_holds_follow_from_its_gpus_and_nodes(gpus_of_node: int, nodes: int, needed: int) -> None:
+    assert ray_cpus(gpus_of_node, nodes=nodes) == needed
