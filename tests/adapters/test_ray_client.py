@@ -111,7 +111,7 @@ def test_the_environment_does_not_lead_to_another_cluster() -> None:
 
 
 def settings_of(address: str, folder: Path) -> dict[str, str]:
-    here = {name: str(folder) for name in ("VERL_E2E_BRIDGE", "VERL_E2E_VERL", "VERL_E2E_RAY_FOLDER")}
+    here = {"VERL_E2E_RAY_FOLDER": str(folder)}
     return {**GOOD, **here, "VERL_E2E_TOOL": "", "VERL_E2E_BACKEND": "ray", "VERL_E2E_RAY_ADDRESS": address}
 
 

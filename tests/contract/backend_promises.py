@@ -3,6 +3,7 @@
 A job takes seconds to begin on a real cluster, so one job shows as much as it can.
 """
 
+import base64
 import json
 import os
 from contextlib import suppress
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.engines import Engine, order, runners_of, until
-from tests.runners.world import World
+from tests.fakes.smart_http import serving
+from tests.runners.world import World, commit, git
 from verl_e2e.adapters.dispatch.copying import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Job, Origin, Repository
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -159,6 +161,35 @@ class Promises:
         assert runners_of(second) == []
         assert not backend.artifacts(second, tmp_path / "home")
 
+    def test_a_host_without_clones_fetches_what_each_order_names_once(
+        self, world: World, engine: Engine, tmp_path: Path
+    ) -> None:
+        """Of a server that wants a token; a pull request's head is on no branch, and a pinned commit has successors."""
+        heads = bare_forge(world, tmp_path / "forge")
+        text = base64.b64encode(b"x-access-token:s3cret-of-the-host").decode()
+        (engine.root.parent / "token").write_text("s3cret-of-the-host\n")
+        backend = engine.make()
+        with serving(tmp_path / "forge") as server:
+            server.authorization = f"Basic {text}"
+            for number, head in heads.items():
+                job = fetched(world, server.url, head, f"refs/pull/{number}/head")
+                run = order(job)
+                backend.submit(run)
+                wait_for(backend, run, RunState.FINISHED)
+                assert backend.artifacts(run, tmp_path / f"home-{number}")
+                record = read_record(tmp_path / f"home-{number}")
+                assert record.job is not None
+                assert same_job(record.job, job)
+                assert record.environment is not None
+                at = {state.name: state.commit for state in record.environment.repositories}
+                assert at == {"bridge": head, "verl": world.verl_commit, "megatron_lm": world.megatron_commit}
+            packs = [path.split("/")[2] for method, path in server.asked if method == "POST" and "upload" in path]
+        assert {*packs} == {"bridge.git", "verl.git", "mlm.git"}
+        assert packs.count("verl.git") == packs.count("mlm.git") == packs.count("bridge.git") / 2
+        secrets = (b"s3cret-of-the-host", text.encode())
+        files = [path for path in tmp_path.rglob("*") if path.is_file() and path != engine.root.parent / "token"]
+        assert [path for path in files if any(secret in path.read_bytes() for secret in secrets)] == []
+
     def test_a_lost_node(self, slow: Job, engine: Engine) -> None:
         backend = engine.make()
         run = begin(backend, order(slow))
@@ -216,6 +247,33 @@ class PromisesAfterACrash:
         wait_for(backend, second, RunState.FINISHED)
         events = (engine.root / second.key / "run" / EVENTS_FILE).read_text().splitlines()
         assert [json.loads(event)["kind"] for event in events].count("started") == 1
+
+
+def bare_forge(world: World, root: Path) -> dict[int, str]:
+    """Serve the repositories of a world, each head of Bridge by the ref of its pull request alone."""
+    for name, source in (("bridge", world.bridge), ("verl", world.verl), ("mlm", world.root / "mlm")):
+        git(world.root, "clone", "--quiet", "--bare", str(source), str(root / f"octo/{name}.git"))
+    work, heads = root.parent / "head", {}
+    for number in (7, 8):
+        git(world.root, "clone", "--quiet", str(root / "octo/bridge.git"), str(work / str(number)))
+        heads[number] = commit(work / str(number), {"src/megatron/bridge/new.py": f"NUMBER = {number}\n"})
+        git(work / str(number), "push", "--quiet", "origin", f"HEAD:refs/pull/{number}/head")
+    commit(work / "8", {"src/megatron/bridge/new.py": "NUMBER = 0\n"})
+    git(work / "8", "push", "--quiet", "--force", "origin", "HEAD:main")
+    return heads
+
+
+def fetched(world: World, url: str, head: str, ref: str) -> Job:
+    """A job as the service orders it: names of repositories, and where they are fetched from."""
+    return world.job(
+        bridge=Repository(path="bridge", commit=head),
+        verl=Repository(path="verl", commit=world.verl_commit),
+        origins={
+            "bridge": Origin(url=f"{url}/octo/bridge.git", ref=ref),
+            "verl": Origin(url=f"{url}/octo/verl.git"),
+            "megatron_lm": Origin(url=f"{url}/octo/mlm.git"),
+        },
+    )
 
 
 def log_is_read_as_it_is(engine: Engine, backend: Backend, run: Run) -> None:

@@ -100,8 +100,8 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
 
 
 def test_an_engine_that_would_not_run_jobs_is_reported(world: World, tmp_path: Path) -> None:
-    folders = {"VERL_E2E_SLURM_FOLDER": str(tmp_path), "VERL_E2E_BRIDGE": str(ROOT), "VERL_E2E_VERL": str(ROOT)}
-    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folders}
+    folder = {"VERL_E2E_SLURM_FOLDER": str(tmp_path)}
+    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folder}
     assert "sbatch cannot be started" in sick(doctor(world, tmp_path, NAME, "--json", **slurm))["engine"]
 
 
@@ -199,9 +199,7 @@ def test_a_verl_on_a_site_that_cannot_be_reached_is_no_matter_of_permissions(wor
 def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp_path: Path) -> None:
     world.commit({WORKFLOW: None})
     world.repository.runners.clear()
-    clone(world, tmp_path / "verl")
-    clones = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path / "verl")}
-    done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local", **clones)
+    done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local")
     assert done.returncode == 0, done.stderr + done.stdout
 
 

@@ -28,11 +28,9 @@ from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
-from verl_e2e.core.model.jobs import Repository, SiteProfile
+from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.model.needs import Capacity
-from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.images import with_image
-from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
 from verl_e2e.ports import Backend, Clock, ForgeError
@@ -161,7 +159,10 @@ def _handlers(
         analysis=observed_analysis(analysis, telemetry),
         changes=mirrors.changes,
         sources=JobSources(
-            verl_source(settings.verl), _site(settings, environ), _places(settings), program=_program(settings)
+            verl_source(settings.verl),
+            _site(settings, environ),
+            web_of(settings.api_url) if settings.fetches else "",
+            program=_program(settings),
         ),
         artifacts=settings.data / "runs",
         poll_s=float(settings.tick_s),
@@ -237,6 +238,7 @@ def _ray_cluster(settings: Settings, orders: Path) -> RaySettings:
         resources=settings.ray_resources,
         command=settings.ray_command,
         setup=settings.ray_setup,
+        token_file=settings.fetch_token_file,
     )
 
 
@@ -252,13 +254,3 @@ def _program(settings: Settings) -> str:
     """What judges here and runs there: the packages of this process, and what the back end calls."""
     called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
     return program_digest(*settings.tool, str(called))
-
-
-def _places(settings: Settings) -> Callable[[str, str], Sources]:
-    """Where a job finds its repositories: in clones on a disk that its host shares with us, else by their names."""
-    if not settings.has_clones:
-        return portable_sources
-    return lambda bridge_commit, verl_commit: Sources(
-        bridge=Repository(path=settings.bridge, commit=bridge_commit),
-        verl=Repository(path=settings.verl, commit=verl_commit),
-    )

@@ -38,6 +38,7 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         setup=settings.slurm_setup,
         container=Container(settings.slurm_container),
         mounts=settings.slurm_mounts,
+        token_file=settings.fetch_token_file,
     )
 
 

@@ -43,6 +43,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Clock, Progress
 
@@ -77,7 +78,7 @@ class LocalBackend:
         capacity: Capacity = ONE_RUN,
     ) -> None:
         self._root = root.resolve()
-        kept = {name: value for name, value in environ.items() if name == HOST_VARIABLE}
+        kept = {name: value for name, value in environ.items() if name in (HOST_VARIABLE, TOKEN_VARIABLE)}
         self._environ = {**safe_environment(environ), **kept}
         self._clock = clock
         self._open_log = open_log

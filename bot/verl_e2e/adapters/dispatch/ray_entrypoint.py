@@ -8,6 +8,7 @@ from typing import Any
 
 from verl_e2e.adapters.dispatch.order_folder import KEY_VARIABLE, ORDER_VARIABLE, RECORDER_KEY, RUNNER_LOG, OrderFolder
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import BackendError
 
@@ -30,6 +31,8 @@ class RaySettings:
     """How `verl-e2e` is called on a node."""
     setup: str = ""
     """A bash script that is read before that; empty for none."""
+    token_file: str = ""
+    """The file on the nodes with the token for fetching repositories; empty for none."""
     grace_s: int = 300
     """Seconds that a run has to end itself before Ray kills it."""
 
@@ -76,6 +79,7 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
     variables = {
         ORDER_VARIABLE: run.key,
         KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
+        TOKEN_VARIABLE: settings.token_file,
         # Ray's own limit is 3 s, in which no run can complete its folder.
         "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace_s),
     }
