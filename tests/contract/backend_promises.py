@@ -13,11 +13,11 @@ import pytest
 
 from tests.fakes.engines import Engine, order, runners_of, until
 from tests.fakes.smart_http import serving
-from tests.runners.world import World, commit, git
+from tests.runners.world import World, bare_forge, fetched
 from verl_e2e.adapters.dispatch.copying import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
-from verl_e2e.core.model.jobs import Job, Origin, Repository
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -247,33 +247,6 @@ class PromisesAfterACrash:
         wait_for(backend, second, RunState.FINISHED)
         events = (engine.root / second.key / "run" / EVENTS_FILE).read_text().splitlines()
         assert [json.loads(event)["kind"] for event in events].count("started") == 1
-
-
-def bare_forge(world: World, root: Path) -> dict[int, str]:
-    """Serve the repositories of a world, each head of Bridge by the ref of its pull request alone."""
-    for name, source in (("bridge", world.bridge), ("verl", world.verl), ("mlm", world.root / "mlm")):
-        git(world.root, "clone", "--quiet", "--bare", str(source), str(root / f"octo/{name}.git"))
-    work, heads = root.parent / "head", {}
-    for number in (7, 8):
-        git(world.root, "clone", "--quiet", str(root / "octo/bridge.git"), str(work / str(number)))
-        heads[number] = commit(work / str(number), {"src/megatron/bridge/new.py": f"NUMBER = {number}\n"})
-        git(work / str(number), "push", "--quiet", "origin", f"HEAD:refs/pull/{number}/head")
-    commit(work / "8", {"src/megatron/bridge/new.py": "NUMBER = 0\n"})
-    git(work / "8", "push", "--quiet", "--force", "origin", "HEAD:main")
-    return heads
-
-
-def fetched(world: World, url: str, head: str, ref: str) -> Job:
-    """A job as the service orders it: names of repositories, and where they are fetched from."""
-    return world.job(
-        bridge=Repository(path="bridge", commit=head),
-        verl=Repository(path="verl", commit=world.verl_commit),
-        origins={
-            "bridge": Origin(url=f"{url}/octo/bridge.git", ref=ref),
-            "verl": Origin(url=f"{url}/octo/verl.git"),
-            "megatron_lm": Origin(url=f"{url}/octo/mlm.git"),
-        },
-    )
 
 
 def log_is_read_as_it_is(engine: Engine, backend: Backend, run: Run) -> None:

@@ -21,6 +21,7 @@ from verl_e2e.core.pulls.checkup import (
     of_hook,
     of_installation,
     of_runners,
+    of_sources,
     of_workflow,
     ok_finding,
 )
@@ -68,6 +69,8 @@ class DoctorServices:
     # What VERL_E2E_VERL names, empty where it was not set, and whether that has a commit.
     own_verl: str = ""
     own_has: Callable[[str], bool] = lambda _: False
+    # By address, why what jobs of a repository need cannot be fetched; nothing where no host of jobs fetches.
+    refusals: Callable[[str, Policy], Mapping[str, str]] = lambda *_: {}
 
 
 def examine(
@@ -110,6 +113,7 @@ def _examine(
         ("image", lambda: _image(policy)),
         ("quarantine", lambda: _quarantine(policy, now)),
         ("verl", lambda: _verl(policy, services)),
+        ("sources", lambda: of_sources(services.refusals(repository, policy)) if policy else ()),
         ("required check", lambda: _branch(repository, branch, setup, policy, services)),
         ("workflow", lambda: _workflow(repository, branch, setup, services)),
         ("runners", lambda: _runners(repository, setup, services)),

@@ -201,7 +201,9 @@ class _Builder:
         self, policy: Policy, target: Target, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]
     ) -> None:
         self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
-        self._origins = origins_of(target, policy, sources.fetched_from) if sources.fetched_from else {}
+        ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
+        site = sources.fetched_from
+        self._origins = origins_of(repository_of(target), ref, policy, site) if site else {}
         self._patches: dict[tuple[str, str], PatchChoice] = {}
         # The version of what runs and judges.
         self.program = sources.program

@@ -1,6 +1,7 @@
 """The engines that jobs run on, asked before the service starts."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,9 +9,19 @@ from typing import TYPE_CHECKING
 from verl_e2e.adapters.dispatch.slurm_check import check_cluster
 from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
+from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import Origin
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.checkup import State, of_sources
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
+from verl_e2e.core.pulls.pull_address import web_of
+from verl_e2e.git.failures import error_of
+from verl_e2e.git.program import Git, Limits, Remote
 from verl_e2e.ports import BackendError
+
+_TRIAL_S = 60.0
 
 # Its import loads Ray, an extra.
 if TYPE_CHECKING:
@@ -40,6 +51,40 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         mounts=settings.slurm_mounts,
         token_file=settings.fetch_token_file,
     )
+
+
+def fetch_refusals(
+    repositories: Iterable[str], policy: Policy, settings: Settings, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Why this machine cannot fetch what jobs of repositories need, by address; empty for what it can fetch.
+
+    The nodes of a cluster are not asked.
+    """
+    needed: dict[str, Mapping[str, Origin]] = {}
+    for repository in repositories if settings.fetches else ():
+        origins = origins_of(repository, "", policy, web_of(settings.api_url))
+        needed |= {origin.url: origins for origin in origins.values()}
+    file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
+    return {url: _refusal(url, file if takes_token(url, origins) else None, environ) for url, origins in needed.items()}
+
+
+def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
+    """Why a repository's refs cannot be read, empty where they can."""
+    try:
+        token = file.read_text(encoding="ascii").strip() if file else None
+    except (OSError, ValueError) as error:
+        return f"{TOKEN_VARIABLE} cannot be read on this machine: {error}"
+    git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
+    asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
+    return "" if asked.ok else str(error_of(asked, url, TOKEN_VARIABLE))
+
+
+def check_sources(settings: Settings, environ: Mapping[str, str]) -> None:
+    """UserError where this machine cannot fetch what jobs of the served repositories need, by the packaged policy."""
+    refusals = fetch_refusals(settings.repositories, packaged_policy(), settings, environ)
+    problems = [finding for finding in of_sources(refusals) if finding.state is State.ERROR]
+    if problems:
+        raise UserError("\n".join(f"{finding.sentence}; {finding.fix}" for finding in problems))
 
 
 def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:

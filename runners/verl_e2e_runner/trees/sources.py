@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from verl_e2e.core.model.errors import ForgeError
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, takes_token
 from verl_e2e.git.clone import Bounds, Clone, Wanted
 from verl_e2e.git.program import Limits
 from verl_e2e.git.repository import GitError
@@ -57,7 +57,7 @@ def fetch(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> None
     )
     try:
         clone.bring_commits([wanted])
-    except (ForgeError, GitError, OSError) as error:
+    except (ForgeError, GitError, OSError, ValueError) as error:
         raise RepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
 
 
@@ -79,8 +79,6 @@ def _folder_of(url: str) -> str:
 
 
 def _token(job: Job, url: str, base: Mapping[str, str]) -> str | None:
-    """What the owner of this host keeps for fetching, for the host of the repository under test alone."""
-    file, own = base.get(TOKEN_VARIABLE, ""), job.origins.get("bridge")
-    if not file or own is None or urlsplit(url).netloc != urlsplit(own.url).netloc:
-        return None
-    return Path(file).read_text(encoding="ascii").strip()
+    """What the owner of this host keeps for fetching; OSError, ValueError."""
+    file = base.get(TOKEN_VARIABLE, "")
+    return Path(file).read_text(encoding="ascii").strip() if file and takes_token(url, job.origins) else None

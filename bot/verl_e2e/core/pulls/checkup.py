@@ -73,6 +73,16 @@ def of_installation(
         yield ok_finding("events", f"our App receives the {len(events)} events that it acts on")
 
 
+def of_sources(refusals: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the repositories of jobs can be fetched, each address with why it cannot; the nodes were not asked."""
+    for url, why in refusals.items():
+        if why:
+            fix = "the hosts of jobs fetch it as this machine was asked to: see that they can"
+            yield error_finding("sources", f"this machine cannot fetch from {url}: {why}", fix)
+        else:
+            yield ok_finding("sources", f"this machine can fetch from {url}, as the hosts of jobs will")
+
+
 def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_s: int) -> Iterator[Finding]:
     """The gate: required on the branch, by our App and no one else; and a merge queue that waits for it."""
     about, ours = "required check", [item for item in rules.required if item.name == gate]

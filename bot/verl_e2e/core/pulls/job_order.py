@@ -14,7 +14,6 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Origin, Repository
 from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.text import packed
 
 MAX_INPUTS = 25
@@ -59,17 +58,22 @@ def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
     )
 
 
-def origins_of(target: Target, policy: Policy, web_url: str) -> dict[str, Origin]:
-    """Where a runner fetches the repositories of a target's jobs from; `web_url` is the site of its own repository.
+def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, Origin]:
+    """Where a runner fetches what jobs of a repository at the site `web_url` need; `ref` leads to the head.
 
     No address is one that the head could change.
     """
-    ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
     return {
-        BRIDGE_FOLDER: Origin(url=f"{web_url}/{repository_of(target)}", ref=ref),
+        BRIDGE_FOLDER: Origin(url=f"{web_url}/{repository}.git", ref=ref),
         VERL_FOLDER: Origin(url=policy.verl.repository),
         "megatron_lm": Origin(url=policy.megatron_lm.repository),
     }
+
+
+def takes_token(url: str, origins: Mapping[str, Origin]) -> bool:
+    """Whether a host's token is for this address: it is for the server of the repository under test alone."""
+    own = origins.get(BRIDGE_FOLDER)
+    return own is not None and url.split("/")[:3] == own.url.split("/")[:3]
 
 
 def portable(job: Job) -> Job:
