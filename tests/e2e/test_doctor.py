@@ -27,6 +27,7 @@ LABELS = {size: ("self-hosted", "linux", f"gpu-x{size}") for size in (1, 2, 4, 8
 def policy(world: World, commit: str) -> str:
     """The packaged policy, with a verl of the stand-in's."""
     text = PACKAGED.replace("https://github.com/verl-project/verl", f"{world.url}/octo/verl")
+    text = text.replace("https://github.com/NVIDIA/Megatron-LM", f"{world.url}/octo/mlm")
     return re.sub(r"(?m)^  commit: [0-9a-f]{40}$", f"  commit: {commit}", text, count=1)
 
 
@@ -34,6 +35,7 @@ def policy(world: World, commit: str) -> str:
 def world(tmp_path: Path) -> Iterator[World]:
     """A repository where all is well."""
     with living(tmp_path / "github", NAME) as world:
+        world.state.add_repository("octo/mlm").git.commit("refs/heads/main", {"mlm.py": "x = 1\n"}, "Start")
         verl = world.state.add_repository("octo/verl").git.commit("refs/heads/main", {"verl.py": "x = 1\n"}, "Start")
         world.commit({".github/verl-e2e.yml": policy(world, verl), WORKFLOW: workflow_text()})
         world.commit({WORKFLOW: workflow_text()}, "Hold the workflow", "verl-e2e")
@@ -201,6 +203,25 @@ def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp
     world.repository.runners.clear()
     done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local")
     assert done.returncode == 0, done.stderr + done.stdout
+    for address in ("octo/bridge.git", "octo/verl", "octo/mlm"):
+        assert f"this machine can fetch from {world.url}/{address}, as the hosts of jobs will" in done.stdout
+
+
+@pytest.mark.parametrize("gone", ["octo/verl", "octo/mlm"])
+def test_a_repository_that_no_host_of_jobs_can_fetch_is_reported(world: World, tmp_path: Path, gone: str) -> None:
+    verl = world.state.repositories["octo/verl"].git.find("refs/heads/main")
+    text = policy(world, str(verl)).replace(f"{world.url}/{gone}", f"{world.url}/octo/gone")
+    world.commit({".github/verl-e2e.yml": text})
+    found = sick(doctor(world, tmp_path, NAME, "--json", VERL_E2E_BACKEND="local"))
+    assert f"this machine cannot fetch from {world.url}/octo/gone" in found["sources"]
+    assert "sources" not in sick(doctor(world, tmp_path, NAME, "--json"))
+
+
+def test_a_token_of_hosts_that_is_not_there_is_reported(world: World, tmp_path: Path) -> None:
+    token = {"VERL_E2E_BACKEND": "local", "VERL_E2E_FETCH_TOKEN_FILE": str(tmp_path / "no-token")}
+    assert (
+        "VERL_E2E_FETCH_TOKEN_FILE cannot be read" in sick(doctor(world, tmp_path, NAME, "--json", **token))["sources"]
+    )
 
 
 @pytest.mark.parametrize(

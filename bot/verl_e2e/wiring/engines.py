@@ -60,12 +60,12 @@ def fetch_refusals(
 
     The nodes of a cluster are not asked.
     """
-    needed: dict[str, Mapping[str, Origin]] = {}
+    needed: dict[str, Origin] = {}
     for repository in repositories if settings.fetches else ():
         origins = origins_of(repository, "", policy, web_of(settings.api_url))
-        needed |= {origin.url: origins for origin in origins.values()}
+        needed |= {origin.url: origins["bridge"] for origin in origins.values()}
     file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
-    return {url: _refusal(url, file if takes_token(url, origins) else None, environ) for url, origins in needed.items()}
+    return {url: _refusal(url, file if takes_token(url, own) else None, environ) for url, own in needed.items()}
 
 
 def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:

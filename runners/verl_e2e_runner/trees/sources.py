@@ -81,4 +81,6 @@ def _folder_of(url: str) -> str:
 def _token(job: Job, url: str, base: Mapping[str, str]) -> str | None:
     """What the owner of this host keeps for fetching; OSError, ValueError."""
     file = base.get(TOKEN_VARIABLE, "")
-    return Path(file).read_text(encoding="ascii").strip() if file and takes_token(url, job.origins) else None
+    return (
+        Path(file).read_text(encoding="ascii").strip() if file and takes_token(url, job.origins.get("bridge")) else None
+    )

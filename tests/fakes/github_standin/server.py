@@ -34,7 +34,8 @@ ROUTES: tuple[Route, ...] = (
     *api_actions.ROUTES,
     *api_apps.ROUTES,
 )
-_GIT = (".git/info/refs", ".git/git-upload-pack", ".git/git-receive-pack")
+# GitHub takes the address of a repository with and without `.git`.
+_GIT = ("/info/refs", "/git-upload-pack", "/git-receive-pack")
 _ENTERPRISE = "/api/v3"
 
 
@@ -255,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         kept = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "transfer-encoding")}
         owner, _, rest = self.path.lstrip("/").partition("/")
         name, _, tail = rest.partition("/")
-        connection.request(self.command, f"/{owner.lower()}/{name.lower()}/{tail}", body, kept)
+        connection.request(self.command, f"/{owner.lower()}/{name.lower().removesuffix('.git')}.git/{tail}", body, kept)
         answer = connection.getresponse()
         content = answer.read()
         headers = {

@@ -70,9 +70,8 @@ def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[
     }
 
 
-def takes_token(url: str, origins: Mapping[str, Origin]) -> bool:
-    """Whether a host's token is for this address: it is for the server of the repository under test alone."""
-    own = origins.get(BRIDGE_FOLDER)
+def takes_token(url: str, own: Origin | None) -> bool:
+    """Whether a host's token is for this address: it is for the server of the repository under test, `own`, alone."""
     return own is not None and url.split("/")[:3] == own.url.split("/")[:3]
 
 
