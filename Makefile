@@ -76,7 +76,7 @@ bench: $(VENV)/.run ## Measure the speed of triage and of webhooks
 lock: $(VENV)/.run ## Resolve the dependencies again
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \
-	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \
+	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \
 	    $$([ $$set = all:all ] || echo --constraints requirements/all.txt) --upgrade --universal --python-version 3.11 \
 	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links || exit; \
 	done

@@ -18,7 +18,7 @@ from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
 from verl_e2e.core.pulls.webhook_events import MODELS
 from verl_e2e.git.repository import GitError
-from verl_e2e.wiring.engines import check_engine, fetch_refusals
+from verl_e2e.wiring.engines import check_installation, fetch_refusals
 from verl_e2e.wiring.verl import verl_at
 
 # GitHub sends these to every App, without a subscription.
@@ -78,7 +78,7 @@ def _services(github: GitHub, settings: Settings, repository: str, environ: Mapp
         GithubPulls(github).file_at,
         has_verl,
         lambda: _open_database(settings),
-        lambda: check_engine(settings, environ),
+        lambda: check_installation(settings, environ),
         settings.verl if settings.verl != DEFAULT_VERL else "",
         lambda commit: _own_has(settings.verl, commit),
         lambda repository, policy: fetch_refusals([repository], policy, settings, environ),

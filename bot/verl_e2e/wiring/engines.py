@@ -1,4 +1,4 @@
-"""The engines that jobs run on, asked before the service starts."""
+"""What the settings need, tried before the service starts: this installation, engines and repositories."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,15 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Origin
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.core.pulls.checkup import State, of_sources
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.git.failures import error_of
 from verl_e2e.git.program import Git, Limits, Remote
+from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
+from verl_e2e.wiring.attestation import check_verifier
 
 _TRIAL_S = 60.0
 
@@ -77,6 +80,24 @@ def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
     git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
     asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
     return "" if asked.ok else str(error_of(asked, url, TOKEN_VARIABLE))
+
+
+def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
+    """What the engine says of itself, empty where none is asked; UserError for a setting that cannot be served here.
+
+    What an extra brings is loaded before: the database's driver and the exporter of traces.
+    """
+    git = Git(Path(os.devnull), environ=environ).run("version")
+    if not git.ok:
+        raise UserError(f"git cannot be run: {git.error}")
+    if "://" not in settings.verl:
+        try:
+            GitRepository(settings.verl, environ=environ)
+        except GitError as error:
+            raise UserError(f"VERL_E2E_VERL: {error}") from error
+    if not settings.fetches and settings.attestation is Attestation.REQUIRED:
+        check_verifier(settings.trusted_root)
+    return check_engine(settings, environ)
 
 
 def check_sources(settings: Settings, environ: Mapping[str, str]) -> None:
