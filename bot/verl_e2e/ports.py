@@ -589,6 +589,8 @@ class Backend(Protocol):
         ...
 
 
+# What to do where GitHub does not accept who we are.
+CREDENTIAL_FIX = "GitHub does not accept our key or token: check GITHUB_APP_ID and the private key of the App"
 # What to do where this machine has no connection to GitHub.
 NETWORK_FIX = "check the network of this machine (name service, proxy, firewall) and GITHUB_API_URL, and try again"
 

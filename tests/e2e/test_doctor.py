@@ -6,9 +6,12 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.faults import server_error
@@ -215,6 +218,26 @@ def test_a_repository_that_no_host_of_jobs_can_fetch_is_reported(world: World, t
     found = sick(doctor(world, tmp_path, NAME, "--json", VERL_E2E_BACKEND="local"))
     assert f"this machine cannot fetch from {world.url}/octo/gone" in found["sources"]
     assert "sources" not in sick(doctor(world, tmp_path, NAME, "--json"))
+
+
+@pytest.mark.parametrize("off_s", [-3600, 300])
+def test_a_clock_that_is_wrong_is_named_and_nothing_else_is(tmp_path: Path, world: World, off_s: int) -> None:
+    world.state.clock = lambda: datetime.now(UTC) - timedelta(seconds=off_s)
+    done = doctor(world, tmp_path, NAME)
+    assert done.returncode == 0, done.stdout
+    assert f"{abs(off_s)} s {'ahead of' if off_s > 0 else 'behind'} GitHub's" in re.sub(
+        r"(299|3599)(?= s)", str(abs(off_s)), done.stdout
+    )
+    assert "NTP" in done.stdout
+
+
+def test_a_key_of_another_app_is_not_taken_for_missing_permissions(world: World, tmp_path: Path) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = other.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+    done = doctor(world, tmp_path, NAME, GITHUB_APP_PRIVATE_KEY=text)
+    assert done.returncode == 1
+    assert "check GITHUB_APP_ID and the private key of the App" in done.stdout
+    assert "permission" not in done.stdout
 
 
 def test_a_token_of_hosts_that_is_not_there_is_reported(world: World, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from verl_e2e.core.pulls.checkup import (
     failed_deliveries,
     note,
     of_branch,
+    of_clock,
     of_deliveries,
     of_dispatch_branch,
     of_hook,
@@ -26,7 +27,7 @@ from verl_e2e.core.pulls.checkup import (
     ok_finding,
 )
 from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
-from verl_e2e.ports import NETWORK_FIX, Administration, ForgeError
+from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, Administration, ForgeError
 
 DAYS = 3
 NETWORK = "network"
@@ -71,6 +72,8 @@ class DoctorServices:
     own_has: Callable[[str], bool] = lambda _: False
     # By address, why what jobs of a repository need cannot be fetched; nothing where no host of jobs fetches.
     refusals: Callable[[str, Policy], Mapping[str, str]] = lambda *_: {}
+    # By how many seconds GitHub's clock is ahead of ours; None where it said no time.
+    ahead_s: Callable[[], float | None] = lambda: None
 
 
 def examine(
@@ -97,6 +100,7 @@ def _examine(
         *_guarded("database", lambda: _database(services)),
         *_engine(services),
         *_guarded("app", lambda: _app(repository, setup, services)),
+        *_clock(services),
     ]
     if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
@@ -134,6 +138,8 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
     message = f"it could not be checked: {error}"
     if isinstance(error, ForgeError) and error.unreached:
         return error_finding(about, message, NETWORK_FIX)
+    if isinstance(error, ForgeError) and error.unknown_to_it:
+        return error_finding(about, message, CREDENTIAL_FIX)
     if not isinstance(error, ForgeError) or not error.passing:
         return error_finding(about, message, "check that our App is installed and has permission to read this")
     if error.wait_s:
@@ -168,6 +174,12 @@ def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Fi
             raise _NoNetworkError(error.unreached) from error
         raise
     return of_installation(found, repository, setup.permissions, setup.events)
+
+
+def _clock(services: DoctorServices) -> Iterator[Finding]:
+    ahead_s = services.ahead_s()
+    if ahead_s is not None:
+        yield of_clock(ahead_s)
 
 
 def _hook(setup: Setup, services: DoctorServices) -> Iterator[Finding]:

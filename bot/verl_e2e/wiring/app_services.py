@@ -37,6 +37,7 @@ from verl_e2e.ports import Backend, Clock, ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
+from verl_e2e.wiring.bounded import Bounded
 from verl_e2e.wiring.engines import ray_client, slurm_cluster
 from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
@@ -47,6 +48,9 @@ from verl_e2e.wiring.verl import verl_source
 _RETRY_POLICY = RetryPolicy(total_s=4.0)
 # GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
 _LOOKS_IN_A_TICK = 10
+
+# So long a look at readiness waits for GitHub.
+_READY_S = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +99,7 @@ def github_work(
         clock: Clock,
     ) -> Work:
         github, served = connect(settings), settings.repositories
-        observed.checks["github"] = github.trouble
+        observed.checks["github"] = Bounded(github.trouble, _READY_S)
         observed.metrics.watch(
             ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp()))
         )

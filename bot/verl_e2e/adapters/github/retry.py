@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -24,7 +24,7 @@ from requests.exceptions import ConnectTimeout, ProxyError, RequestException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from verl_e2e.ports import NETWORK_FIX, ForgeError, UncertainError
+from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, ForgeError, UncertainError
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ _FIX = (
     "(Settings > GitHub Apps > Configure > Review request)"
 )
 
+_UNAUTHORIZED = 401
 # GitHub asks for a minute where it names no time itself.
 UNNAMED_WAIT_S = 60.0
 _LONGEST_NAMED_WAIT_S = 24 * 3600.0
@@ -68,7 +69,8 @@ class RefusedError(ForgeError):
     """
 
     def __init__(self, message: str, *, status: int, permission: str = "", answer: str = "") -> None:
-        super().__init__(message, absent=status in (404, 410), permission=permission, answer=answer)
+        absent, unknown = status in (404, 410), status == _UNAUTHORIZED
+        super().__init__(message, absent=absent, permission=permission, answer=answer, unknown_to_it=unknown)
         self.status = status
 
 
@@ -128,7 +130,7 @@ def named_wait_s(error: BaseException) -> float | None:
     return UNNAMED_WAIT_S if trouble_of(error) is Trouble.LIMITED else None
 
 
-def server_time(headers: dict[str, str]) -> datetime | None:
+def server_time(headers: Mapping[str, str]) -> datetime | None:
     """GitHub's clock when it answered, so that ours need not be right."""
     try:
         return parsedate_to_datetime(headers["date"])
@@ -186,6 +188,7 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         text = f"{error.status} {_message(error)}".rstrip()
         missing = _permission(error, what)
         fix = f"; our App does not have the permission {missing}: {_FIX}" if missing else ""
+        fix = f"; {CREDENTIAL_FIX}" if error.status == _UNAUTHORIZED else fix
         return RefusedError(
             f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, answer=text
         )

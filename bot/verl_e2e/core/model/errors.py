@@ -30,7 +30,7 @@ class ForgeError(Exception):
     `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
     none that we may see, `permission` names the one that our App needs, such as `checks: write`. `answer` is what
     GitHub said without the address that was asked, else the whole text. `unreached` says why this machine got
-    no connection, empty where it got one.
+    no connection, empty where it got one. `unknown_to_it` says that it does not accept our key or token.
     """
 
     def __init__(
@@ -43,9 +43,10 @@ class ForgeError(Exception):
         permission: str = "",
         answer: str = "",
         unreached: str = "",
+        unknown_to_it: bool = False,
     ) -> None:
         super().__init__(message)
         self.passing, self.wait_s = passing, wait_s
         self.absent, self.permission = absent, permission
-        self.unreached = unreached
+        self.unreached, self.unknown_to_it = unreached, unknown_to_it
         self.answer = answer or message

@@ -33,6 +33,10 @@ def ok_finding(about: str, sentence: str) -> Finding:
     return Finding(about, State.OK, sentence)
 
 
+# Clocks that differ by no more agree for every purpose here.
+FAR_OFF_S = 60.0
+
+
 def error_finding(about: str, sentence: str, fix: str) -> Finding:
     """Something to fix."""
     return Finding(about, State.ERROR, sentence, fix)
@@ -71,6 +75,15 @@ def of_installation(
         )
     else:
         yield ok_finding("events", f"our App receives the {len(events)} events that it acts on")
+
+
+def of_clock(ahead_s: float) -> Finding:
+    """Whether the two clocks agree: tokens are made by GitHub's, and the times of runs by ours."""
+    if abs(ahead_s) <= FAR_OFF_S:
+        return ok_finding("clock", "this machine's clock agrees with GitHub's")
+    where = "behind" if ahead_s > 0 else "ahead of"
+    fix = "set it by NTP; tokens are made by GitHub's clock meanwhile, and the times of runs are wrong"
+    return note("clock", f"this machine's clock is {abs(ahead_s):.0f} s {where} GitHub's", fix)
 
 
 def of_sources(refusals: Mapping[str, str]) -> Iterator[Finding]:
