@@ -167,15 +167,14 @@ def as_app(
 ) -> GitHub:
     """GitHub as our App sees it, in every repository where it is installed; ForgeError for an invalid key."""
     try:
-        app = AppKey(app_id, private_key, lambda: github.calls.booted_s)
-        app.create_jwt()
+        AppAuth(app_id, private_key).create_jwt()
     except Exception as error:
         raise ForgeError("The App's private key is not an RSA key in PEM: paste the whole file") from error
 
     def jwt_requester() -> ApiRequester:
         return github.app()
 
-    tokens = Tokens(jwt_requester)
+    app, tokens = AppKey(app_id, private_key, lambda: github.calls.booted_s), Tokens(jwt_requester)
     github = GitHub(
         lambda place: InstallationAuth(tokens, place) if place else app,
         api_url=api_url,
