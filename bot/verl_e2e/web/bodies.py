@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 
 # GitHub's own cap for a payload.
-BODY_BYTES = 25 * 1024 * 1024
+BODY_BYTES = 25_000_000
 # GitHub gives up after 10 s.
 _BODY_S = 8.0
 # A longer body lies on disk until its signature is checked.
@@ -82,7 +82,7 @@ class Bodies:
     def _grow(self, body: _Arriving, size: int) -> None:
         body.size += size
         if body.size > BODY_BYTES:
-            raise BodyError(413, "the body is larger than 25 MiB")
+            raise BodyError(413, "the body is larger than 25 MB")
         if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
             self._give_up()
 

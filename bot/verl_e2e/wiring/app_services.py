@@ -8,7 +8,6 @@ from pathlib import Path
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
 from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.files.logs import open_log
@@ -26,11 +25,8 @@ from verl_e2e.adapters.worker import Work
 from verl_e2e.app.deliveries import DeliveryHandler, LostEvents, Redelivery, lane_of
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
-from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
-from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.model.needs import Capacity
-from verl_e2e.core.plan.images import with_image
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
 from verl_e2e.ports import Backend, Clock, ForgeError
@@ -38,7 +34,7 @@ from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.bounded import Bounded
-from verl_e2e.wiring.engines import ray_client, slurm_cluster
+from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
 from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
 from verl_e2e.wiring.telemetry import Telemetry, observed_analysis, observed_backend, observed_writes
@@ -164,7 +160,7 @@ def _handlers(
         changes=mirrors.changes,
         sources=JobSources(
             verl_source(settings.verl),
-            _site(settings, environ),
+            site_of(settings, environ),
             web_of(settings.api_url) if settings.fetches else "",
             program=_program(settings),
         ),
@@ -209,7 +205,7 @@ def backend_of(
         return SlurmBackend(cluster, commands, clock=clock, open_log=open_log)
     if settings.backend == "ray" and orders is not None:
         client = ray_client(settings, environ)
-        return RayBackend(_ray_cluster(settings, orders), client, clock=clock, open_log=open_log)
+        return RayBackend(ray_cluster(settings), client, clock=clock, open_log=open_log)
     if orders is not None:
         capacity = Capacity(settings.local_slots, settings.local_gpus)
         return LocalBackend(orders, environ=environ, clock=clock, open_log=open_log, capacity=capacity)
@@ -234,24 +230,6 @@ def _orders(settings: Settings) -> Path | None:
     if settings.backend == "ray":
         return settings.ray_folder
     return settings.data / "local" if settings.backend == "local" else None
-
-
-def _ray_cluster(settings: Settings, orders: Path) -> RaySettings:
-    return RaySettings(
-        folder=orders,
-        resources=settings.ray_resources,
-        command=settings.ray_command,
-        setup=settings.ray_setup,
-        token_file=settings.fetch_token_file,
-    )
-
-
-def _site(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
-    """The site of the jobs; the image that a setting names is that of the workflow's containers."""
-    site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
-    if settings.backend != "local":
-        return with_image(site, settings.image)
-    return checked_for_slots(site, settings.local_slots)
 
 
 def _program(settings: Settings) -> str:

@@ -6,13 +6,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings, asked_of, no_place
+from verl_e2e.adapters.dispatch.ray_jobs import RefusedError
 from verl_e2e.adapters.dispatch.slurm_check import check_cluster
 from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Origin
+from verl_e2e.core.model.jobs import Origin, SiteProfile
+from verl_e2e.core.plan.images import with_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.core.pulls.checkup import State, of_sources
@@ -54,6 +58,26 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         mounts=settings.slurm_mounts,
         token_file=settings.fetch_token_file,
     )
+
+
+def ray_cluster(settings: Settings) -> RaySettings:
+    """How jobs are submitted to the Ray cluster of the settings."""
+    assert settings.ray_folder is not None
+    return RaySettings(
+        folder=settings.ray_folder,
+        resources=settings.ray_resources,
+        command=settings.ray_command,
+        setup=settings.ray_setup,
+        token_file=settings.fetch_token_file,
+    )
+
+
+def site_of(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
+    """The site of the jobs; the image that a setting names is that of the workflow's containers."""
+    site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
+    if settings.backend != "local":
+        return with_image(site, settings.image)
+    return checked_for_slots(site, settings.local_slots)
 
 
 def fetch_refusals(
@@ -118,7 +142,13 @@ def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
             raise UserError(str(error)) from error
     if settings.backend != "ray":
         return ""
+    client = ray_client(settings, environ)
     try:
-        return f"Ray {ray_client(settings, environ).check()}"
-    except BackendError as error:
+        version, nodes, grows = client.check(), client.nodes(), client.grows()
+    except (BackendError, RefusedError) as error:
         raise UserError(f"VERL_E2E_RAY_ADDRESS: {error}") from error
+    problem = no_place(asked_of(site_of(settings, environ).needs_of(1), ray_cluster(settings)), nodes)
+    if problem and not grows:
+        fix = "add such a node, or correct VERL_E2E_RAY_RESOURCES or `needs` of the site profile"
+        raise UserError(f"VERL_E2E_RAY_ADDRESS: {problem}; {fix}")
+    return f"Ray {version}, {problem or 'a node can take a job with one GPU'}"

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.copying import CAPS, Caps
 from verl_e2e.adapters.dispatch.order_folder import (
+    EXIT_CODE,
     KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
@@ -155,7 +156,7 @@ class LocalBackend:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
         if folder.has_end():
             return Progress(RunState.FINISHED, "", took=self._took(folder))
-        return Progress(RunState.LOST, folder.why_lost(), took=self._took(folder), end=folder.lost_end())
+        return folder.lost(folder.exit_code(), self._took(folder))
 
     def _took(self, folder: OrderFolder) -> BackendTimes:
         """When the runner began, by the process table, and when it ended; by when, where no one waited for its end."""
@@ -255,8 +256,9 @@ class LocalBackend:
 
     def _await_end(self, runner: subprocess.Popen[bytes], folder: OrderFolder) -> None:
         """Note when the runner ended, where the service outlives it; else a child would stay in the process table."""
-        runner.wait()
+        code = runner.wait()
         with suppress(OSError):
+            folder.write(EXIT_CODE, str(code))
             folder.write(_ENDED, str(self._clock.now().timestamp()))
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import requests
@@ -35,6 +36,13 @@ class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is an extra, so
         answer: requests.Response = super()._do_request(method, endpoint, **{"timeout": self._time_s, **options})
         return answer
 
+    def get(self, endpoint: str) -> Any:
+        """What an address of the dashboard answers."""
+        answer = self._do_request("GET", endpoint)
+        if answer.status_code != HTTPStatus.OK:
+            self._raise_error(answer)
+        return answer.json()
+
     def _raise_error(self, r: requests.Response) -> None:
         # A proxy whose cluster is just starting knows no job either: only Ray itself can say that there is none.
         if r.status_code == _NOT_FOUND:
@@ -60,6 +68,17 @@ class RayClient:
     def check(self) -> str:
         """The version of the cluster's Ray; BackendError where the server cannot be asked."""
         return str(self._ask(lambda client: client._server_ray_version))
+
+    def nodes(self) -> tuple[Mapping[str, float], ...]:
+        """What each node has in all, by Ray's names of resources."""
+        answer = self._ask(lambda client: client.get("/api/v0/nodes?limit=10000"))
+        found = [node for node in answer["data"]["result"]["result"] if node["state"] == "ALIVE"]
+        return tuple(node["resources_total"] for node in found)
+
+    def grows(self) -> bool:
+        """Whether an autoscaler may add nodes."""
+        status = self._ask(lambda client: client.get("/api/cluster_status"))["data"]
+        return bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job under a name; RefusedError where the server does not take it."""

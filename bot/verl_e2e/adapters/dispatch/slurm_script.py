@@ -5,6 +5,7 @@ import shlex
 
 from verl_e2e.adapters.dispatch.order_folder import (
     CANCELLED,
+    EXIT_CODE,
     KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
@@ -36,6 +37,7 @@ while kill -0 "$runner" 2>/dev/null; do
 done
 wait "$runner"
 code=$?
+echo "$code" > "$folder/{exit_code}"
 {end}exit "$code"
 """
 
@@ -103,8 +105,8 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
 def _step(job: Job) -> str:
     """What each node of the job runs."""
     if job.node_count == 1:
-        return _STEP.format(nodes="", stop=STOP_FILE, end="")
-    return _STEP.format(nodes=node_script(job), stop=STOP_FILE, end=end_script())
+        return _STEP.format(nodes="", stop=STOP_FILE, exit_code=EXIT_CODE, end="")
+    return _STEP.format(nodes=node_script(job), stop=STOP_FILE, exit_code=EXIT_CODE, end=end_script())
 
 
 def ordered_job(run: Run) -> Job:
