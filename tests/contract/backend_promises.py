@@ -17,10 +17,12 @@ from tests.runners.world import World, bare_forge, fetched
 from verl_e2e.adapters.dispatch.copying import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
 from verl_e2e.ports import Backend, BackendError, Progress
 
 
@@ -202,7 +204,9 @@ class Promises:
         backend = engine.make()
         run = begin(backend, order(slow))
         engine.kill(run)
-        assert "rerun" in wait_for(backend, run, RunState.LOST).note
+        lost = wait_for(backend, run, RunState.LOST)
+        assert "rerun" in lost.note
+        assert lost.end is EngineEnd.RUNNER_KILLED
         until(lambda: runners_of(run) == [])
         left = engine.root / run.key / "run"
         whole = (left / EVENTS_FILE).read_bytes()
@@ -214,6 +218,17 @@ class Promises:
         assert {"outside", "pipe"}.isdisjoint(path.name for path in (tmp_path / "home").iterdir())
         whole_lines = (tmp_path / "home" / EVENTS_FILE).read_text().splitlines()[:-2]
         assert "ended" not in [json.loads(line)["kind"] for line in whole_lines]
+
+    def test_a_runner_that_is_killed_before_it_wrote_anything_is_a_fault_of_its_host(
+        self, world: World, engine: Engine
+    ) -> None:
+        backend, run = engine.make(), order(world.job())
+        backend.submit(run)
+        until(lambda: runners_of(run) != [])
+        engine.kill(run)
+        lost = wait_for(backend, run, RunState.LOST)
+        assert lost.end is EngineEnd.RUNNER_KILLED
+        assert class_of([of_engine(lost.end)], undecided=False) is RetryClass.PASSING
 
     def test_a_run_without_a_job_and_a_key_that_leads_elsewhere_are_refused(self, world: World, engine: Engine) -> None:
         backend, run = engine.make(), order(world.job())

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 
-# GitHub's own cap for a payload.
-BODY_BYTES = 25_000_000
+from verl_e2e.core.pulls.webhooks import MAX_BODY
+
+BODY_BYTES = MAX_BODY
 # GitHub gives up after 10 s.
 _BODY_S = 8.0
 # A longer body lies on disk until its signature is checked.

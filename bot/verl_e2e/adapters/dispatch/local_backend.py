@@ -88,6 +88,7 @@ class LocalBackend:
         self._grace_s = grace_s
         self._caps = caps
         self._capacity = capacity
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, run: Run) -> str:
         """Write the order to disk once and start it if the host is free; the handle is the run's key."""
@@ -156,7 +157,9 @@ class LocalBackend:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
         if folder.has_end():
             return Progress(RunState.FINISHED, "", took=self._took(folder))
-        return folder.lost(folder.exit_code(), self._took(folder))
+        runner = self._started.get(folder.path.name)
+        # Its lock is free a moment before the other thread has noted how it ended.
+        return folder.lost(runner.wait() if runner else folder.exit_code(), self._took(folder))
 
     def _took(self, folder: OrderFolder) -> BackendTimes:
         """When the runner began, by the process table, and when it ended; by when, where no one waited for its end."""
@@ -246,6 +249,7 @@ class LocalBackend:
                     KEY_VARIABLE: str(self._root / RECORDER_KEY),
                 },
             )
+        self._started[folder.path.name] = runner
         # Only then is its end awaited: a runner that ended at once and was awaited is in no process table, and without
         # a note of its process the order would seem never to have begun.
         try:
@@ -260,6 +264,7 @@ class LocalBackend:
         with suppress(OSError):
             folder.write(EXIT_CODE, str(code))
             folder.write(_ENDED, str(self._clock.now().timestamp()))
+        self._started.pop(folder.path.name, None)
 
 
 def _lock(held: ExitStack, file: Path, kind: int = fcntl.LOCK_EX) -> int | None:

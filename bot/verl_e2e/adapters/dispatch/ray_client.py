@@ -71,14 +71,11 @@ class RayClient:
 
     def nodes(self) -> tuple[Mapping[str, float], ...]:
         """What each node has in all, by Ray's names of resources."""
-        answer = self._ask(lambda client: client.get("/api/v0/nodes?limit=10000"))
-        found = [node for node in answer["data"]["result"]["result"] if node["state"] == "ALIVE"]
-        return tuple(node["resources_total"] for node in found)
+        return self._ask(lambda client: _living(client.get("/api/v0/nodes?limit=10000")))
 
     def grows(self) -> bool:
         """Whether an autoscaler may add nodes."""
-        status = self._ask(lambda client: client.get("/api/cluster_status"))["data"]
-        return bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
+        return self._ask(lambda client: _has_autoscaler(client.get("/api/cluster_status")))
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job under a name; RefusedError where the server does not take it."""
@@ -149,6 +146,19 @@ def _read(details: Any) -> RayJob:
         submitted=_time(details.start_time),
         ended=_time(details.end_time),
     )
+
+
+def _living(answer: Any) -> tuple[Mapping[str, float], ...]:
+    try:
+        nodes = answer["data"]["result"]["result"]
+        return tuple(dict(node["resources_total"]) for node in nodes if node["state"] == "ALIVE")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its list of nodes has no {error}") from error
+
+
+def _has_autoscaler(answer: Any) -> bool:
+    status = answer.get("data") if isinstance(answer, dict) else None
+    return isinstance(status, dict) and bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
 
 
 def _time(milliseconds: int | None) -> datetime | None:
