@@ -56,7 +56,7 @@ class Calls:
         self._by_verb: Counter[str] = Counter()
         self._by_answer: Counter[tuple[str, str]] = Counter()
         self._budgets: dict[tuple[str, str], ApiBudget] = {}
-        self._heard = -math.inf
+        self._last_answer_s = -math.inf
         self.booted_s: float | None = None
         """When our monotonic clock began by GitHub's own, in seconds since 1970; None before it said a time."""
 
@@ -72,7 +72,7 @@ class Calls:
             if theirs is not None:
                 self.booted_s = theirs.timestamp() - time.monotonic()
             if status < _REFUSALS:
-                self._heard = time.monotonic()
+                self._last_answer_s = time.monotonic()
             self._by_answer[verb, _answer(status, headers)] += 1
             if budget is not None:
                 self._budgets[owner, budget.resource] = budget
@@ -85,7 +85,7 @@ class Calls:
     def silent_s(self) -> float:
         """For how long GitHub has not given what it was asked for."""
         with self._lock:
-            return time.monotonic() - self._heard
+            return time.monotonic() - self._last_answer_s
 
     def unanswered(self, verb: str) -> None:
         """One was sent, and no answer came."""

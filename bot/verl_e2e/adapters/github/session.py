@@ -21,7 +21,7 @@ PUBLIC_API_URL = "https://api.github.com"
 # GitHub ends a request after 10 s, so when ours times out, the request cannot take effect later.
 TIMEOUT_S = 15
 # GitHub's answers say for so long that it is there.
-_HEARD_S = 60.0
+_ANSWERED_S = 60.0
 # How long a JWT is valid, and how much earlier than now it says that it was made; GitHub takes ten minutes at most.
 _VALID_S, _MADE_BEFORE_S = 300, 60
 # An answer takes its time, and GitHub says the time in whole seconds.
@@ -79,7 +79,7 @@ class GitHub:
 
     def trouble(self) -> str:
         """Why the App cannot work with GitHub; empty when GitHub answered it lately. It is asked where it did not."""
-        if self.calls.silent_s() > _HEARD_S:
+        if self.calls.silent_s() > _ANSWERED_S:
             try:
                 self.app().ask("GET", "/app")
             except ForgeError as error:
@@ -148,7 +148,7 @@ class AppKey(AppAuth):
         return signed.decode() if isinstance(signed, bytes) else signed
 
     def renew(self) -> bool:
-        """Whether a refusal told that GitHub's clock is another one than the last JWT was made by."""
+        """Whether GitHub's clock is known to be another one than the last JWT was made by."""
         used, known = self._used_s, self._booted_s()
         if known is None or (used is not None and abs(known - used) < _SAME_S):
             return False
