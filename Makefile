@@ -77,7 +77,7 @@ LOCK := --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emi
 lock: $(VENV)/.run ## Resolve the dependencies again
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \
-	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \
+	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \
 	    $$([ $$set = all:all ] || echo --constraints requirements/all.txt) --upgrade --universal --python-version 3.11 \
 	    $(LOCK) || exit; \
 	done

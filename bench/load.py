@@ -50,7 +50,6 @@ def main() -> int:
         settings = environment(world, folder / "data") | {
             "VERL_E2E_BACKEND": "local",
             "VERL_E2E_LOCAL_SLOTS": str(options.slots),
-            "VERL_E2E_BRIDGE": str(empty_clone(folder / "bridge")),
             "VERL_E2E_VERL": str(empty_clone(folder / "verl")),
             "VERL_E2E_TICK_S": "2",
             "VERL_E2E_SITE_PROFILE": str(site_of(folder)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from verl_e2e.core.model.errors import ForgeError as ForgeError
 from verl_e2e.core.model.errors import UserError
 
 # The types alone of what is asked for: a program that plans does not load what judges runs or talks to a forge.
@@ -588,35 +589,10 @@ class Backend(Protocol):
         ...
 
 
+# What to do where GitHub does not accept who we are.
+CREDENTIAL_FIX = "GitHub does not accept our key or token: check GITHUB_APP_ID and the private key of the App"
 # What to do where this machine has no connection to GitHub.
 NETWORK_FIX = "check the network of this machine (name service, proxy, firewall) and GITHUB_API_URL, and try again"
-
-
-class ForgeError(Exception):
-    """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
-
-    `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
-    none that we may see, `permission` names the one that our App needs, such as `checks: write`. `answer` is what
-    GitHub said without the address that was asked, else the whole text. `unreached` says why this machine got
-    no connection, empty where it got one.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        passing: bool = False,
-        wait_s: float = 0.0,
-        absent: bool = False,
-        permission: str = "",
-        answer: str = "",
-        unreached: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.passing, self.wait_s = passing, wait_s
-        self.absent, self.permission = absent, permission
-        self.unreached = unreached
-        self.answer = answer or message
 
 
 class UncertainError(ForgeError):

@@ -20,10 +20,11 @@ from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.core.pulls.job_order import portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
+from verl_e2e.wiring.attestation import verify_attestations
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (ROOT / WORKFLOW).read_bytes()
-SETTINGS = DispatchSettings("main", "octo/verl-e2e", "c" * 40)
+SETTINGS = DispatchSettings("main", "octo/verl-e2e", "c" * 40, verify_attestations())
 
 
 @pytest.fixture
@@ -195,7 +196,7 @@ def test_where_an_attestation_is_only_preferred_the_folder_comes_home_with_the_d
 ) -> None:
     run, _ = handed_over(at, backend)
     assert backend.artifacts(run, tmp_path / "home")
-    assert "without the extra `attestation`" in backend.unattested(run)
+    assert "GitHub has no attestation of it" in backend.unattested(run)
 
 
 def test_an_archive_that_is_not_the_attested_one_is_refused(

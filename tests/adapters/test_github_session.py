@@ -13,10 +13,12 @@ from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
-from tests.fakes.github_standin.faults import Fault
-from tests.fakes.github_standin.world import APP_ID
+from tests.fakes.github_standin.faults import Fault, server_error
+from tests.fakes.github_standin.world import APP_ID, living
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.conversation import GithubConversation
@@ -25,6 +27,7 @@ from verl_e2e.adapters.github.pace import Lane, RateLimiter
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.requester import ApiRequester
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import as_app, checked_api_url, with_token
 from verl_e2e.adapters.github.tokens import Tokens, narrowed
 from verl_e2e.core.pulls.pull import PullRef
@@ -55,6 +58,58 @@ def test_a_token_is_taken_once_and_for_one_repository_alone(at: GithubAdapters) 
         "pull_requests": "write",
     }
     assert at.github.calls.total == len(at.world.standin.traffic) == 7
+
+
+@pytest.mark.parametrize("off_s", [-86400, -3600, -301, -300, 50, 61, 300, 3600, 86400])
+def test_a_clock_that_is_wrong_is_corrected_by_githubs(tmp_path: Path, off_s: int) -> None:
+    """The stand-in refuses a JWT as GitHub does: made in its future, expired, or valid for more than ten minutes."""
+    with living(tmp_path, clock=lambda: datetime.now(UTC) - timedelta(seconds=off_s)) as world:
+        world.commit({"README.md": b"a bridge\n"})
+        world.open_pull("ada", {"src/a.py": b"a = 1\n"})
+        github = as_app(APP_ID, world.private_key, api_url=world.url)
+        for _ in range(3):
+            assert GithubPulls(github).pull(ONE).ref == ONE
+        refused = [exchange for exchange in world.standin.traffic if exchange.status == 401]
+        assert len(refused) == (0 if abs(off_s) < 60 else 1), "once, and then it is known"
+        github.close()
+
+
+def test_a_clock_that_is_set_while_the_service_runs(tmp_path: Path) -> None:
+    ahead = timedelta()
+    with living(tmp_path, clock=lambda: datetime.now(UTC) + ahead) as world:
+        world.commit({"README.md": b"a bridge\n"})
+        github = as_app(APP_ID, world.private_key, api_url=world.url)
+        for seconds in (0, 7200, -7200):
+            ahead = timedelta(seconds=seconds)
+            assert github.trouble() == ""
+            assert github.app().ask("GET", "/app")["id"] == APP_ID
+        github.close()
+
+
+def test_a_key_that_github_does_not_know_is_no_matter_of_the_clock(at: GithubAdapters) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = other.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+    stranger = as_app(APP_ID, text, api_url=at.world.url)
+    with pytest.raises(ForgeError, match="check GITHUB_APP_ID and the private key") as refused:
+        stranger.app().ask("GET", "/app")
+    assert refused.value.unknown_to_it
+    assert not refused.value.permission
+    assert "could not be decoded" in stranger.trouble()
+    stranger.close()
+
+
+def test_github_is_well_only_where_it_answered_lately(at: GithubAdapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = as_app(APP_ID, at.world.private_key, api_url="http://127.0.0.1:9", retry_policy=RetryPolicy(total_s=0.1))
+    assert "GitHub cannot be reached from this machine" in silent.trouble()
+    silent.close()
+    before = at.github.calls.total
+    assert at.github.trouble() == ""
+    assert at.github.calls.total == before + 1, "it was asked"
+    assert at.github.trouble() == ""
+    assert at.github.calls.total == before + 1, "it had just answered"
+    at.world.standin.faults.add(server_error(), path="/app", times=99)
+    monkeypatch.setattr("verl_e2e.adapters.github.session._ANSWERED_S", 0.0)
+    assert "GitHub did not answer" in at.github.trouble()
 
 
 def test_a_token_is_never_asked_to_do_more_than_was_granted() -> None:

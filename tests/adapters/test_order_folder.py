@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> OrderFolder:
 
 
 def everything_read(folder: OrderFolder, into: Path) -> str:
-    texts = [folder.read("claim/job"), folder.read(RUNNER_LOG), folder.why_lost(), folder.where()]
+    texts = [folder.read("claim/job"), folder.read(RUNNER_LOG), folder.lost(None).note, folder.where()]
     texts += [block.decode() for block in folder.log(open_log)]
     if folder.copy_run(into, CAPS):
         texts += [path.read_text() for path in into.rglob("*") if path.is_file()]

@@ -124,6 +124,24 @@ def test_every_run_knows_the_commit_that_its_failure_is_held_against(app: App) -
     assert follow_ups(run) == ("--follow-ups", "--baseline", run.merge_base)
 
 
+@pytest.mark.parametrize(("site", "ref"), [("https://forge.example", "refs/pull/7/head"), ("", "")])
+def test_an_order_says_where_its_host_fetches_the_head_from(site: str, ref: str) -> None:
+    app = App(fetched_from=site)
+    app.open()
+    look(app)
+    (run,) = app.ledger.runs(REPOSITORY, number=7)
+    assert run.job is not None
+    assert (run.job.bridge.path, run.job.bridge.commit) == ("bridge", run.head_sha)
+    found = {name: (origin.url, origin.ref) for name, origin in run.job.origins.items()}
+    assert found.get("bridge", ("", ""))[1] == ref
+    assert bool(found) is bool(site)
+    assert all(url.startswith("https://") for url, _ in found.values())
+    again = App()
+    again.open()
+    look(again)
+    assert [other.key for other in again.ledger.runs(REPOSITORY, number=7)] == [run.key], "it is the same run"
+
+
 def test_a_second_look_writes_nothing(app: App) -> None:
     app.open()
     to_the_end(app)

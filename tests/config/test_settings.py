@@ -44,10 +44,11 @@ def test_few_variables_are_enough() -> None:
     assert (settings.host, settings.port, settings.backend) == ("127.0.0.1", 8080, "github-actions")
 
 
-def test_jobs_on_this_machine_need_no_tool_of_elsewhere_and_clones_here(tmp_path: Path) -> None:
-    here = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path), "VERL_E2E_BACKEND": "local"}
-    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here})
-    assert (settings.tool, settings.bridge) == (("", ""), str(tmp_path))
+def test_jobs_on_this_machine_need_neither_a_tool_of_elsewhere_nor_a_clone() -> None:
+    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", "VERL_E2E_BACKEND": "local"})
+    assert (settings.tool, settings.fetches, settings.fetch_token_file) == (("", ""), True, "")
+    assert not load_settings(GOOD).fetches
+    assert load_settings({**GOOD, "VERL_E2E_FETCH_TOKEN_FILE": "/etc/token"}).fetch_token_file == "/etc/token"
 
 
 def test_slots_are_runs_or_gpus_by_the_size_of_jobs_and_apart_for_forks() -> None:
@@ -60,7 +61,7 @@ def test_slots_are_runs_or_gpus_by_the_size_of_jobs_and_apart_for_forks() -> Non
 
 
 def test_a_cluster_is_described_by_its_options_and_its_folder(tmp_path: Path) -> None:
-    here = {name: str(tmp_path) for name in ("VERL_E2E_BRIDGE", "VERL_E2E_VERL", "VERL_E2E_SLURM_FOLDER")}
+    here = {"VERL_E2E_SLURM_FOLDER": str(tmp_path)}
     cluster = {
         "VERL_E2E_BACKEND": "slurm",
         "VERL_E2E_SLURM_HOST": "bot@login-1.example",
@@ -70,7 +71,7 @@ def test_a_cluster_is_described_by_its_options_and_its_folder(tmp_path: Path) ->
         "VERL_E2E_SLURM_MOUNTS": "/models:/models:ro /clones:/clones",
     }
     settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here, **cluster})
-    assert (settings.slurm_folder, settings.has_clones) == (tmp_path, True)
+    assert (settings.slurm_folder, settings.fetches) == (tmp_path, True)
     assert settings.slurm_options == ("--partition=gpu,big", "--exclusive", "--constraint=h100&nvlink")
     assert settings.slurm_command == ("/opt/venv/bin/python", "-m", "verl_e2e")
     assert settings.slurm_mounts == ("/models:/models:ro", "/clones:/clones")
@@ -78,7 +79,7 @@ def test_a_cluster_is_described_by_its_options_and_its_folder(tmp_path: Path) ->
 
 
 def test_a_ray_cluster_is_described_by_its_dashboard_and_its_folder(tmp_path: Path) -> None:
-    here = {name: str(tmp_path) for name in ("VERL_E2E_BRIDGE", "VERL_E2E_VERL", "VERL_E2E_RAY_FOLDER")}
+    here = {"VERL_E2E_RAY_FOLDER": str(tmp_path)}
     (tmp_path / "headers").write_text("Authorization: Bearer s3cret\n\nX-Team: rl\n")
     cluster = {
         "VERL_E2E_BACKEND": "ray",
@@ -89,7 +90,7 @@ def test_a_ray_cluster_is_described_by_its_dashboard_and_its_folder(tmp_path: Pa
         "VERL_E2E_RAY_COMMAND": "python -m verl_e2e",
     }
     settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here, **cluster})
-    assert (settings.ray_folder, settings.has_clones) == (tmp_path, True)
+    assert (settings.ray_folder, settings.fetches) == (tmp_path, True)
     assert settings.ray_headers == {"Authorization": "Bearer s3cret", "X-Team": "rl"}
     assert "s3cret" not in repr(settings)
     assert settings.ray_resources == {"h100": 0.001, "node:10.0.0.1": 1.0}
@@ -169,17 +170,8 @@ MISTAKES = (
     ({"VERL_E2E_ATTESTATION": "requird"}, "VERL_E2E_ATTESTATION: 'requird' is not known; did you mean 'required'?"),
     ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it contains a user name or a password"),
     ({"VERL_E2E_VERL": "/no/such/verl"}, "VERL_E2E_VERL: '/no/such/verl' is not a folder"),
-    ({"VERL_E2E_BRIDGE": "/no/such/bridge"}, "VERL_E2E_BRIDGE: '/no/such/bridge' is not a folder"),
-    ({"VERL_E2E_BACKEND": "local", "VERL_E2E_VERL": "/tmp"}, "VERL_E2E_BRIDGE: it names no folder; local needs"),
-    ({"VERL_E2E_BACKEND": "local", "VERL_E2E_BRIDGE": "/tmp"}, "VERL_E2E_VERL: it names no folder; local needs"),
-    (
-        {"VERL_E2E_BACKEND": "slurm", "VERL_E2E_BRIDGE": "/tmp", "VERL_E2E_VERL": "/tmp"},
-        "VERL_E2E_SLURM_FOLDER: it is not set; it is required for slurm",
-    ),
-    (
-        {"VERL_E2E_BACKEND": "slurm", "VERL_E2E_SLURM_FOLDER": "/tmp", "VERL_E2E_VERL": "/tmp"},
-        "VERL_E2E_BRIDGE: it names no folder; slurm needs",
-    ),
+    ({"VERL_E2E_FETCH_TOKEN_FILE": "token"}, "VERL_E2E_FETCH_TOKEN_FILE: 'token' is not an absolute path"),
+    ({"VERL_E2E_BACKEND": "slurm"}, "VERL_E2E_SLURM_FOLDER: it is not set; it is required for slurm"),
     ({"VERL_E2E_LOCAL_SLOTS": "0"}, "VERL_E2E_LOCAL_SLOTS: '0' is not a whole number from 1 to 64"),
     ({"VERL_E2E_LOCAL_GPUS": "all"}, "VERL_E2E_LOCAL_GPUS: 'all' is not a whole number from 0 to 64"),
     ({"VERL_E2E_SLURM_FOLDER": "shared/orders"}, "VERL_E2E_SLURM_FOLDER: 'shared/orders' is not an absolute path"),
@@ -193,7 +185,7 @@ MISTAKES = (
     ({"VERL_E2E_SLURM_CONTAINER": "pixys"}, "VERL_E2E_SLURM_CONTAINER: 'pixys' is not known; did you mean 'pyxis'?"),
     ({"VERL_E2E_SLURM_MOUNTS": "/models"}, "VERL_E2E_SLURM_MOUNTS: '/models' is not a mount; write /SOURCE:/TARGET"),
     (
-        {"VERL_E2E_BACKEND": "ray", "VERL_E2E_BRIDGE": "/tmp", "VERL_E2E_VERL": "/tmp", "VERL_E2E_RAY_FOLDER": "/tmp"},
+        {"VERL_E2E_BACKEND": "ray", "VERL_E2E_RAY_FOLDER": "/tmp"},
         "VERL_E2E_RAY_ADDRESS: it is not set; it is required for ray",
     ),
     ({"VERL_E2E_RAY_ADDRESS": "ray://head:10001"}, "VERL_E2E_RAY_ADDRESS: it is not an address of the form https://"),

@@ -3,6 +3,7 @@
 A job takes seconds to begin on a real cluster, so one job shows as much as it can.
 """
 
+import base64
 import json
 import os
 from contextlib import suppress
@@ -11,14 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.engines import Engine, order, runners_of, until
-from tests.runners.world import World
+from tests.fakes.smart_http import serving
+from tests.runners.world import World, bare_forge, fetched
 from verl_e2e.adapters.dispatch.copying import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
 from verl_e2e.ports import Backend, BackendError, Progress
 
 
@@ -159,6 +163,35 @@ class Promises:
         assert runners_of(second) == []
         assert not backend.artifacts(second, tmp_path / "home")
 
+    def test_a_host_without_clones_fetches_what_each_order_names_once(
+        self, world: World, engine: Engine, tmp_path: Path
+    ) -> None:
+        """Of a server that wants a token; a pull request's head is on no branch, and a pinned commit has successors."""
+        heads = bare_forge(world, tmp_path / "forge")
+        text = base64.b64encode(b"x-access-token:s3cret-of-the-host").decode()
+        (engine.root.parent / "token").write_text("s3cret-of-the-host\n")
+        backend = engine.make()
+        with serving(tmp_path / "forge") as server:
+            server.authorization = f"Basic {text}"
+            for number, head in heads.items():
+                job = fetched(world, server.url, head, f"refs/pull/{number}/head")
+                run = order(job)
+                backend.submit(run)
+                wait_for(backend, run, RunState.FINISHED)
+                assert backend.artifacts(run, tmp_path / f"home-{number}")
+                record = read_record(tmp_path / f"home-{number}")
+                assert record.job is not None
+                assert same_job(record.job, job)
+                assert record.environment is not None
+                at = {state.name: state.commit for state in record.environment.repositories}
+                assert at == {"bridge": head, "verl": world.verl_commit, "megatron_lm": world.megatron_commit}
+            packs = [path.split("/")[2] for method, path in server.asked if method == "POST" and "upload" in path]
+        assert {*packs} == {"bridge.git", "verl.git", "mlm.git"}
+        assert packs.count("verl.git") == packs.count("mlm.git") == packs.count("bridge.git") / 2
+        secrets = (b"s3cret-of-the-host", text.encode())
+        files = [path for path in tmp_path.rglob("*") if path.is_file() and path != engine.root.parent / "token"]
+        assert [path for path in files if any(secret in path.read_bytes() for secret in secrets)] == []
+
     def test_a_lost_node(self, slow: Job, engine: Engine) -> None:
         backend = engine.make()
         run = begin(backend, order(slow))
@@ -171,7 +204,9 @@ class Promises:
         backend = engine.make()
         run = begin(backend, order(slow))
         engine.kill(run)
-        assert "rerun" in wait_for(backend, run, RunState.LOST).note
+        lost = wait_for(backend, run, RunState.LOST)
+        assert "rerun" in lost.note
+        assert lost.end is EngineEnd.RUNNER_KILLED
         until(lambda: runners_of(run) == [])
         left = engine.root / run.key / "run"
         whole = (left / EVENTS_FILE).read_bytes()
@@ -183,6 +218,17 @@ class Promises:
         assert {"outside", "pipe"}.isdisjoint(path.name for path in (tmp_path / "home").iterdir())
         whole_lines = (tmp_path / "home" / EVENTS_FILE).read_text().splitlines()[:-2]
         assert "ended" not in [json.loads(line)["kind"] for line in whole_lines]
+
+    def test_a_runner_that_is_killed_before_it_wrote_anything_is_a_fault_of_its_host(
+        self, world: World, engine: Engine
+    ) -> None:
+        backend, run = engine.make(), order(world.job())
+        backend.submit(run)
+        until(lambda: runners_of(run) != [])
+        engine.kill(run)
+        lost = wait_for(backend, run, RunState.LOST)
+        assert lost.end is EngineEnd.RUNNER_KILLED
+        assert class_of([of_engine(lost.end)], undecided=False) is RetryClass.PASSING
 
     def test_a_run_without_a_job_and_a_key_that_leads_elsewhere_are_refused(self, world: World, engine: Engine) -> None:
         backend, run = engine.make(), order(world.job())

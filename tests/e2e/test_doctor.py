@@ -6,9 +6,12 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.faults import server_error
@@ -27,6 +30,7 @@ LABELS = {size: ("self-hosted", "linux", f"gpu-x{size}") for size in (1, 2, 4, 8
 def policy(world: World, commit: str) -> str:
     """The packaged policy, with a verl of the stand-in's."""
     text = PACKAGED.replace("https://github.com/verl-project/verl", f"{world.url}/octo/verl")
+    text = text.replace("https://github.com/NVIDIA/Megatron-LM", f"{world.url}/octo/mlm")
     return re.sub(r"(?m)^  commit: [0-9a-f]{40}$", f"  commit: {commit}", text, count=1)
 
 
@@ -34,6 +38,7 @@ def policy(world: World, commit: str) -> str:
 def world(tmp_path: Path) -> Iterator[World]:
     """A repository where all is well."""
     with living(tmp_path / "github", NAME) as world:
+        world.state.add_repository("octo/mlm").git.commit("refs/heads/main", {"mlm.py": "x = 1\n"}, "Start")
         verl = world.state.add_repository("octo/verl").git.commit("refs/heads/main", {"verl.py": "x = 1\n"}, "Start")
         world.commit({".github/verl-e2e.yml": policy(world, verl), WORKFLOW: workflow_text()})
         world.commit({WORKFLOW: workflow_text()}, "Hold the workflow", "verl-e2e")
@@ -100,8 +105,8 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
 
 
 def test_an_engine_that_would_not_run_jobs_is_reported(world: World, tmp_path: Path) -> None:
-    folders = {"VERL_E2E_SLURM_FOLDER": str(tmp_path), "VERL_E2E_BRIDGE": str(ROOT), "VERL_E2E_VERL": str(ROOT)}
-    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folders}
+    folder = {"VERL_E2E_SLURM_FOLDER": str(tmp_path)}
+    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folder}
     assert "sbatch cannot be started" in sick(doctor(world, tmp_path, NAME, "--json", **slurm))["engine"]
 
 
@@ -199,10 +204,48 @@ def test_a_verl_on_a_site_that_cannot_be_reached_is_no_matter_of_permissions(wor
 def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp_path: Path) -> None:
     world.commit({WORKFLOW: None})
     world.repository.runners.clear()
-    clone(world, tmp_path / "verl")
-    clones = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path / "verl")}
-    done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local", **clones)
+    done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local")
     assert done.returncode == 0, done.stderr + done.stdout
+    for address in ("octo/bridge.git", "octo/verl", "octo/mlm"):
+        assert f"this machine can fetch from {world.url}/{address}, as the hosts of jobs will" in done.stdout
+
+
+@pytest.mark.parametrize("gone", ["octo/verl", "octo/mlm"])
+def test_a_repository_that_no_host_of_jobs_can_fetch_is_reported(world: World, tmp_path: Path, gone: str) -> None:
+    verl = world.state.repositories["octo/verl"].git.find("refs/heads/main")
+    text = policy(world, str(verl)).replace(f"{world.url}/{gone}", f"{world.url}/octo/gone")
+    world.commit({".github/verl-e2e.yml": text})
+    found = sick(doctor(world, tmp_path, NAME, "--json", VERL_E2E_BACKEND="local"))
+    assert f"this machine cannot fetch from {world.url}/octo/gone" in found["sources"]
+    assert "sources" not in sick(doctor(world, tmp_path, NAME, "--json"))
+
+
+@pytest.mark.parametrize("off_s", [-3600, 300])
+def test_a_clock_that_is_wrong_is_named_and_nothing_else_is(tmp_path: Path, world: World, off_s: int) -> None:
+    world.state.clock = lambda: datetime.now(UTC) - timedelta(seconds=off_s)
+    done = doctor(world, tmp_path, NAME)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"this machine's clock is (\d+) s (behind|ahead of) GitHub's", done.stdout)
+    assert found, done.stdout
+    assert abs(int(found[1]) - abs(off_s)) <= 5
+    assert found[2] == ("ahead of" if off_s > 0 else "behind")
+    assert "NTP" in done.stdout
+
+
+def test_a_key_of_another_app_is_not_taken_for_missing_permissions(world: World, tmp_path: Path) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = other.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+    done = doctor(world, tmp_path, NAME, GITHUB_APP_PRIVATE_KEY=text)
+    assert done.returncode == 1
+    assert "check GITHUB_APP_ID and the private key of the App" in done.stdout
+    assert "permission" not in done.stdout
+
+
+def test_a_token_of_hosts_that_is_not_there_is_reported(world: World, tmp_path: Path) -> None:
+    token = {"VERL_E2E_BACKEND": "local", "VERL_E2E_FETCH_TOKEN_FILE": str(tmp_path / "no-token")}
+    assert (
+        "VERL_E2E_FETCH_TOKEN_FILE cannot be read" in sick(doctor(world, tmp_path, NAME, "--json", **token))["sources"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,7 @@ def test_a_body_over_the_cap_is_refused_before_all_of_it_was_sent(house: House) 
     ("sent", "status"),
     (
         (head(f"Content-Length: {BODY_BYTES + 1}"), b"413"),
+        (head("Content-Length: 26000000"), b"413"),
         (head("Content-Length: 99999999999999999999"), b"413"),
         (head("Content-Length: 9", "sha256=xyz"), b"401"),
         (head("Content-Length: 9", ""), b"401"),
@@ -312,7 +313,16 @@ def test_bodies_take_no_more_room_together_than_they_may() -> None:
     assert sorted(getattr(item, "status", 0) for item in ended) == [0, 503]
 
 
+@pytest.mark.parametrize(
+    "event", ["projects_v2_item", "projects_v2", "Some-New.event2", "2fa_change", "secret_scanning_alert_location"]
+)
+def test_an_event_of_any_name_is_taken(house: House, event: str) -> None:
+    assert post(house, headers={"X-GitHub-Event": event})[0] == 202
+    assert house.kept() == [(DELIVERY, event, PING)]
+
+
 def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
+    assert BODY_BYTES == 25_000_000
     body = b" " * BODY_BYTES
     assert post(house, body)[0] == 202
     assert [len(kept[2]) for kept in house.kept()] == [BODY_BYTES]

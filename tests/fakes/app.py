@@ -480,6 +480,8 @@ class App:
     woken: list[Reference] = field(default_factory=list)
     # False: without a database, as the Action is.
     has_queue: bool = True
+    # The site that hosts of jobs fetch from; empty: none does.
+    fetched_from: str = ""
 
     def __post_init__(self) -> None:
         self.hub = FakeHub(self.clock)
@@ -510,7 +512,7 @@ class App:
             backend=self.backend,
             analysis=analysis or self.analysis(),
             changes=changes or (lambda _: source),
-            sources=JobSources(verl or (lambda _: source), site()),
+            sources=JobSources(verl or (lambda _: source), site(), self.fetched_from),
             artifacts=Path("/artifacts"),
         )
         return build_handlers(

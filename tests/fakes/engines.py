@@ -36,6 +36,7 @@ from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run, run_key
 from verl_e2e.ports import Backend, BackendError
 
@@ -154,7 +155,8 @@ class LocalEngine:
 
     def with_changes(self, **changes: Any) -> LocalBackend:
         """The same, with other words for the back end."""
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.root.parent)}
+        token = {TOKEN_VARIABLE: str(self.root.parent / "token")}
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.root.parent), **token}
         usual = {"environ": environ, "clock": self.clock, "open_log": open_log, "command": own_host(self.root)}
         return LocalBackend(self.root, **{**usual, **changes})
 
@@ -229,7 +231,12 @@ class SlurmEngine:
 
     def make(self, caps: Caps = CAPS, **changes: str) -> Backend:
         """A new back end, as after a restart of the service."""
-        settings = SlurmSettings(folder=self.root, command=own_host(self.root), options=("--exclusive",))
+        settings = SlurmSettings(
+            folder=self.root,
+            command=own_host(self.root),
+            options=("--exclusive",),
+            token_file=str(self.root.parent / "token"),
+        )
         commands = SlurmCommands(environ={**self.cluster.environ, "HOME": str(self.root.parent), **changes})
         return SlurmBackend(settings, commands, clock=self.clock, open_log=open_log, caps=caps)
 
@@ -291,7 +298,9 @@ class RayEngine:
         """A new back end, as after a restart of the service."""
         from verl_e2e.adapters.dispatch.ray_client import RayClient
 
-        settings = RaySettings(folder=self.root, command=command or own_host(self.root), resources={SLOT: 1.0})
+        token = str(self.root.parent / "token")
+        called = command or own_host(self.root)
+        settings = RaySettings(folder=self.root, command=called, resources={SLOT: 1.0}, token_file=token)
         client = RayClient(address or self.cluster.address, self.cluster.headers)
         return RayBackend(settings, client, clock=self.clock, open_log=open_log, caps=caps)
 

@@ -318,5 +318,5 @@ def test_the_extras_of_the_design_page_are_those_of_the_project() -> None:
 def test_the_locked_installation_has_what_the_page_says() -> None:
     lock = (ROOT / "requirements" / "run.txt").read_text()
     message = re.findall(r"\*\*(\w+)\*\* \(the extra `\w+`, in the lock", _text("design.md"))
-    assert {"matplotlib", "sigstore"} == set(message)
+    assert {"matplotlib"} == set(message)
     assert all(re.search(rf"(?m)^{name}==", lock) for name in message)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Origin, Repository, SiteProfile
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 
 SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
@@ -215,6 +215,33 @@ def make_world(root: Path) -> World:
     for name in ("train", "test"):
         (root / f"data/{name}.parquet").write_bytes(b"PAR1 rows PAR1")
     return World(root, verl, git(bridge, "rev-parse", "HEAD"), megatron)
+
+
+def bare_forge(world: World, root: Path) -> dict[int, str]:
+    """Serve the repositories of a world, each head of Bridge by the ref of its pull request alone."""
+    for name, source in (("bridge", world.bridge), ("verl", world.verl), ("mlm", world.root / "mlm")):
+        git(world.root, "clone", "--quiet", "--bare", "--no-hardlinks", str(source), str(root / f"octo/{name}.git"))
+    work, heads = root.parent / "head", {}
+    for number in (7, 8):
+        git(world.root, "clone", "--quiet", str(root / "octo/bridge.git"), str(work / str(number)))
+        heads[number] = commit(work / str(number), {"src/megatron/bridge/new.py": f"NUMBER = {number}\n"})
+        git(work / str(number), "push", "--quiet", "origin", f"HEAD:refs/pull/{number}/head")
+    commit(work / "8", {"src/megatron/bridge/new.py": "NUMBER = 0\n"})
+    git(work / "8", "push", "--quiet", "--force", "origin", "HEAD:main")
+    return heads
+
+
+def fetched(world: World, url: str, head: str, ref: str) -> Job:
+    """A job as the service orders it: names of repositories, and where they are fetched from."""
+    return world.job(
+        bridge=Repository(path="bridge", commit=head),
+        verl=Repository(path="verl", commit=world.verl_commit),
+        origins={
+            "bridge": Origin(url=f"{url}/octo/bridge.git", ref=ref),
+            "verl": Origin(url=f"{url}/octo/verl.git"),
+            "megatron_lm": Origin(url=f"{url}/octo/mlm.git"),
+        },
+    )
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[int, int, str]]:

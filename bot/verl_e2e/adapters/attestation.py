@@ -1,6 +1,7 @@
 """Verifies GitHub's artifact attestations: Sigstore's own library checks signature, certificate and log entry."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def _text(raw: bytes) -> str:
 
 def verifier(trusted_root: Path | None = None) -> Callable[[str], Attested]:
     """Verifies a bundle of JSON, without the network, by a file of Sigstore's trust root or the library's own."""
+    # It warns of being offline, which is what we ask for.
+    logging.getLogger("sigstore").setLevel(logging.ERROR)
     root = TrustedRoot.from_file(str(trusted_root)) if trusted_root else None
     library = Verifier(trusted_root=root) if root else Verifier.production(offline=True)
 

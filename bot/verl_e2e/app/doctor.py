@@ -17,16 +17,18 @@ from verl_e2e.core.pulls.checkup import (
     note,
     of_absence,
     of_branch,
+    of_clock,
     of_deliveries,
     of_dispatch_branch,
     of_hook,
     of_installation,
     of_runners,
+    of_sources,
     of_workflow,
     ok_finding,
 )
 from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
-from verl_e2e.ports import NETWORK_FIX, Administration, ForgeError
+from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, Administration, ForgeError
 
 DAYS = 3
 NETWORK = "network"
@@ -69,6 +71,10 @@ class DoctorServices:
     # What VERL_E2E_VERL names, empty where it was not set, and whether that has a commit.
     own_verl: str = ""
     own_has: Callable[[str], bool] = lambda _: False
+    # By address, why what jobs of a repository need cannot be fetched; nothing where no host of jobs fetches.
+    refusals: Callable[[str, Policy], Mapping[str, str]] = lambda *_: {}
+    # By how many seconds GitHub's clock is ahead of ours; None where it said no time.
+    ahead_s: Callable[[], float | None] = lambda: None
 
 
 def examine(
@@ -95,6 +101,7 @@ def _examine(
         *_guarded("database", lambda: _database(services)),
         *_engine(services),
         *_guarded("app", lambda: _app(repository, setup, services)),
+        *_clock(services),
     ]
     if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
@@ -111,6 +118,7 @@ def _examine(
         ("image", lambda: _image(policy)),
         ("quarantine", lambda: _quarantine(policy, now)),
         ("verl", lambda: _verl(policy, services)),
+        ("sources", lambda: of_sources(services.refusals(repository, policy)) if policy else ()),
         ("required check", lambda: _branch(repository, branch, setup, policy, services)),
         ("workflow", lambda: _workflow(repository, branch, setup, services)),
         ("runners", lambda: _runners(repository, setup, services)),
@@ -131,6 +139,8 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
     message = f"it could not be checked: {error}"
     if isinstance(error, ForgeError) and error.unreached:
         return error_finding(about, message, NETWORK_FIX)
+    if isinstance(error, ForgeError) and error.unknown_to_it:
+        return error_finding(about, message, CREDENTIAL_FIX)
     if not isinstance(error, ForgeError) or not error.passing:
         return error_finding(about, message, "check that our App is installed and has permission to read this")
     if error.wait_s:
@@ -165,6 +175,12 @@ def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Fi
             raise _NoNetworkError(error.unreached) from error
         raise
     return of_installation(found, repository, setup.permissions, setup.events)
+
+
+def _clock(services: DoctorServices) -> Iterator[Finding]:
+    ahead_s = services.ahead_s()
+    if ahead_s is not None:
+        yield of_clock(ahead_s)
 
 
 def _hook(setup: Setup, services: DoctorServices) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
-from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, Sources, build_job
+from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import refused_image, site_in_image
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -19,7 +19,7 @@ from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.pulls.job_order import portable_sources
+from verl_e2e.core.pulls.job_order import origins_of, portable_sources
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
@@ -55,8 +55,8 @@ class JobSources:
     """The verl repository in which a revision can be found."""
     site: SiteProfile
     """The host profile of the jobs."""
-    place: Callable[[str, str], Sources] = portable_sources
-    """The repositories by their commits of Bridge and verl, as a job names them."""
+    fetched_from: str = ""
+    """The site that runners fetch the repository under test from; empty: the back end checks everything out."""
     program: str = ""
     """The version of what runs and judges the jobs: a verdict of another one is not reused."""
 
@@ -100,7 +100,7 @@ class RequiredJobs:
         strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
         repository = repository_of(target)
         past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
-        builder = _Builder(strict, trees, self.job_sources, past)
+        builder = _Builder(strict, target, trees, self.job_sources, past)
         wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
         unique = {text.id: text for text in reversed(wanted)}
         jobs = tuple(text for text in wanted if unique.get(text.id) is text)
@@ -197,8 +197,13 @@ def _with_options(outline: JobOutline, request: LevelRequest, policy: Policy) ->
 class _Builder:
     """Completes jobs of one target."""
 
-    def __init__(self, policy: Policy, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]) -> None:
+    def __init__(
+        self, policy: Policy, target: Target, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]
+    ) -> None:
         self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
+        ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
+        site = sources.fetched_from
+        self._origins = origins_of(repository_of(target), ref, policy, site) if site else {}
         self._patches: dict[tuple[str, str], PatchChoice] = {}
         # The version of what runs and judges.
         self.program = sources.program
@@ -215,7 +220,7 @@ class _Builder:
             uncoverable=outline.uncoverable,
         )
         try:
-            job = self._job(order).model_copy(update={"id": made.id})
+            job = self._job(order).model_copy(update={"id": made.id, "origins": self._origins})
         except (BuildError, UserError) as error:
             return replace(made, missing=str(error))
         minutes, basis = expected_cost(outline, job, self._past)
@@ -227,7 +232,7 @@ class _Builder:
             order.outline,
             policy=self._policy,
             site=self._site(order.image),
-            sources=self._sources.place(order.bridge_commit, verl_commit),
+            sources=portable_sources(order.bridge_commit, verl_commit),
             patches=self._fitting(order.bridge_commit, verl_commit),
             require_bridge_checks=self._policy.require_bridge_checks,
         )

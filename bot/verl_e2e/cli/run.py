@@ -89,16 +89,17 @@ def run(
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
+    from verl_e2e_runner.trees.sources import fetch_baseline, with_clones
 
     if keep_caches and (flags["prepare"] or flags["dry_run"]):
         raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
     if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
         raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
-    job = read_job(job_file)
-    environ = dict(os.environ)
+    job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
-    allowed = checking.job_follow_ups(job, baseline, lenient=flags["follow_ups"]) if asked else None
+    missing = fetch_baseline(job, baseline, base=environ) if baseline and not flags["dry_run"] else ""
+    allowed = checking.job_follow_ups(job, baseline, missing, lenient=flags["follow_ups"]) if asked else None
     if flags["prepare"]:
         _prepare(job, out, work, environ)
         return 0

@@ -37,7 +37,7 @@ def serve(*, check: bool) -> int:
     from verl_e2e.config.settings import SECRETS, load_settings
     from verl_e2e.wiring.app import open_service
     from verl_e2e.wiring.app_services import github_work
-    from verl_e2e.wiring.engines import check_engine
+    from verl_e2e.wiring.engines import check_installation, check_sources
     from verl_e2e.wiring.telemetry import telemetry_of
 
     be_private()
@@ -51,7 +51,8 @@ def serve(*, check: bool) -> int:
     _close_files(settings)
     if check:
         service.store.close()
-        engine = check_engine(settings, os.environ)
+        engine = check_installation(settings, os.environ)
+        check_sources(settings, os.environ)
         jobs = f"{settings.backend} ({engine})" if engine else settings.backend
         click.echo(f"settings are valid: App {settings.app_id} at {settings.api_url}, jobs on {jobs}")
         return 0

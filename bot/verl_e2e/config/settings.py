@@ -19,8 +19,6 @@ from verl_e2e.core.pulls.pools import Pool
 _LEVELS = ("debug", "info", "warning", "error")
 BACKENDS = ("github-actions", "local", "slurm", "ray")
 CONTAINERS = ("none", "pyxis", "enroot")
-# Back ends whose hosts find the repositories in folders of this machine.
-_WITH_CLONES = ("local", "slurm", "ray")
 DEFAULT_VERL = "https://github.com/verl-project/verl"
 
 
@@ -167,7 +165,7 @@ class Settings(JobSettings):
     )
     slurm_mounts: Annotated[tuple[str, ...], BeforeValidator(slurm.mounts)] = variable(
         "VERL_E2E_SLURM_MOUNTS",
-        "Mounts of that container, `/SOURCE:/TARGET`, separated by spaces: the two clones and the models. "
+        "Mounts of that container, `/SOURCE:/TARGET`, separated by spaces: as of the models. "
         "`VERL_E2E_SLURM_FOLDER` is mounted always.",
         "",
     )
@@ -230,13 +228,14 @@ class Settings(JobSettings):
     )
     verl: Annotated[str, BeforeValidator(read.place)] = variable(
         "VERL_E2E_VERL",
-        "verl's repository: its address, or a folder with a clone of it. `local`, `slurm` and `ray` need a folder.",
+        "verl's repository: its address, or a folder with a clone of it. The service reads it; jobs fetch verl from "
+        "the policy's `verl.repository`.",
         DEFAULT_VERL,
     )
-    bridge: Annotated[str, BeforeValidator(read.folder)] = variable(
-        "VERL_E2E_BRIDGE",
-        "For `local`, `slurm` and `ray`: a folder with a clone of the repository under test that holds the heads of "
-        "its pull requests.",
+    fetch_token_file: Annotated[str, BeforeValidator(slurm.host_file)] = variable(
+        "VERL_E2E_FETCH_TOKEN_FILE",
+        "For `local`, `slurm` and `ray`: a file on the hosts of jobs with a token that may read the repository under "
+        "test, for a private one. It is sent to that repository's server only. Empty: no token.",
         "",
     )
     workers: Annotated[int, read.number(1, 64)] = variable(
@@ -296,14 +295,6 @@ class Settings(JobSettings):
             raise UnfitError("it is not set", "it is required for github-actions; write OWNER/NAME@SHA")
         return tool
 
-    @field_validator("verl", "bridge")
-    @classmethod
-    def _clone_of_local(cls, place: str, info: ValidationInfo) -> str:
-        backend = info.data.get("backend")
-        if backend in _WITH_CLONES and (not place or "://" in place):
-            raise UnfitError("it names no folder", f"{backend} needs a folder with a clone")
-        return place
-
     @field_validator("slurm_folder")
     @classmethod
     def _folder_of_slurm(cls, folder: Path | None, info: ValidationInfo) -> Path | None:
@@ -319,9 +310,9 @@ class Settings(JobSettings):
         return value
 
     @property
-    def has_clones(self) -> bool:
-        """Whether jobs find the repositories in folders of this machine."""
-        return self.backend in _WITH_CLONES
+    def fetches(self) -> bool:
+        """Whether the host of a job fetches the repositories itself; a workflow checks them out."""
+        return self.backend != BACKENDS[0]
 
     @property
     def database_url(self) -> str:

@@ -61,6 +61,13 @@ def script(text: str) -> str:
     return text
 
 
+def host_file(text: str) -> str:
+    """The absolute path of a file on the hosts of jobs, which this machine need not have; empty stays empty."""
+    if text and not Path(text).is_absolute():
+        raise UnfitError(f"{_quoted(text)} is not an absolute path", "write the path of a file that the hosts have")
+    return text
+
+
 def command(text: str) -> tuple[str, ...]:
     """A command with its first words, quoted as in a shell."""
     try:

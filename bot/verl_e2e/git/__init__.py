@@ -3,4 +3,6 @@
 program     starts git: a closed environment, settings of our own, limits of time, output and memory
 output      parses what git prints
 repository  reads a repository by its objects
+clone       one bare clone on disk: fetched under a lock, made again when damaged or too large
+failures    what git says when a fetch fails, as what it means for us
 """

@@ -24,7 +24,8 @@ from verl_e2e.web.probes import ProbePages, Probes
 
 _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_EVENT = re.compile(r"[a-z_]{1,64}")
+# Names of events that we do not know are kept as well: GitHub adds some, as `projects_v2_item`.
+_EVENT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _LENGTH_DIGITS = 12
 _BATCH = 64
 
@@ -167,7 +168,7 @@ def _refusal(request: Request) -> tuple[int, str, str] | None:
         return 415, "refused", "set the webhook's content type to application/json"
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or len(length) > _LENGTH_DIGITS or int(length) > BODY_BYTES:
-        return 413, "refused", "the body is larger than 25 MiB"
+        return 413, "refused", "the body is larger than 25 MB"
     return None
 
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 
-# GitHub's own cap for a payload.
-BODY_BYTES = 25 * 1024 * 1024
+from verl_e2e.core.pulls.webhooks import MAX_BODY
+
+BODY_BYTES = MAX_BODY
 # GitHub gives up after 10 s.
 _BODY_S = 8.0
 # A longer body lies on disk until its signature is checked.
@@ -82,7 +83,7 @@ class Bodies:
     def _grow(self, body: _Arriving, size: int) -> None:
         body.size += size
         if body.size > BODY_BYTES:
-            raise BodyError(413, "the body is larger than 25 MiB")
+            raise BodyError(413, "the body is larger than 25 MB")
         if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
             self._give_up()
 

@@ -129,6 +129,8 @@ def _said(check: Callable[[], str]) -> str:
     """What a check says; one that fails says no more than that, because its error may hold anything."""
     try:
         return check()
+    except TimeoutError:
+        return "it does not answer in time"
     except Exception as error:
         return f"it cannot be checked ({type(error).__name__})"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
 from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.files.logs import open_log
@@ -26,20 +25,16 @@ from verl_e2e.adapters.worker import Work
 from verl_e2e.app.deliveries import DeliveryHandler, LostEvents, Redelivery, lane_of
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
-from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
-from verl_e2e.core.model.jobs import Repository, SiteProfile
 from verl_e2e.core.model.needs import Capacity
-from verl_e2e.core.plan.build import Sources
-from verl_e2e.core.plan.images import with_image
-from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
 from verl_e2e.ports import Backend, Clock, ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
-from verl_e2e.wiring.engines import ray_client, slurm_cluster
+from verl_e2e.wiring.bounded import Bounded
+from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
 from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
 from verl_e2e.wiring.telemetry import Telemetry, observed_analysis, observed_backend, observed_writes
@@ -49,6 +44,9 @@ from verl_e2e.wiring.verl import verl_source
 _RETRY_POLICY = RetryPolicy(total_s=4.0)
 # GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
 _LOOKS_IN_A_TICK = 10
+
+# So long a look at readiness waits for GitHub.
+_READY_S = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ def github_work(
         clock: Clock,
     ) -> Work:
         github, served = connect(settings), settings.repositories
-        observed.checks["github"] = github.trouble
+        observed.checks["github"] = Bounded(github.trouble, _READY_S)
         observed.metrics.watch(
             ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp()))
         )
@@ -161,7 +159,10 @@ def _handlers(
         analysis=observed_analysis(analysis, telemetry),
         changes=mirrors.changes,
         sources=JobSources(
-            verl_source(settings.verl), _site(settings, environ), _places(settings), program=_program(settings)
+            verl_source(settings.verl),
+            site_of(settings, environ),
+            web_of(settings.api_url) if settings.fetches else "",
+            program=_program(settings),
         ),
         artifacts=settings.data / "runs",
         poll_s=float(settings.tick_s),
@@ -204,7 +205,7 @@ def backend_of(
         return SlurmBackend(cluster, commands, clock=clock, open_log=open_log)
     if settings.backend == "ray" and orders is not None:
         client = ray_client(settings, environ)
-        return RayBackend(_ray_cluster(settings, orders), client, clock=clock, open_log=open_log)
+        return RayBackend(ray_cluster(settings), client, clock=clock, open_log=open_log)
     if orders is not None:
         capacity = Capacity(settings.local_slots, settings.local_gpus)
         return LocalBackend(orders, environ=environ, clock=clock, open_log=open_log, capacity=capacity)
@@ -231,34 +232,7 @@ def _orders(settings: Settings) -> Path | None:
     return settings.data / "local" if settings.backend == "local" else None
 
 
-def _ray_cluster(settings: Settings, orders: Path) -> RaySettings:
-    return RaySettings(
-        folder=orders,
-        resources=settings.ray_resources,
-        command=settings.ray_command,
-        setup=settings.ray_setup,
-    )
-
-
-def _site(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
-    """The site of the jobs; the image that a setting names is that of the workflow's containers."""
-    site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
-    if settings.backend != "local":
-        return with_image(site, settings.image)
-    return checked_for_slots(site, settings.local_slots)
-
-
 def _program(settings: Settings) -> str:
     """What judges here and runs there: the packages of this process, and what the back end calls."""
     called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
     return program_digest(*settings.tool, str(called))
-
-
-def _places(settings: Settings) -> Callable[[str, str], Sources]:
-    """Where a job finds its repositories: in clones on a disk that its host shares with us, else by their names."""
-    if not settings.has_clones:
-        return portable_sources
-    return lambda bridge_commit, verl_commit: Sources(
-        bridge=Repository(path=settings.bridge, commit=bridge_commit),
-        verl=Repository(path=settings.verl, commit=verl_commit),
-    )

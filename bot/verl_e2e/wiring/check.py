@@ -97,10 +97,10 @@ def check(
     return check_change(request, services, say)
 
 
-def job_follow_ups(job: Job, baseline: str | None, *, lenient: bool = False) -> Allowed:
-    """The runs that may follow a single job, in the repositories that it names."""
-    if baseline is None:
-        return without_base(AS_ASKED, "no --baseline was given")
+def job_follow_ups(job: Job, baseline: str | None, missing: str = "", *, lenient: bool = False) -> Allowed:
+    """The runs that may follow a single job, in the repositories that it names; `missing` says why one is not there."""
+    if baseline is None or missing:
+        return without_base(AS_ASKED, missing or "no --baseline was given")
     core = GitRepository(job.megatron_lm.path) if job.megatron_lm else None
     places = Checkouts(GitRepository(job.bridge.path), GitRepository(job.verl.path), core)
     return follow_ups_of_job(job, baseline, places, lenient=lenient)

@@ -1,9 +1,11 @@
 """The check-up of an installation: our App's view of GitHub, our database, our settings."""
 
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 
+from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.public_repository import has_commit
@@ -18,7 +20,7 @@ from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
 from verl_e2e.core.pulls.webhook_events import MODELS
 from verl_e2e.git.repository import GitError
-from verl_e2e.wiring.engines import check_engine
+from verl_e2e.wiring.engines import check_installation, fetch_refusals
 from verl_e2e.wiring.verl import verl_at
 
 # GitHub sends these to every App, without a subscription.
@@ -73,14 +75,20 @@ def _services(github: GitHub, settings: Settings, repository: str, environ: Mapp
     def has_verl(address: str, commit: str) -> bool:
         return has_commit(github, repository, address, commit)
 
+    def ahead_s() -> float | None:
+        began = github.calls.booted_s
+        return None if began is None else began + time.monotonic() - SystemClock().now().timestamp()
+
     return DoctorServices(
         GithubAdministration(github),
         GithubPulls(github).file_at,
         has_verl,
         lambda: _open_database(settings),
-        lambda: check_engine(settings, environ),
+        lambda: check_installation(settings, environ),
         settings.verl if settings.verl != DEFAULT_VERL else "",
         lambda commit: _own_has(settings.verl, commit),
+        lambda repository, policy: fetch_refusals([repository], policy, settings, environ),
+        ahead_s,
     )
 
 

@@ -1,16 +1,34 @@
-"""The engines that jobs run on, asked before the service starts."""
+"""What the settings need, tried before the service starts: this installation, engines and repositories."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings, asked_of, no_place
+from verl_e2e.adapters.dispatch.ray_jobs import RefusedError
 from verl_e2e.adapters.dispatch.slurm_check import check_cluster
 from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
 from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import Origin, SiteProfile
+from verl_e2e.core.plan.images import with_image
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.attestation import Attestation
+from verl_e2e.core.pulls.checkup import State, of_sources
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
+from verl_e2e.core.pulls.pull_address import web_of
+from verl_e2e.git.failures import error_of
+from verl_e2e.git.program import Git, Limits, Remote
+from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
+from verl_e2e.wiring.attestation import check_verifier
+
+_TRIAL_S = 60.0
 
 # Its import loads Ray, an extra.
 if TYPE_CHECKING:
@@ -38,7 +56,80 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         setup=settings.slurm_setup,
         container=Container(settings.slurm_container),
         mounts=settings.slurm_mounts,
+        token_file=settings.fetch_token_file,
     )
+
+
+def ray_cluster(settings: Settings) -> RaySettings:
+    """How jobs are submitted to the Ray cluster of the settings."""
+    assert settings.ray_folder is not None
+    return RaySettings(
+        folder=settings.ray_folder,
+        resources=settings.ray_resources,
+        command=settings.ray_command,
+        setup=settings.ray_setup,
+        token_file=settings.fetch_token_file,
+    )
+
+
+def site_of(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
+    """The site of the jobs; the image that a setting names is that of the workflow's containers."""
+    site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
+    if settings.backend != "local":
+        return with_image(site, settings.image)
+    return checked_for_slots(site, settings.local_slots)
+
+
+def fetch_refusals(
+    repositories: Iterable[str], policy: Policy, settings: Settings, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Why this machine cannot fetch what jobs of repositories need, by address; empty for what it can fetch.
+
+    The nodes of a cluster are not asked.
+    """
+    needed: dict[str, Origin] = {}
+    for repository in repositories if settings.fetches else ():
+        origins = origins_of(repository, "", policy, web_of(settings.api_url))
+        needed |= {origin.url: origins["bridge"] for origin in origins.values()}
+    file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
+    return {url: _refusal(url, file if takes_token(url, own) else None, environ) for url, own in needed.items()}
+
+
+def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
+    """Why a repository's refs cannot be read, empty where they can."""
+    try:
+        token = file.read_text(encoding="ascii").strip() if file else None
+    except (OSError, ValueError) as error:
+        return f"{TOKEN_VARIABLE} cannot be read on this machine: {error}"
+    git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
+    asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
+    return "" if asked.ok else str(error_of(asked, url, TOKEN_VARIABLE))
+
+
+def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
+    """What the engine says of itself, empty where none is asked; UserError for a setting that cannot be served here.
+
+    What an extra brings is loaded before: the database's driver and the exporter of traces.
+    """
+    git = Git(Path(os.devnull), environ=environ).run("version")
+    if not git.ok:
+        raise UserError(f"git cannot be run: {git.error}")
+    if "://" not in settings.verl:
+        try:
+            GitRepository(settings.verl, environ=environ)
+        except GitError as error:
+            raise UserError(f"VERL_E2E_VERL: {error}") from error
+    if not settings.fetches and settings.attestation is Attestation.REQUIRED:
+        check_verifier(settings.trusted_root)
+    return check_engine(settings, environ)
+
+
+def check_sources(settings: Settings, environ: Mapping[str, str]) -> None:
+    """UserError where this machine cannot fetch what jobs of the served repositories need, by the packaged policy."""
+    refusals = fetch_refusals(settings.repositories, packaged_policy(), settings, environ)
+    problems = [finding for finding in of_sources(refusals) if finding.state is State.ERROR]
+    if problems:
+        raise UserError("\n".join(f"{finding.sentence}; {finding.fix}" for finding in problems))
 
 
 def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
@@ -51,7 +142,13 @@ def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
             raise UserError(str(error)) from error
     if settings.backend != "ray":
         return ""
+    client = ray_client(settings, environ)
     try:
-        return f"Ray {ray_client(settings, environ).check()}"
-    except BackendError as error:
+        version, nodes, grows = client.check(), client.nodes(), client.grows()
+    except (BackendError, RefusedError) as error:
         raise UserError(f"VERL_E2E_RAY_ADDRESS: {error}") from error
+    problem = no_place(asked_of(site_of(settings, environ).needs_of(1), ray_cluster(settings)), nodes)
+    if problem and not grows:
+        fix = "add such a node, or correct VERL_E2E_RAY_RESOURCES or `needs` of the site profile"
+        raise UserError(f"VERL_E2E_RAY_ADDRESS: {problem}; {fix}")
+    return f"Ray {version}, {problem or 'a node can take a job with one GPU'}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.manifest import Mode
 from verl_e2e.core.model.record import Check, Finding, IsolationState
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.sealing import key_file
 from verl_e2e_runner.isolation.cage_paths import hidden_paths, read_paths
@@ -69,7 +70,8 @@ def open_cage(
     `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner. `number`
     is the run's among those that share the host: it has its own user, whose limits and files no neighbour has.
     """
-    kept = (out.resolve(), key_file(environ))
+    token = (Path(environ[TOKEN_VARIABLE]),) if environ.get(TOKEN_VARIABLE) else ()
+    kept = (out.resolve(), key_file(environ), *token)
     cage = Cage(
         tools,
         own / "suspect",

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.errors import LimitError
@@ -20,13 +19,11 @@ from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionErro
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
+from verl_e2e_runner.trees.sources import SUBMODULE, Name, fetch
 
-SUBMODULE = "3rdparty/Megatron-LM"
 _MARKER = ".git/verl-e2e"
 # What a person does who has Megatron-LM elsewhere.
 _NAME_MEGATRON_LM = "give `--megatron-lm` to `verl-e2e check` (in a job file: its `megatron_lm`)"
-
-Name = Literal["bridge", "megatron_lm", "verl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +123,7 @@ def _provide(
             return RepositoryState(name=name, root=str(root), commit=job.bridge.commit), ()
     else:
         repository = job.verl if name == "verl" else job.bridge
+        fetch(job, name, repository.commit, base=base)
         commit, sources = repository.commit, (Path(repository.path),)
     if name not in trees.private:
         return _in_place(name, root, commit, base=base), ()
@@ -230,6 +228,8 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
             f"Bridge {job.bridge.commit} has no {SUBMODULE}",
             _NAME_MEGATRON_LM,
         )
+    if commit is not None:
+        fetch(job, "megatron_lm", commit, base=base)
     return commit, _submodule_sources(job.bridge, base=base)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import make_job
-from verl_e2e.core.model.jobs import Checkpoint, Repository
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.jobs import Checkpoint, Origin, Repository
 from verl_e2e.core.model.levels import VARIANTS
 from verl_e2e.core.pulls.job_order import (
     OrderError,
@@ -18,11 +19,13 @@ from verl_e2e.core.pulls.job_order import (
     merge_base_of,
     minutes_of,
     nonce_of,
+    origins_of,
     pack,
     placed,
     portable,
     read_target,
     same_job,
+    takes_token,
     unpack,
 )
 
@@ -47,6 +50,36 @@ def test_equal_jobs_of_two_machines_are_one() -> None:
     assert here != there
     assert portable(here) == portable(there)
     assert there.bridge.path == "/home/b/bridge"
+
+
+def test_where_repositories_are_fetched_from_is_decided_by_the_base_and_makes_no_other_job() -> None:
+    policy = packaged_policy()
+    origins = origins_of("o/bridge", "refs/pull/7/head", policy, "https://forge.example")
+    assert {name: (origin.url, origin.ref) for name, origin in origins.items()} == {
+        "bridge": ("https://forge.example/o/bridge.git", "refs/pull/7/head"),
+        "verl": (policy.verl.repository, ""),
+        "megatron_lm": (policy.megatron_lm.repository, ""),
+    }
+    ordered = make_job().model_copy(update={"origins": origins})
+    assert ordered.digest() == make_job().digest()
+    assert same_job(ordered, make_job())
+    assert placed(ordered, "/srv/a").origins == {}, "a workflow has checked everything out"
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("https://forge.example/o/verl", True),
+        ("https://forge.example.evil.org/o/verl", False),
+        ("https://forge.example:8443/o/verl", False),
+        ("http://forge.example/o/verl", False),
+        ("https://github.com/o/verl", False),
+    ],
+)
+def test_a_token_of_a_host_is_for_the_site_of_the_repository_under_test(url: str, taken: bool) -> None:
+    own = Origin(url="https://forge.example/o/bridge.git")
+    assert takes_token(url, own) is taken
+    assert not takes_token(url, None)
 
 
 def packed(raw: bytes) -> str:

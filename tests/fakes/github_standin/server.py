@@ -34,7 +34,8 @@ ROUTES: tuple[Route, ...] = (
     *api_actions.ROUTES,
     *api_apps.ROUTES,
 )
-_GIT = (".git/info/refs", ".git/git-upload-pack", ".git/git-receive-pack")
+# GitHub takes the address of a repository with and without `.git`.
+_GIT = ("/info/refs", "/git-upload-pack", "/git-receive-pack")
 _ENTERPRISE = "/api/v3"
 
 
@@ -133,8 +134,14 @@ class Standin:
         except (jwt.PyJWTError, StopIteration):
             raise ApiError(401, "A JSON web token could not be decoded") from None
         now = self.state.clock().timestamp()
-        if not claims["iat"] <= now + 60 or not now <= claims["exp"] <= now + 660:
-            raise ApiError(401, "'Expiration time' claim ('exp') is too far in the future or past")
+        if claims["iat"] > now:
+            issued = "must be an Integer representing the time that the assertion was issued"
+            raise ApiError(401, f"'Issued at' claim ('iat') {issued}")
+        if claims["exp"] <= now:
+            expires = "must be a numeric value representing the future time at which the assertion expires"
+            raise ApiError(401, f"'Expiration time' claim ('exp') {expires}")
+        if claims["exp"] > now + 600:
+            raise ApiError(401, "'Expiration time' claim ('exp') is too far in the future")
         return Caller(app.bot, app, as_app=True)
 
 
@@ -159,6 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         if name.startswith("do_"):
             return self._serve
         raise AttributeError(name)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The header `Date`, by the clock of the stand-in."""
+        return super().date_time_string(timestamp or self.standin.state.clock().timestamp())
 
     def log_message(self, *_: object) -> None:
         """Silent: the record says what was asked."""
@@ -255,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         kept = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "transfer-encoding")}
         owner, _, rest = self.path.lstrip("/").partition("/")
         name, _, tail = rest.partition("/")
-        connection.request(self.command, f"/{owner.lower()}/{name.lower()}/{tail}", body, kept)
+        connection.request(self.command, f"/{owner.lower()}/{name.lower().removesuffix('.git')}.git/{tail}", body, kept)
         answer = connection.getresponse()
         content = answer.read()
         headers = {

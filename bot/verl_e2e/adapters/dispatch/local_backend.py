@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.copying import CAPS, Caps
 from verl_e2e.adapters.dispatch.order_folder import (
+    EXIT_CODE,
     KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
@@ -43,6 +44,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Clock, Progress
 
@@ -77,7 +79,7 @@ class LocalBackend:
         capacity: Capacity = ONE_RUN,
     ) -> None:
         self._root = root.resolve()
-        kept = {name: value for name, value in environ.items() if name == HOST_VARIABLE}
+        kept = {name: value for name, value in environ.items() if name in (HOST_VARIABLE, TOKEN_VARIABLE)}
         self._environ = {**safe_environment(environ), **kept}
         self._clock = clock
         self._open_log = open_log
@@ -86,6 +88,7 @@ class LocalBackend:
         self._grace_s = grace_s
         self._caps = caps
         self._capacity = capacity
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, run: Run) -> str:
         """Write the order to disk once and start it if the host is free; the handle is the run's key."""
@@ -154,7 +157,9 @@ class LocalBackend:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
         if folder.has_end():
             return Progress(RunState.FINISHED, "", took=self._took(folder))
-        return Progress(RunState.LOST, folder.why_lost(), took=self._took(folder), end=folder.lost_end())
+        runner = self._started.get(folder.path.name)
+        # Its lock is free a moment before the other thread has noted how it ended.
+        return folder.lost(runner.wait() if runner else folder.exit_code(), self._took(folder))
 
     def _took(self, folder: OrderFolder) -> BackendTimes:
         """When the runner began, by the process table, and when it ended; by when, where no one waited for its end."""
@@ -244,6 +249,7 @@ class LocalBackend:
                     KEY_VARIABLE: str(self._root / RECORDER_KEY),
                 },
             )
+        self._started[folder.path.name] = runner
         # Only then is its end awaited: a runner that ended at once and was awaited is in no process table, and without
         # a note of its process the order would seem never to have begun.
         try:
@@ -254,9 +260,11 @@ class LocalBackend:
 
     def _await_end(self, runner: subprocess.Popen[bytes], folder: OrderFolder) -> None:
         """Note when the runner ended, where the service outlives it; else a child would stay in the process table."""
-        runner.wait()
+        code = runner.wait()
         with suppress(OSError):
+            folder.write(EXIT_CODE, str(code))
             folder.write(_ENDED, str(self._clock.now().timestamp()))
+        self._started.pop(folder.path.name, None)
 
 
 def _lock(held: ExitStack, file: Path, kind: int = fcntl.LOCK_EX) -> int | None:

@@ -9,6 +9,7 @@ is followed, which would lead to a file of the service's own host.
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 
 from verl_e2e.adapters.dispatch.copying import Caps, copy_folder
 from verl_e2e.adapters.dispatch.untrusted_files import open_folder, open_regular, read_tail, write_file
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
@@ -36,7 +38,11 @@ RUN_FOLDER = "run"
 # A note: someone asked for the end of the run.
 CANCELLED = "cancel"
 RUNNER_LOG = "runner.log"
+# A note: the exit code of the runner, where a shell of ours saw it end.
+EXIT_CODE = "exit-code"
 _TAIL_BYTES = 64 * 1024
+# SIGKILL, as Python and as a shell tells it.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 # A job must not see the settings of the service.
 _OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "ACTIONS_")
 
@@ -96,6 +102,12 @@ class OrderFolder:
         with suppress(OSError), self._open(name) as descriptor:
             return os.read(descriptor, _TAIL_BYTES).decode(errors="replace")
         return ""
+
+    def exit_code(self) -> int | None:
+        """What was noted of how the runner ended, None where nothing was."""
+        with suppress(ValueError):
+            return int(self.read(EXIT_CODE))
+        return None
 
     def write(self, name: str, text: str) -> None:
         """Write a file, whole or not at all."""
@@ -168,18 +180,20 @@ class OrderFolder:
                 return f"phase {phase.name[:60]}"
         return "it has just begun"
 
-    def why_lost(self) -> str:
-        """Why a run ended without its own word on how."""
+    def lost(self, exit_code: int | None, took: BackendTimes | None = None) -> Progress:
+        """What a run came to that ended without its own word; `exit_code` is its runner's, None where no one saw it.
+
+        One that left no folder never began, unless its runner was killed.
+        """
+        killed = exit_code in _KILLED
         text = self._tail(RUNNER_LOG).decode(errors="replace").strip().splitlines()
         last = f"; its last words: {text[-1][:200]}" if text else ""
-        if self.run_folder.is_dir():
-            what = f"the runner was killed and could not say how the run ended{last}"
-            return f"{what}; free memory on the host, then rerun"
-        return f"the runner left no folder{last}; fix that on the host, then rerun"
-
-    def lost_end(self) -> EngineEnd:
-        """What a run came to that ended without its own word: one that left no folder never began."""
-        return EngineEnd.RUNNER_ENDED if self.run_folder.is_dir() else EngineEnd.NOT_STARTED
+        if killed or self.run_folder.is_dir():
+            what = f"the runner was killed and could not say how the run ended{last}; free memory on the host"
+            end = EngineEnd.RUNNER_KILLED if killed else EngineEnd.RUNNER_ENDED
+        else:
+            what, end = f"the runner left no folder{last}; fix that on the host", EngineEnd.NOT_STARTED
+        return Progress(RunState.LOST, f"{what}, then rerun", took=took, end=end)
 
     def gone(self, run: Run) -> Progress:
         """What is known of a run whose order is no longer there."""

@@ -204,7 +204,7 @@ class RayBackend:
                 "Ray no longer has its job, which never began: the head node was started again, or someone deleted it"
             )
             return Progress(RunState.LOST, f"{what}; rerun", end=EngineEnd.FORGOTTEN)
-        return Progress(RunState.LOST, folder.why_lost(), end=folder.lost_end())
+        return folder.lost(job.exit_code if job else None)
 
 
 def _withdraw(folder: OrderFolder, why: str) -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import requests
@@ -35,6 +36,13 @@ class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is an extra, so
         answer: requests.Response = super()._do_request(method, endpoint, **{"timeout": self._time_s, **options})
         return answer
 
+    def get(self, endpoint: str) -> Any:
+        """What an address of the dashboard answers."""
+        answer = self._do_request("GET", endpoint)
+        if answer.status_code != HTTPStatus.OK:
+            self._raise_error(answer)
+        return answer.json()
+
     def _raise_error(self, r: requests.Response) -> None:
         # A proxy whose cluster is just starting knows no job either: only Ray itself can say that there is none.
         if r.status_code == _NOT_FOUND:
@@ -60,6 +68,14 @@ class RayClient:
     def check(self) -> str:
         """The version of the cluster's Ray; BackendError where the server cannot be asked."""
         return str(self._ask(lambda client: client._server_ray_version))
+
+    def nodes(self) -> tuple[Mapping[str, float], ...]:
+        """What each node has in all, by Ray's names of resources."""
+        return self._ask(lambda client: _living(client.get("/api/v0/nodes?limit=10000")))
+
+    def grows(self) -> bool:
+        """Whether an autoscaler may add nodes."""
+        return self._ask(lambda client: _has_autoscaler(client.get("/api/cluster_status")))
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job under a name; RefusedError where the server does not take it."""
@@ -130,6 +146,19 @@ def _read(details: Any) -> RayJob:
         submitted=_time(details.start_time),
         ended=_time(details.end_time),
     )
+
+
+def _living(answer: Any) -> tuple[Mapping[str, float], ...]:
+    try:
+        nodes = answer["data"]["result"]["result"]
+        return tuple(dict(node["resources_total"]) for node in nodes if node["state"] == "ALIVE")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its list of nodes has no {error}") from error
+
+
+def _has_autoscaler(answer: Any) -> bool:
+    status = answer.get("data") if isinstance(answer, dict) else None
+    return isinstance(status, dict) and bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
 
 
 def _time(milliseconds: int | None) -> datetime | None:

@@ -1,13 +1,15 @@
 """What Ray is asked to run: the command of a run, its resources and its variables, made from values alone."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from verl_e2e.adapters.dispatch.order_folder import KEY_VARIABLE, ORDER_VARIABLE, RECORDER_KEY, RUNNER_LOG, OrderFolder
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.needs import Needs
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import BackendError
 
@@ -30,6 +32,8 @@ class RaySettings:
     """How `verl-e2e` is called on a node."""
     setup: str = ""
     """A bash script that is read before that; empty for none."""
+    token_file: str = ""
+    """The file on the nodes with the token for fetching repositories; empty for none."""
     grace_s: int = 300
     """Seconds that a run has to end itself before Ray kills it."""
 
@@ -76,6 +80,7 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
     variables = {
         ORDER_VARIABLE: run.key,
         KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
+        TOKEN_VARIABLE: settings.token_file,
         # Ray's own limit is 3 s, in which no run can complete its folder.
         "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace_s),
     }
@@ -84,7 +89,11 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
 
 def resources(run: Run, settings: RaySettings) -> dict[str, Any]:
     """What a run asks of one node, in the words of Ray's `submit_job`."""
-    needs = ordered_job(run).required_of_host
+    return asked_of(ordered_job(run).required_of_host, settings)
+
+
+def asked_of(needs: Needs, settings: RaySettings) -> dict[str, Any]:
+    """What a job that needs so much asks of one node, in the words of Ray's `submit_job`."""
     asked = {
         # Ray takes a part of one GPU, and whole GPUs where there are several.
         "entrypoint_num_gpus": needs.gpu_share if needs.gpu_count == 1 else needs.gpu_count,
@@ -93,6 +102,24 @@ def resources(run: Run, settings: RaySettings) -> dict[str, Any]:
         "entrypoint_resources": dict(settings.resources),
     }
     return {name: value for name, value in asked.items() if value}
+
+
+def no_place(asked: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> str:
+    """Why no node can ever take a job that asks for this, in words; empty where one can."""
+    names = {"entrypoint_num_gpus": "GPU", "entrypoint_num_cpus": "CPU", "entrypoint_memory": "memory"}
+    needed = {names[name]: float(amount) for name, amount in asked.items() if name in names}
+    needed |= asked.get("entrypoint_resources", {})
+    if any(all(node.get(name, 0.0) >= amount for name, amount in needed.items()) for node in nodes):
+        return ""
+    most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in needed}
+    rows = [
+        f"{_shown(name, amount)} (the most of one node: {_shown(name, most[name])})" for name, amount in needed.items()
+    ]
+    return f"no node has all that a job with one GPU asks for: {', '.join(rows)}"
+
+
+def _shown(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.0f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
 
 
 def ordered_job(run: Run) -> Job:

@@ -233,7 +233,7 @@ class SlurmBackend:
         if job is None and not folder.has("claim"):
             note = "Slurm no longer knows its job, which never began; run it again"
             return Progress(RunState.LOST, note, end=EngineEnd.FORGOTTEN)
-        return Progress(RunState.LOST, folder.why_lost(), end=folder.lost_end())
+        return folder.lost(folder.exit_code())
 
 
 def _took(job: SlurmJob | None) -> BackendTimes:

@@ -10,11 +10,20 @@ import shlex
 from verl_e2e.adapters.dispatch.order_folder import KEY_VARIABLE, ORDER_VARIABLE
 from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.ports import BackendError
 
 # Enroot hands down no variable by itself: who the run is, which task of Slurm it is, and its GPUs.
 HANDED_DOWN = (
-    *(ORDER_VARIABLE, KEY_VARIABLE, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NODEID", "CUDA_VISIBLE_DEVICES"),
+    *(
+        ORDER_VARIABLE,
+        KEY_VARIABLE,
+        TOKEN_VARIABLE,
+        "SLURM_JOB_ID",
+        "SLURM_PROCID",
+        "SLURM_NODEID",
+        "CUDA_VISIBLE_DEVICES",
+    ),
     "NVIDIA_VISIBLE_DEVICES",
 )
 # Below the folder of orders: images as files, made once for all nodes.

@@ -5,6 +5,7 @@ import shlex
 
 from verl_e2e.adapters.dispatch.order_folder import (
     CANCELLED,
+    EXIT_CODE,
     KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
@@ -14,7 +15,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
 from verl_e2e.adapters.dispatch.slurm_container import container_words, enroot_words
 from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.core.model.jobs import Isolation, Job
-from verl_e2e.core.pulls.job_order import minutes_of
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, minutes_of
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.ray_nodes import STOP_FILE, end_script, node_script
 from verl_e2e.ports import BackendError
@@ -36,6 +37,7 @@ while kill -0 "$runner" 2>/dev/null; do
 done
 wait "$runner"
 code=$?
+echo "$code" > "$folder/{exit_code}"
 {end}exit "$code"
 """
 
@@ -62,7 +64,7 @@ if ! echo {digest} | sha256sum --check --status; then
     exit 77
 fi
 trap ': > {stop}' TERM
-export {order}={key} {key_variable}={recorder_key}
+export {order}={key} {key_variable}={recorder_key} {token_variable}={token_file}
 if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
 {srun} &
 child=$!
@@ -94,6 +96,8 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
         key=run.key,
         key_variable=KEY_VARIABLE,
         recorder_key=shlex.quote(str(root / RECORDER_KEY)),
+        token_variable=TOKEN_VARIABLE,
+        token_file=shlex.quote(settings.token_file),
         srun=shlex.join(srun),
     )
 
@@ -101,8 +105,8 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
 def _step(job: Job) -> str:
     """What each node of the job runs."""
     if job.node_count == 1:
-        return _STEP.format(nodes="", stop=STOP_FILE, end="")
-    return _STEP.format(nodes=node_script(job), stop=STOP_FILE, end=end_script())
+        return _STEP.format(nodes="", stop=STOP_FILE, exit_code=EXIT_CODE, end="")
+    return _STEP.format(nodes=node_script(job), stop=STOP_FILE, exit_code=EXIT_CODE, end=end_script())
 
 
 def ordered_job(run: Run) -> Job:

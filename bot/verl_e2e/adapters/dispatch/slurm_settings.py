@@ -31,5 +31,7 @@ class SlurmSettings:
     """What starts the container of a job."""
     mounts: tuple[str, ...] = ()
     """More mounts, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`; the folder of orders is mounted always."""
+    token_file: str = ""
+    """The file on the nodes with the token for fetching repositories; empty for none."""
     warn_s: int = 300
     """Seconds before the time limit at which the run is asked to end."""

@@ -47,6 +47,8 @@ class DispatchSettings:
     # The repository and commit of the verl-e2e that runs the job.
     tool_repository: str
     tool_sha: str
+    # Verifies an attestation and gives its content; UnprovenError.
+    verify: Callable[[str], Attested]
     # The name of the workflow file.
     workflow: str = WORKFLOW
     # Labels of self-hosted runners by number of GPUs.
@@ -59,8 +61,6 @@ class DispatchSettings:
     followed: bool = False
     # Whether a folder counts without proof that the workflow's second job handed it over.
     attestation: Attestation = Attestation.PREFERRED
-    # Verifies an attestation and gives its content; None when no verifier is installed.
-    verify: Callable[[str], Attested] | None = None
 
 
 class GitHubActionsBackend:
@@ -167,22 +167,18 @@ class GitHubActionsBackend:
 
     def _doubt(self, run: Run, artifact: Artifact) -> str:
         found, reason = self._found(run), "GitHub has no attestation of it"
-        if self._settings.verify is None:
-            reason = "verl-e2e is installed without the extra `attestation`"
-        elif not artifact.sha256 or found is None:
+        if not artifact.sha256 or found is None:
             reason = "GitHub does not give its digest"
         else:
             asked = self._handover(run, found, artifact)
-            for objection in self._objections(run, artifact, asked, self._settings.verify):
+            for objection in self._objections(run, artifact, asked):
                 if not objection:
                     return ""
                 reason = objection
         what = f"nothing proves that the job {ATTEST} of {self._settings.workflow} handed over the run folder: {reason}"
         return f"{what}; copy this version's workflow, whose job {ATTEST} uploads and attests it"
 
-    def _objections(
-        self, run: Run, artifact: Artifact, asked: Handover, verify: Callable[[str], Attested]
-    ) -> Iterator[str]:
+    def _objections(self, run: Run, artifact: Artifact, asked: Handover) -> Iterator[str]:
         """The objection to each attestation of the artifact; empty for one that proves its origin."""
         try:
             bundles = self._workflows.attestations(run.repository, artifact.sha256)
@@ -193,7 +189,7 @@ class GitHubActionsBackend:
             return
         for bundle in bundles:
             try:
-                yield why_not(verify(bundle), asked)
+                yield why_not(self._settings.verify(bundle), asked)
             except UnprovenError as error:
                 yield f"its attestation cannot be verified: {error}"
 

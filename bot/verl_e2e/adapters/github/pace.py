@@ -10,6 +10,7 @@ from enum import Enum, StrEnum
 from fractions import Fraction
 from itertools import takewhile
 
+from verl_e2e.adapters.github.retry import server_time
 from verl_e2e.core.pulls.figures import API_RESOURCES, OTHER, ApiBudget
 from verl_e2e.ports import ForgeError
 
@@ -19,6 +20,8 @@ LIMITER = ((78, 60.0), (480, 3600.0))
 _LATE_S = 30.0
 # Of a number in a header.
 _DIGITS = 12
+# Statuses from here on refuse.
+_REFUSALS = 400
 
 
 class Lane(Enum):
@@ -53,6 +56,9 @@ class Calls:
         self._by_verb: Counter[str] = Counter()
         self._by_answer: Counter[tuple[str, str]] = Counter()
         self._budgets: dict[tuple[str, str], ApiBudget] = {}
+        self._last_answer_s = -math.inf
+        self.booted_s: float | None = None
+        """When our monotonic clock began by GitHub's own, in seconds since 1970; None before it said a time."""
 
     def count(self, verb: str) -> None:
         """One more is sent."""
@@ -66,8 +72,12 @@ class Calls:
 
         `limited` says whether a rate limit refused it.
         """
-        budget = _budget(headers)
+        budget, theirs = _budget(headers), server_time(headers)
         with self._lock:
+            if theirs is not None:
+                self.booted_s = theirs.timestamp() - time.monotonic()
+            if status < _REFUSALS:
+                self._last_answer_s = time.monotonic()
             self._by_answer[verb, Answer.LIMITED if limited else _answer(status)] += 1
             if budget is not None:
                 self._budgets[owner, budget.resource] = budget
@@ -76,6 +86,11 @@ class Calls:
         """The numbers so far."""
         with self._lock:
             return dict(self._by_verb)
+
+    def silent_s(self) -> float:
+        """For how long GitHub has not given what it was asked for."""
+        with self._lock:
+            return time.monotonic() - self._last_answer_s
 
     def unanswered(self, verb: str) -> None:
         """One was sent, and no answer came."""

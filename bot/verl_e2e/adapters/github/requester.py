@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from github.Auth import Auth
-from github.GithubException import BadCredentialsException, GithubException
+from github.GithubException import GithubException
 from github.Requester import (
     HTTPRequestsConnectionClass,
     HTTPSRequestsConnectionClass,
@@ -35,6 +35,7 @@ from verl_e2e.ports import UncertainError
 M = TypeVar("M", bound=BaseModel)
 USER_AGENT = "verl-e2e"
 PAGE = 100
+_UNAUTHORIZED = 401
 # Cancelling a run and creating a check run go first.
 _URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
 
@@ -178,8 +179,9 @@ class ApiRequester(Requester):
             ask = super(ApiRequester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
-            except BadCredentialsException:
-                if not self._renew():
+            except GithubException as error:
+                # What GitHub says of a JWT that it refuses is a sentence of its own for each reason.
+                if error.status != _UNAUTHORIZED or not self._renew():
                     raise
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
             except GithubException as error:

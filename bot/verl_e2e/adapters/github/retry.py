@@ -24,7 +24,7 @@ from requests.exceptions import ConnectTimeout, ProxyError, RequestException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from verl_e2e.ports import NETWORK_FIX, ForgeError, UncertainError
+from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, ForgeError, UncertainError
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ _FIX = (
 _CORE = "core"
 # As GitHub and GitHub Enterprise Server say it.
 _LIMIT_WORDS = ("rate limit", "abuse detection")
+_UNAUTHORIZED = 401
 # GitHub asks for a minute where it names no time itself.
 UNNAMED_WAIT_S = 60.0
 _LONGEST_NAMED_WAIT_S = 24 * 3600.0
@@ -72,7 +73,8 @@ class RefusedError(ForgeError):
     """
 
     def __init__(self, message: str, *, status: int, permission: str = "", answer: str = "") -> None:
-        super().__init__(message, absent=status in (404, 410), permission=permission, answer=answer)
+        absent, unknown = status in (404, 410), status == _UNAUTHORIZED
+        super().__init__(message, absent=absent, permission=permission, answer=answer, unknown_to_it=unknown)
         self.status = status
 
 
@@ -132,7 +134,7 @@ def named_wait_s(error: BaseException) -> float | None:
     return UNNAMED_WAIT_S if trouble_of(error) is Trouble.LIMITED else None
 
 
-def server_time(headers: dict[str, str]) -> datetime | None:
+def server_time(headers: Mapping[str, str]) -> datetime | None:
     """GitHub's clock when it answered, so that ours need not be right."""
     try:
         return parsedate_to_datetime(headers["date"])
@@ -190,6 +192,7 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         text = f"{error.status} {_message(error)}".rstrip()
         missing = _permission(error, what)
         fix = f"; our App does not have the permission {missing}: {_FIX}" if missing else ""
+        fix = f"; {CREDENTIAL_FIX}" if error.status == _UNAUTHORIZED else fix
         return RefusedError(
             f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, answer=text
         )

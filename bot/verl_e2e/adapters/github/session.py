@@ -1,7 +1,9 @@
 """Our identity at GitHub, and the requesters: one for each thread and repository."""
 
 import copy
+import logging
 import threading
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -18,8 +20,16 @@ from verl_e2e.ports import ForgeError
 PUBLIC_API_URL = "https://api.github.com"
 # GitHub ends a request after 10 s, so when ours times out, the request cannot take effect later.
 TIMEOUT_S = 15
+# GitHub's answers say for so long that it is there.
+_ANSWERED_S = 60.0
+# How long a JWT is valid, and how much earlier than now it says that it was made; GitHub takes ten minutes at most.
+_VALID_S, _MADE_BEFORE_S = 300, 60
+# An answer takes its time, and GitHub says the time in whole seconds.
+_SAME_S = 5.0
 # The place that stands for the App itself.
 _APP = ""
+
+log = logging.getLogger(__name__)
 
 
 class GitHub:
@@ -68,9 +78,13 @@ class GitHub:
         return auth.token if auth else ""
 
     def trouble(self) -> str:
-        """Why no token of ours can be made, without asking GitHub; empty when one can."""
-        auth = self._auth_for(_APP)
-        return "" if auth is not None and auth.token else "no credentials are loaded"
+        """Why the App cannot work with GitHub; empty when GitHub answered it lately. It is asked where it did not."""
+        if self.calls.silent_s() > _ANSWERED_S:
+            try:
+                self.app().ask("GET", "/app")
+            except ForgeError as error:
+                return str(error)
+        return ""
 
     def close(self) -> None:
         """Close every connection."""
@@ -112,6 +126,36 @@ class GitHub:
         return other
 
 
+class AppKey(AppAuth):
+    """Signs as our App, by GitHub's clock as soon as it is known: GitHub refuses what is signed minutes off.
+
+    `booted_s` says when our monotonic clock began by GitHub's clock; None while that is not known.
+    """
+
+    def __init__(self, app_id: int, private_key: str, booted_s: Callable[[], float | None]) -> None:
+        self._signer, self._booted_s = AppAuth.create_jwt_sign(private_key, "RS256"), booted_s
+        self._used_s: float | None = None
+        super().__init__(app_id, sign_func=self._signer)
+
+    def create_jwt(self, expiration: int | None = None) -> str:
+        """A JWT that is valid now."""
+        self._used_s = began = self._booted_s()
+        if began is None:
+            return super().create_jwt(expiration)
+        now = int(began + time.monotonic())
+        claims = {"iat": now - _MADE_BEFORE_S, "exp": now + (expiration or _VALID_S), "iss": str(self.app_id)}
+        signed = self._signer(claims)
+        return signed.decode() if isinstance(signed, bytes) else signed
+
+    def renew(self) -> bool:
+        """Whether GitHub's clock is known to be another one than the last JWT was made by."""
+        used, known = self._used_s, self._booted_s()
+        if known is None or (used is not None and abs(known - used) < _SAME_S):
+            return False
+        log.warning("GitHub refused a token: it is made again by GitHub's clock; set this machine's clock by NTP")
+        return True
+
+
 def as_app(
     app_id: int,
     private_key: str,
@@ -123,15 +167,14 @@ def as_app(
 ) -> GitHub:
     """GitHub as our App sees it, in every repository where it is installed; ForgeError for an invalid key."""
     try:
-        app = AppAuth(app_id, private_key)
-        app.create_jwt()
+        AppAuth(app_id, private_key).create_jwt()
     except Exception as error:
         raise ForgeError("The App's private key is not an RSA key in PEM: paste the whole file") from error
 
     def jwt_requester() -> ApiRequester:
         return github.app()
 
-    tokens = Tokens(jwt_requester)
+    app, tokens = AppKey(app_id, private_key, lambda: github.calls.booted_s), Tokens(jwt_requester)
     github = GitHub(
         lambda place: InstallationAuth(tokens, place) if place else app,
         api_url=api_url,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.adapters.mirror.clone import Bounds, Clone, Wanted
 from verl_e2e.core.model.errors import LimitError
+from verl_e2e.git.clone import Bounds, Clone, Wanted
 
 _MAX_CONTENTS = 100_000
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")

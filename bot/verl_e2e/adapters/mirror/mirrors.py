@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from verl_e2e.adapters.mirror.asking import Ask, AskingClone, answer_for
-from verl_e2e.adapters.mirror.clone import Bounds, Clone, DamagedError, Wanted
-from verl_e2e.adapters.mirror.failures import TooMuchError
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
+from verl_e2e.git.clone import Bounds, Clone, DamagedError, Wanted
+from verl_e2e.git.failures import TooMuchError
 from verl_e2e.git.program import Stop
 from verl_e2e.git.repository import GitError, GitFailedError, GitRepository, RepositoryError
 from verl_e2e.ports import ForgeError

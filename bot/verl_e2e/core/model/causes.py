@@ -36,6 +36,8 @@ class EngineEnd(StrEnum):
     HOST_MEMORY = "host_memory"
     # The engine's time limit was passed.
     TIME_LIMIT = "time_limit"
+    # The runner itself was killed from outside, as by a kernel that needs memory.
+    RUNNER_KILLED = "runner_killed"
     # The runner ended without a word on how the run ended.
     RUNNER_ENDED = "runner_ended"
     # The engine no longer knows of it.

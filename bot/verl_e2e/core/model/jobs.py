@@ -24,7 +24,7 @@ from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, ray_cpu
 from verl_e2e.core.model.nodes import node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e.core.model.validated import Text
+from verl_e2e.core.model.validated import Address, Text
 from verl_e2e.core.model.wants import Axis, Value
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -50,6 +50,14 @@ class Repository(Document):
     path: str
     commit: Sha
     in_place: bool = False
+
+
+class Origin(Document):
+    """Where a repository is fetched from, by the runner itself."""
+
+    url: Address
+    # A ref that leads to the commit, for a server that gives none by its SHA; empty: no such ref is known.
+    ref: str = ""
 
 
 class Substitution(DescribedDocument):
@@ -384,6 +392,8 @@ class Job(Document):
     megatron_lm: Repository | None = None
     # verl at the commit to test with.
     verl: Repository
+    # Where the runner fetches the repositories from; without an address it takes the one at `path`, as it is.
+    origins: dict[Literal["bridge", "megatron_lm", "verl"], Origin] = Field(default_factory=dict)
     # The script of verl that starts the run.
     script: str = WRAPPER_SCRIPT
     # How many GPUs it takes.
@@ -446,7 +456,7 @@ class Job(Document):
     def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Without the newer keys where they are empty: the digest of such a job is what earlier versions made."""
         document: dict[str, object] = whole(self)
-        for key in ("changed", "not_restored", "purposes", "settings", "needs"):
+        for key in ("changed", "not_restored", "purposes", "settings", "needs", "origins"):
             if not getattr(self, key):
                 document.pop(key, None)
         return document
@@ -473,6 +483,11 @@ class Job(Document):
         return self.gpu_count // self.node_count
 
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: equal jobs, equal digests. What it takes of a host follows from the rest."""
-        text = json.dumps(self.model_dump(mode="json", exclude={"needs"}), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the canonical JSON: equal jobs, equal digests. What it takes of a host follows from the rest.
+
+        A commit is the same wherever it is fetched from.
+        """
+        text = json.dumps(
+            self.model_dump(mode="json", exclude={"needs", "origins"}), sort_keys=True, separators=(",", ":")
+        )
         return hashlib.sha256(text.encode()).hexdigest()

@@ -75,8 +75,16 @@ def _inside(path: str) -> str:
     return path
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"https://[^\s/@?#]+/[^\s@?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/[^\s@?#]+", text):
+        raise UnfitError(f"{text!r} is not an address of a repository", "write https://HOST/OWNER/NAME")
+    return text
+
+
 # Text that is not empty.
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+# Where a repository is fetched from: nothing that could start a program, and no password.
+Address = Annotated[Text, AfterValidator(_address)]
 # A path relative to a repository's top folder.
 InnerPath = Annotated[Text, AfterValidator(_inside)]
 # A whole number of seconds.

@@ -18,7 +18,17 @@ from verl_e2e.core.model.retry_rules import RetryRules
 from verl_e2e.core.model.settings import invalid_value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.synthetic import Recipe
-from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
+from verl_e2e.core.model.validated import (
+    Address,
+    InnerPath,
+    LevelNumber,
+    Levels,
+    Patterns,
+    Seconds,
+    Text,
+    UnfitError,
+    Words,
+)
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
@@ -40,10 +50,17 @@ _Variants = tuple[Annotated[str, AfterValidator(_variant)], ...]
 class Verl(DescribedDocument):
     """A commit of verl."""
 
-    repository: Text = "https://github.com/verl-project/verl"
-    """Where `commit` is looked for, for people and for `doctor`."""
+    repository: Address = "https://github.com/verl-project/verl"
+    """Where `commit` is fetched from, and where `doctor` looks for it."""
     commit: Sha
     """The full SHA that every pull request is tested with."""
+
+
+class MegatronLm(DescribedDocument):
+    """Megatron-LM, at the commit of Bridge's submodule; the address in a pull request's `.gitmodules` is never used."""
+
+    repository: Address = "https://github.com/NVIDIA/Megatron-LM"
+    """Where it is fetched from."""
 
 
 class Image(DescribedDocument):
@@ -376,6 +393,8 @@ class PolicyFile(DescribedDocument):
     """The version of this format."""
     verl: Verl
     """The verl that a run starts."""
+    megatron_lm: MegatronLm = MegatronLm()
+    """Where the commit of Megatron-LM is found that a commit of Bridge names."""
     image: Image
     """The container image that jobs are ordered in."""
     model: Model = Field(alias="checkpoint")

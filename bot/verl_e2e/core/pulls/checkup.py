@@ -34,6 +34,10 @@ def ok_finding(about: str, sentence: str) -> Finding:
     return Finding(about, State.OK, sentence)
 
 
+# Clocks that differ by no more agree for every purpose here.
+FAR_OFF_S = 60.0
+
+
 def error_finding(about: str, sentence: str, fix: str) -> Finding:
     """Something to fix."""
     return Finding(about, State.ERROR, sentence, fix)
@@ -86,6 +90,25 @@ def of_installation(
         )
     else:
         yield ok_finding("events", f"our App receives the {len(events)} events that it acts on")
+
+
+def of_clock(ahead_s: float) -> Finding:
+    """Whether the two clocks agree: tokens are made by GitHub's, and the times of runs by ours."""
+    if abs(ahead_s) <= FAR_OFF_S:
+        return ok_finding("clock", "this machine's clock agrees with GitHub's")
+    where = "behind" if ahead_s > 0 else "ahead of"
+    fix = "set it by NTP; tokens are made by GitHub's clock meanwhile, and the times of runs are wrong"
+    return note("clock", f"this machine's clock is {abs(ahead_s):.0f} s {where} GitHub's", fix)
+
+
+def of_sources(refusals: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the repositories of jobs can be fetched, each address with why it cannot; the nodes were not asked."""
+    for url, why in refusals.items():
+        if why:
+            fix = "the hosts of jobs fetch it as this machine was asked to: see that they can"
+            yield error_finding("sources", f"this machine cannot fetch from {url}: {why}", fix)
+        else:
+            yield ok_finding("sources", f"this machine can fetch from {url}, as the hosts of jobs will")
 
 
 def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_s: int) -> Iterator[Finding]:

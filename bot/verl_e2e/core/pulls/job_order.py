@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.jobs import Job, Origin, Repository
 from verl_e2e.core.plan.build import Sources
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.text import packed
 
 MAX_INPUTS = 25
@@ -24,6 +25,9 @@ _MAX_JOB_BYTES = 4 * 1024 * 1024
 _AROUND_S = 3600
 # The run itself, the run on the merge base and one repetition.
 _RUNS = 3
+
+# Names a file on the host of a job: the token for fetching its repositories.
+TOKEN_VARIABLE = "VERL_E2E_FETCH_TOKEN_FILE"
 
 # Next to a job's file on the machine that runs it: what the run must return.
 NONCE_FILE = "order-nonce"
@@ -54,6 +58,23 @@ def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
     )
 
 
+def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, Origin]:
+    """Where a runner fetches what jobs of a repository at the site `web_url` need; `ref` leads to the head.
+
+    No address is one that the head could change.
+    """
+    return {
+        BRIDGE_FOLDER: Origin(url=f"{web_url}/{repository}.git", ref=ref),
+        VERL_FOLDER: Origin(url=policy.verl.repository),
+        "megatron_lm": Origin(url=policy.megatron_lm.repository),
+    }
+
+
+def takes_token(url: str, own: Origin | None) -> bool:
+    """Whether a host's token is for this address: it is for the server of the repository under test, `own`, alone."""
+    return own is not None and url.split("/")[:3] == own.url.split("/")[:3]
+
+
 def portable(job: Job) -> Job:
     """The job with folder names in the place of this machine's paths; equal for all machines that plan it."""
     return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
@@ -70,7 +91,12 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
         return repository.model_copy(update={"path": paths[folder], "in_place": False})
 
     core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
-    places = {"bridge": moved(job.bridge, BRIDGE_FOLDER), "verl": moved(job.verl, VERL_FOLDER), "megatron_lm": core}
+    places: dict[str, object] = {
+        "bridge": moved(job.bridge, BRIDGE_FOLDER),
+        "verl": moved(job.verl, VERL_FOLDER),
+        "megatron_lm": core,
+        "origins": {},
+    }
     return job.model_copy(update=places)
 
 

@@ -35,6 +35,8 @@ _OF_ENGINE: Mapping[EngineEnd, RetryClass] = {
     EngineEnd.NODE_FAILED: _PASSING,
     EngineEnd.NODE_NOT_READY: _PASSING,
     EngineEnd.PREEMPTED: _PASSING,
+    # SIGKILL of the runner, which is small and apart from the code under test.
+    EngineEnd.RUNNER_KILLED: _PASSING,
     EngineEnd.NO_MACHINE: _LASTING,
     # A change that takes more memory or time ends like this too.
     EngineEnd.HOST_MEMORY: _UNKNOWN,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from verl_e2e.core.pulls.webhook_events import MODELS, CommentEvent, Event, PushEvent
 
 # GitHub sends no more than 25 MB; what we read of it is far smaller.
-MAX_BODY = 25 * 1024 * 1024
+MAX_BODY = 25_000_000
 
 
 class BadDeliveryError(Exception):

@@ -17,6 +17,7 @@ _OF_ENGINE: Mapping[EngineEnd, str] = {
     EngineEnd.NO_MACHINE: "no machine took it in time",
     EngineEnd.HOST_MEMORY: "host memory limit passed",
     EngineEnd.TIME_LIMIT: "time limit of the engine passed",
+    EngineEnd.RUNNER_KILLED: "runner killed on its host",
     EngineEnd.RUNNER_ENDED: "runner ended without a word",
     EngineEnd.FORGOTTEN: "the engine no longer has it",
     EngineEnd.NOT_STARTED: "the engine could not begin it",

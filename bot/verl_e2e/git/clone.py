@@ -1,4 +1,4 @@
-"""One bare partial clone on disk: two processes never write to it at once, and a damaged one is made again."""
+"""One bare clone on disk: two processes never write to it at once, and a damaged one is made again."""
 
 import fcntl
 import os
@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_e2e.adapters.mirror.failures import Cause, cause_of, error_of, unknown_object
+from verl_e2e.core.model.errors import ForgeError
+from verl_e2e.git.failures import Cause, cause_of, error_of, unknown_object
 from verl_e2e.git.output import SIZES, id_lines, object_sizes
 from verl_e2e.git.program import Finished, Git, Limits, Remote
 from verl_e2e.git.repository import GitError, GitRepository
-from verl_e2e.ports import ForgeError
 
 _LOCK_POLL_S = 0.05
 _MAX_REFUSED = 5
 _GIT_LIMITS = Limits(time_s=600.0, memory_bytes=4 << 30)
 # Given to single commands and never written down: without them a clone is one that no git would try to complete.
 _PARTIAL = {"remote.origin.promisor": "true", "remote.origin.partialCloneFilter": "blob:none"}
-_FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet", "--filter=blob:none")
+_FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet")
 
 
 class DamagedError(GitError):
@@ -58,8 +58,9 @@ class Wanted:
 class Clone:
     """A clone in the folder `place`, made when first needed; `fetches` counts how often git went to the origin.
 
-    It is fetched from `url`; `token` is asked for before each fetch and gives None for no token. Of `environ` git gets
-    PATH, proxies and certificates.
+    It is fetched from `url`; `token` is asked for before each fetch and gives None for no token, and `credential` is
+    the variable that a person sets for one. Of `environ` git gets PATH, proxies and certificates. A `shallow` clone has
+    of its commits all files and no history, any other one the history, and files when they are asked for.
     """
 
     def __init__(
@@ -70,11 +71,16 @@ class Clone:
         url: str = "",
         token: Callable[[], str | None] = lambda: None,
         environ: Mapping[str, str] | None = None,
+        credential: str = "GITHUB_TOKEN",
+        shallow: bool = False,
     ) -> None:
         self.place = place
         self.fetches = 0
         self._url = url
         self._token = token
+        self._credential = credential
+        self._kind = "--depth=1" if shallow else "--filter=blob:none"
+        self._settings: Mapping[str, str] = {} if shallow else _PARTIAL
         self._bounds = bounds
         # The descriptor of the lock that was taken last; used only while it is held.
         self._lock = -1
@@ -138,7 +144,7 @@ class Clone:
             for commit in wanted:
                 self._look_in_spare(commit)
         elif finished.code != 0:
-            raise error_of(finished, self._url)
+            raise self._error(finished)
         self._put_together()
 
     def _fetch_kept(self, wanted: Collection[Wanted]) -> Finished:
@@ -150,7 +156,7 @@ class Clone:
             if cause_of(finished) is Cause.UNKNOWN_OBJECT:
                 finished = self._fetch("origin", f"+{commit.spare}:refs/spare/{commit.name}")
             if finished.code != 0:
-                raise error_of(finished, self._url)
+                raise self._error(finished)
         if self._missing([commit.sha]):
             lost = f"{commit.spare} does not lead to commit {commit.sha[:12]} any more"
             raise ForgeError(f"{self._url}: {lost}: it was pushed over; ask again")
@@ -165,16 +171,17 @@ class Clone:
             return None
         if cause_of(finished) is Cause.UNKNOWN_OBJECT:
             return unknown_object(finished) or ""
-        raise error_of(finished, self._url)
+        raise self._error(finished)
 
     def _fetch(self, *arguments: str, stdin: bytes = b"", negotiation: str = "default") -> Finished:
         self._sweep()
         self.fetches += 1
         git = replace(self._git, own_session=True)
-        settings = {**_PARTIAL, "fetch.negotiationAlgorithm": negotiation}
+        settings = {**self._settings, "fetch.negotiationAlgorithm": negotiation}
         remote = Remote(self._url, self._token())
         return git.run(
             *_FETCH,
+            self._kind,
             *arguments,
             stdin=stdin,
             settings=settings,
@@ -183,6 +190,9 @@ class Clone:
             # The git that fetches holds our lock too, so that it is held until the last of them has ended.
             keep_open=(self._lock,),
         )
+
+    def _error(self, finished: Finished) -> ForgeError:
+        return error_of(finished, self._url, self._credential)
 
     def _excess(self) -> str:
         """Why a fetch may not go on, empty when it may."""
@@ -204,7 +214,7 @@ class Clone:
         made.parent.mkdir(parents=True, exist_ok=True)
         finished = replace(self._git, git_dir=made).run("init", "--quiet", "--bare", "--template=")
         if finished.code != 0:
-            raise error_of(finished, self._url)
+            raise self._error(finished)
         made.rename(self.place)
         # Only now: a folder that is still there keeps its inode, so no two generations can be taken for one.
         shutil.rmtree(aside, ignore_errors=True)
@@ -219,7 +229,7 @@ class Clone:
         """Every fetch leaves a pack, and reading slows with their number. A failure costs time, nothing else."""
         if len(list((self.place / "objects" / "pack").glob("*.pack"))) > self._bounds.packs:
             git = replace(self._git, own_session=True)
-            git.run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", settings=_PARTIAL)
+            git.run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", settings=self._settings)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -4,8 +4,8 @@ import re
 from enum import Enum, auto
 from urllib.parse import urlsplit
 
+from verl_e2e.core.model.errors import ForgeError
 from verl_e2e.git.program import Finished, Stop
-from verl_e2e.ports import ForgeError
 
 
 class TooMuchError(ForgeError):
@@ -37,8 +37,8 @@ _PATTERNS = (
 )
 _SENTENCES = {
     Cause.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
-    Cause.DENIED: "{host} does not let us read {repository}: give a token that may, in GITHUB_TOKEN",
-    Cause.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set GITHUB_TOKEN",
+    Cause.DENIED: "{host} does not let us read {repository}: give a token that may, in {credential}",
+    Cause.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set {credential}",
     Cause.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
     Cause.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
     Cause.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
@@ -60,12 +60,12 @@ def unknown_object(finished: Finished) -> str | None:
     return found[1] if found else None
 
 
-def error_of(finished: Finished, url: str) -> ForgeError:
-    """The failure in one sentence with what to do."""
+def error_of(finished: Finished, url: str, credential: str) -> ForgeError:
+    """The failure in one sentence with what to do; `credential` is the variable that gives a token."""
     parts, cause = urlsplit(url), cause_of(finished)
     if finished.stop is Stop.MISSING:
         return ForgeError(finished.error)
     names = {"repository": parts.path.strip("/").removesuffix(".git"), "host": parts.hostname, "error": finished.error}
     kind = TooMuchError if cause is Cause.STOPPED else ForgeError
-    text = _SENTENCES[cause].format(**names, ending=finished.ending)
+    text = _SENTENCES[cause].format(**names, ending=finished.ending, credential=credential)
     return kind(text, passing=cause in {Cause.STOPPED, Cause.NETWORK, Cause.DAMAGE})
