@@ -177,13 +177,15 @@ class ApiRequester(Requester):
                 lane = Lane.URGENT if urgent else self._lane
                 self.pace.wait(self.retry_policy.total_s, lane, what=_identity(verb, path, input))
             ask = super(ApiRequester, self).requestJsonAndCheck
+            given = verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect
             try:
-                return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
-            except GithubException as error:
-                # What GitHub says of a JWT that it refuses is a sentence of its own for each reason.
-                if error.status != _UNAUTHORIZED or not self._renew():
-                    raise
-                return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
+                try:
+                    return ask(*given)
+                except GithubException as error:
+                    # What GitHub says of a JWT that it refuses is a sentence of its own for each reason.
+                    if error.status != _UNAUTHORIZED or not self._renew():
+                        raise
+                    return ask(*given)
             except GithubException as error:
                 # The others stop as well: who goes on after a refusal is blocked for longer.
                 self.pace.hold(holds_all_s(error))
