@@ -106,7 +106,7 @@ def test_the_code_of_an_earlier_head_is_compared_while_its_commit_is_there(
         return analysis.compare_code(pull_of(world, head, 3), POLICY, of, tmp_path, tests=False).noticed
 
     assert noticed(text.replace("return 1", "return 2"), ended) == ""
-    assert noticed(text.replace("value = 1", "value = 2"), ended) == f"{ENTRY}: value changed"
+    assert noticed(text.replace("value = 1", "value = 2"), ended) == f"{ENTRY}: what runs when it is imported differs"
     gone = run(job, job=job, head_sha="e" * 40)
     assert noticed(text, gone) == "no whole record of it tells what it entered"
     (tmp_path / "executed.json").write_text(ran(bridge_commit="e" * 40).model_dump_json())

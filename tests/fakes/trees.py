@@ -102,8 +102,8 @@ def _is_link(text: str | bytes) -> bool:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
 
 
 def _id(path: str, text: str | bytes) -> str:
-    return hashlib.sha1(path.encode() + b"\0" + _bytes(text), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(_bytes(path) + b"\0" + _bytes(text), usedforsecurity=False).hexdigest()

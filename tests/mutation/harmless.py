@@ -37,8 +37,6 @@ def harmless_edits(text: str, choose: random.Random) -> Iterator[tuple[str, str]
     if raised:
         choose.choice(raised)[0] = ast.Constant("another text")
         yield "the text of an error", ast.unparse(ast.fix_missing_locations(changed)) + "\n"
-    yield "a new function that no one calls", text + "\n\ndef unread_(first, second=1):\n    return first + second\n"
-    yield "a new constant that no one reads", text + "\n\nUNREAD_ = 3\n"
 
 
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module

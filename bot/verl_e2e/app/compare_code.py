@@ -15,7 +15,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.reach.effects import Sides, Version
+from verl_e2e.core.reach.effects import Version
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.unentered import noticed
 from verl_e2e.ports import RunFolders
@@ -63,7 +63,7 @@ def compared(
     entered = _entered(executed, tests=tests)
     imported = (file.path for file in executed.files if file.path.startswith(old.roots))
     sources = {*old.sources, *new.sources, *imported}
-    return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered, tests=bool(named)), old)
+    return CodeComparison(noticed_in(planner, policy, (run.head_sha, head), sources, entered), old)
 
 
 def _has_each_trainer(executed: Executed, job: Job) -> bool:
@@ -98,8 +98,6 @@ def noticed_in(
     commits: tuple[str, str],
     sources: Iterable[str],
     entered: Mapping[str, Collection[str]],
-    *,
-    tests: bool,
 ) -> str:
     """What a run at the first commit notices of the modules of the second; empty for nothing.
 
@@ -123,7 +121,7 @@ def noticed_in(
             return f"{path}: {ABSENT}"
         before, after = (contents[blob] if blob is not None else None for blob in blobs)
         pairs.append((Version(path, before), Version(path, after)))
-    return noticed(pairs, Sides(old.program, new.program, old.reach, new.reach), entered, roots, by_tests=tests)
+    return noticed(pairs, entered)
 
 
 def _executed_in(folder: Path, folders: RunFolders, run: Run) -> Executed | None:

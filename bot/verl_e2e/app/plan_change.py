@@ -8,10 +8,10 @@ from datetime import date
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import maps_of, with_known_execution
+from verl_e2e.app.known_code import entered_by_runs, maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
-from verl_e2e.core.model.change import Change, ChangedPath
+from verl_e2e.core.model.change import Change, ChangedPath, readable
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.contract import Finding, check_contract
@@ -31,14 +31,19 @@ from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
 from verl_e2e.core.reach.taken import taken_elsewhere
-from verl_e2e.core.reach.walk import Reach
+from verl_e2e.core.reach.walk import Entry, Reach
 from verl_e2e.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
 _NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
-_SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement differs that the policy lists in `reach.dependencies`")
+_SAMEREQUIREMENTS = Inside(
+    (),
+    NO_EFFECT,
+    "neither a requirement differs that the policy lists in `reach.dependencies`, in any list, extra or group, nor how "
+    "packages are built and found",
+)
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -204,7 +209,8 @@ class Planner:
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]], self._views)
         try:
-            followed = self._followed_before(program) or Reach(program, self._uses.entries)
+            ran = entered_by_runs(reach.package, reach.roots)
+            followed = self._followed_before(program, ran) or Reach(program, self._uses.entries, ran)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
         unread = tuple(
@@ -212,11 +218,11 @@ class Planner:
         )
         return _Tree(files, program, followed, unread)
 
-    def _followed_before(self, program: Program) -> Reach | None:
+    def _followed_before(self, program: Program, ran: tuple[Entry, ...]) -> Reach | None:
         """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
         entries = self._uses.entries
         known = [tree.reach for tree in reversed(self._trees.values())]
-        return next((same for reach in known if (same := reach.in_program(program, entries)) is not None), None)
+        return next((same for reach in known if (same := reach.in_program(program, entries, ran)) is not None), None)
 
     def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
         """The changed names of which no content tells what they do."""
@@ -317,11 +323,9 @@ class Planner:
         return {name: _SAMEREQUIREMENTS for name in names if self.has_same_requirements(name, commits, reach)}
 
     def has_same_requirements(self, name: str, commits: tuple[str, str], reach: ReachPolicy) -> bool:
-        """Whether a file is known to keep, from one commit to another, every requirement that a run of verl imports."""
+        """Whether a file surely keeps every requirement that a run imports, and how packages are built and found."""
         old, new = (self.repository.read_blob(commit, name) for commit in commits)
-        if name == "pyproject.toml" and not same_build(old, new):
-            return False
-        return changed_requirements(old, new, reach.dependencies) == ()
+        return same_build(old, new) and changed_requirements(old, new, reach.dependencies) == ()
 
     def _reader(self, tree: _Tree) -> "_Reader":
         return _Reader(self.repository, tree.files)
@@ -344,7 +348,7 @@ def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
     unread = sorted({path for tree in trees for path in tree.unread})
     if not unread:
         return ()
-    return (f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.",)
+    return (f"{len(unread)} imported file(s) could not be read, {readable(unread[0])} first: reach is not complete.",)
 
 
 def _imported(view: ModuleView, program: Program) -> frozenset[str]:

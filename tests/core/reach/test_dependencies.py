@@ -102,3 +102,64 @@ def test_a_lock_file_counts_by_what_it_pins(old: str, new: str, expected: tuple[
 @pytest.mark.parametrize("text", (b"package = 3", b"[[package]]\nname = 3"))
 def test_a_lock_file_of_another_shape_is_unknown(text: bytes) -> None:
     assert changed_requirements(LOCK.encode(), text, WATCHED) is None
+
+
+PROJECT = """
+[project]
+name = "x"
+[project.optional-dependencies]
+te = ["transformer-engine"]
+[dependency-groups]
+build = ["torch", {include-group = "te"}]
+[[tool.uv.index]]
+url = "https://one.example"
+[tool.uv]
+no-build-isolation-package = ["torch"]
+constraint-dependencies = ["torch<3"]
+"""
+LOCKED = """
+version = 1
+revision = 2
+[manifest]
+overrides = [{name = "torch", specifier = "<3"}, {name = "sphinx"}]
+[[package]]
+name = "torch"
+version = "2.7.0"
+source = {registry = "https://one.example"}
+dependencies = [{name = "numpy"}]
+sdist = {url = "https://one.example/torch.tar.gz", hash = "sha256:aa", upload-time = "2026-01-01"}
+wheels = [{url = "https://one.example/torch.whl", hash = "sha256:bb"}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "same"),
+    (
+        (PROJECT, "https://one.example", "https://two.example", False),
+        (PROJECT, 'te = ["transformer-engine"]', 'te = ["transformer-engine>9"]', False),
+        (PROJECT, 'te = ["transformer-engine"]', 'all = ["transformer-engine"]', False),
+        (PROJECT, 'te = ["transformer-engine"]', 'te = ["transformer-engine", "tqdm"]', True),
+        (PROJECT, 'build = ["torch"', 'build = ["torch>9"', False),
+        (PROJECT, 'include-group = "te"', 'include-group = "docs"', False),
+        (PROJECT, 'no-build-isolation-package = ["torch"]', "no-build-isolation-package = []", False),
+        (PROJECT, "torch<3", "torch<4", False),
+        (LOCKED, "torch.whl", "other.whl", False),
+        (LOCKED, "sha256:bb", "sha256:cc", False),
+        (LOCKED, "sha256:aa", "sha256:cc", False),
+        (LOCKED, 'registry = "https://one', 'registry = "https://two', False),
+        (LOCKED, 'name = "numpy"', 'name = "number"', False),
+        (LOCKED, '"<3"', '"<4"', False),
+        (LOCKED, 'name = "sphinx"', 'name = "furo"', True),
+        (LOCKED, "version = 1\n", 'version = 1\nrequires-python = ">=4"\n', False),
+        (LOCKED, "2026-01-01", "2026-01-02", True),
+        (LOCKED, "revision = 2", "revision = 3", True),
+    ),
+)
+def test_nothing_that_decides_what_is_installed_may_differ(text: str, old: str, new: str, *, same: bool) -> None:
+    assert old in text
+    before, after = text.encode(), text.replace(old, new, 1).encode()
+    assert (same_build(before, after) and changed_requirements(before, after, WATCHED) == ()) is same
+
+
+def test_a_group_of_another_shape_is_not_the_same() -> None:
+    assert not same_build(b"[dependency-groups]\nx = 3", b"[dependency-groups]\nx = 3")

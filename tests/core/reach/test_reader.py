@@ -20,18 +20,20 @@ def refs(source: str, symbol: str) -> set[str]:
     ("source", "symbol", "expected"),
     (
         # What runs when the module is imported belongs to its body.
-        ("class A:\n    x: int = field(default=make())\n", BODY, {"make"}),
+        ("class A:\n    x: int = field(default=make())\n", BODY, {"field", "make"}),
+        ("from dataclasses import field\nclass A:\n    x: int = field(default_factory=made)\n", BODY, set()),
+        ("from dataclasses import field\nclass A:\n    x: int = field(default=make())\n", BODY, {"make"}),
         ("class A:\n    x = lambda: late()\n", BODY, set()),
         ("class A:\n    x = made()\n", BODY, {"made"}),
         ("class A:\n    if flag():\n        x = made()\n    else:\n        y = other()\n", BODY,
          {"flag", "made", "other"}),
         ("class A(Base, meta=Kind): pass\n", BODY, {"Kind"}),
-        ("class A:\n    @mark\n    def run(self, x=default()): pass\n", BODY, {"default"}),
+        ("class A:\n    @mark\n    def run(self, x=default()): pass\n", BODY, {"default", "mark", "^A.run"}),
         ("x = table[made()]\n", BODY, {"made"}),
         ("x = made\n", BODY, set()),
         ("x = made()\n", BODY, {"made"}),
         ("with opened() as f: f.read()\n", BODY, {"opened", "f.read"}),
-        ("@register('name')\ndef f(): pass\n", BODY, {"register", "f"}),
+        ("@register('name')\ndef f(): pass\n", BODY, {"register", "^f"}),
         # An implementation belongs to the function that it serves.
         ("@call.register\ndef _(x): done()\n", ":_", {"done"}),
         ("def f():\n    @call.register(int)\n    def _(x): done()\n", "f:_", {"done"}),

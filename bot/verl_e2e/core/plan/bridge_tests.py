@@ -6,7 +6,7 @@ Nearest first and bounded: what does not fit is left out and said.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from verl_e2e.core.model.change import Change, PathStatus
+from verl_e2e.core.model.change import Change, PathStatus, readable
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.policy import Policy
@@ -97,14 +97,15 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     found: dict[str, ChosenTest] = {}
     for chosen_test in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
         found.setdefault(chosen_test.test, chosen_test)
-    order = [item for item in found.values() if item.test not in listed]
+    unnamed = [test for test in found if readable(test) != test]
+    order = [item for item in found.values() if item.test not in {*listed, *unnamed}]
     collectable = [item for item in order if at_head.marks.get(item.test, Marks(1)).tests]
     files = policy.test_choice.files
     most = len(collectable) if files is None else max(0, files - len(policy.bridge_tests))
     counts = {path: marks.tests for path, marks in at_head.marks.items()}
     kept = within_time(collectable[:most], counts, policy.test_choice)
     bound = f"the {limit} seconds" if len(kept) < most else f"the {files}"
-    left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[len(kept) :], bound))
+    left_out = (*_without_tests(order, collectable), *_beyond(collectable[len(kept) :], bound), *_not_named(unnamed))
     return Choice(tuple(kept), left_out, limit)
 
 
@@ -173,13 +174,18 @@ def _folder(path: str) -> str:
 
 def _chosen(path: str, why: WhyChosen, reason: str, at_head: TestsAtHead) -> ChosenTest:
     gpu_count = at_head.marks[path].gpu_count if path in at_head.marks else 0
-    return ChosenTest(test=path, why=why, reason=reason, gpu_count=gpu_count)
+    return ChosenTest(test=path, why=why, reason=readable(reason), gpu_count=gpu_count)
 
 
 def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> Iterable[str]:
     empty = [chosen_test.test for chosen_test in order if chosen_test not in collectable]
     if empty:
         yield f"No test function in {_first_paths(empty)}."
+
+
+def _not_named(paths: list[str]) -> Iterable[str]:
+    if paths:
+        yield f"Not run, because their names are not UTF-8: {_first_paths(paths)}."
 
 
 def _beyond(rest: list[ChosenTest], bound: str) -> Iterable[str]:
@@ -191,4 +197,4 @@ def _beyond(rest: list[ChosenTest], bound: str) -> Iterable[str]:
 
 def _first_paths(paths: list[str]) -> str:
     more = len(paths) - _SHOWN_LEFT_OUT
-    return ", ".join(paths[:_SHOWN_LEFT_OUT]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(readable, paths[:_SHOWN_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")

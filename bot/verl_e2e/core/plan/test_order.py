@@ -27,7 +27,7 @@ class RankedTest:
 def identifiers(summary: Summary) -> frozenset[str]:
     """The names, attributes and parts of full names in texts that a file refers to."""
     refs = (ref for symbol in summary.symbols for ref in symbol.refs)
-    return frozenset(part for ref in refs for part in ref.replace("()", "").lstrip("!?").split(".") if part)
+    return frozenset(part for ref in refs for part in ref.replace("()", "").lstrip("!?^=").split(".") if part)
 
 
 def named_functions(module: ChangedModule, mentioned: frozenset[str]) -> frozenset[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """What changed inside a file: two syntax trees compared whole, then symbol by symbol where they differ.
 
 Two versions are the same when their normal forms (`normal`) are equal. Otherwise every difference is listed: by the
-symbol whose code differs when it is called, and as a difference of what importing the file executes (`importing`).
+symbol whose code differs when it is called, and as a difference of what importing the file executes. That is the whole
+tree but for the bodies of functions; any difference in it counts, and no rule says that one has no effect.
 """
 
 import ast
@@ -9,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.excuses import catching
-from verl_e2e.core.reach.import_items import ImportedCode, Numbers, deferred
-from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
-from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, normalized
+from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, is_plainly_decorated, normalized
 from verl_e2e.core.reach.read_trees import parse_to_read
-from verl_e2e.core.reach.settled import NOTHING_SETTLED, settled_in
+from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled, settled_in
 from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
 from verl_e2e.core.reach.summary import BODY, encoding_of
 from verl_e2e.core.reach.syntax import assigned_names
+from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 IMPORT_TIME = "import time"
 
@@ -52,12 +53,19 @@ class FileDifference:
     changes: tuple[SymbolChange, ...]
     # Why the two sides could not be compared, empty when they were.
     problem: str = ""
-    # What differs when the file is imported and has an effect by all that the file itself tells.
+    # What differs of the code that importing the file executes.
     import_time: tuple[SymbolChange, ...] = ()
-    # What differs when the file is imported and has no effect if these hold.
-    claims: tuple[Claim, ...] = ()
     # The functions that differ, with their lines.
     functions: ChangedFunctions = NO_FUNCTIONS
+
+
+class _Executed(NamedTuple):
+    """A statement that an import executes; of a class its head."""
+
+    symbol: str
+    line: int
+    # Equal for equal code, bodies of functions left out.
+    content: Frozen
 
 
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
@@ -104,19 +112,14 @@ def _compare(
     one_encoding = encoding_of(old) == encoding_of(new)
     settled = settled_in(before, old or b"", after, new or b"") if one_encoding else NOTHING_SETTLED
     common = Common.of(before, after, settled=settled)
-    before, relied_on_before = normalized(before, common, settled)
-    after, relied_on_after = normalized(after, common, settled)
-    trusted = relied_on_before | relied_on_after
-    unread = tuple(Claim(ClaimKind.UNREAD, name, BODY, 1) for name in sorted(trusted))
-    numbers = Numbers(settled)
+    before, after = normalized(before, common, settled), normalized(after, common, settled)
+    numbers = _Numbers(settled, common.plain)
     if old is not None and new is not None and numbers.whole.of(before) == numbers.whole.of(after):
-        return FileDifference((), claims=unread)
+        return FileDifference(())
     outside = settled.outside(before), settled.outside(after)
     shared = catching(settled.nodes)
     caught = [*shared, *catching(outside[0])], [*shared, *catching(outside[1])]
     functions = changed_functions((before, after), codes, numbers.whole, caught)
-    imported = (ImportedCode(tree, numbers, nodes) for tree, nodes in zip((before, after), outside, strict=True))
-    unproved, claims = import_differences(*imported)
     sides = _Side(before, numbers), _Side(after, numbers)
     found = list(_symbol_changes(*sides))
     newly = sides[1].imports - sides[0].imports
@@ -125,8 +128,58 @@ def _compare(
     if old is None or new is None:
         whole = (SymbolChange(BODY, IMPORT_TIME, 1, ()),)
         return FileDifference(_ordered(found), "", whole, functions=functions)
-    at_import = [SymbolChange(item.symbol, IMPORT_TIME, item.line, ()) for item in unproved]
-    return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims), functions)
+    at_import = _import_time_changes(numbers.statements(before.body), numbers.statements(after.body))
+    return FileDifference(_ordered(found), "", _ordered(at_import), functions)
+
+
+class _Numbers:
+    """What both versions share: what is settled, and numbers for their trees, whole and without bodies of functions."""
+
+    def __init__(self, settled: Settled = NOTHING_SETTLED, plain: frozenset[str] = frozenset()) -> None:
+        self.settled = settled
+        self._plain = plain
+        self.whole = TreeNumbers(settled.tokens)
+        # Besides the tokens what stands for each function that was met.
+        self._outlines: dict[int, Frozen] = dict(settled.tokens)
+        self._outlined = TreeNumbers(self._outlines)
+
+    def statements(self, body: list[ast.stmt], outer: str = "") -> Iterator[_Executed]:
+        """The statements that an import executes, those of classes one by one."""
+        for node in body:
+            name = getattr(node, "name", "") or next(iter(assigned_names(node)), "")
+            symbol, line = f"{outer}{name}", getattr(node, "lineno", 1)
+            if isinstance(node, ast.ClassDef) and id(node) not in self.settled.tokens:
+                heads = (node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", []))
+                yield _Executed(symbol, line, tuple(self._executed(list(part)) for part in heads))
+                yield from self.statements(node.body, f"{symbol}.")
+            else:
+                yield _Executed(symbol, line, (type(node).__name__, self._executed(node)))
+
+    def _executed(self, part: ast.AST | list[ast.AST]) -> int:
+        """The number of code without the bodies of functions; one whose decorator may run it counts whole."""
+        for root in part if isinstance(part, list) else [part]:
+            for node in self.settled.outside(root):
+                if isinstance(node, _Function) and id(node) not in self._outlines:
+                    body = () if is_plainly_decorated(node, self._plain) else (self.whole.of(node),)
+                    arguments = node.args
+                    given = [arguments.defaults, list(filter(None, arguments.kw_defaults))]
+                    every = [arguments.posonlyargs, arguments.args, arguments.kwonlyargs]
+                    notes = [item.annotation for names in every for item in names]
+                    notes += [item.annotation for item in (arguments.vararg, arguments.kwarg) if item is not None]
+                    parts = (node.decorator_list, *given, [*filter(None, notes)], node.returns)
+                    self._outlines[id(node)] = ("def", node.name, *body, *map(self.whole.of, parts))
+        return self._outlined.of(part)
+
+
+def _import_time_changes(old: Iterable[_Executed], new: Iterable[_Executed]) -> Iterator[SymbolChange]:
+    """The statements that only one import executes; where both execute the same in another order, the module's."""
+    ours, theirs = list(old), list(new)
+    had, has = (Counter((item.symbol, item.content) for item in side) for side in (ours, theirs))
+    sides = ((theirs, has - had), (ours, had - has))
+    alone = [item for side, only in sides for item in side if (item.symbol, item.content) in only]
+    if not alone and [(o.symbol, o.content) for o in ours] != [(item.symbol, item.content) for item in theirs]:
+        yield SymbolChange(BODY, IMPORT_TIME, 1, ())
+    yield from (SymbolChange(item.symbol, IMPORT_TIME, item.line, ()) for item in alone)
 
 
 def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
@@ -143,14 +196,14 @@ def symbols_of(content: bytes) -> tuple[str, ...]:
     tree = parse_to_read(content)
     if isinstance(tree, str):
         return ()
-    lines = _Side(tree, Numbers()).lines
+    lines = _Side(tree, _Numbers()).lines
     return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
 
 
 class _Side:
     """The code of one version by symbol; definitions that have a token are the same on the other side and left out."""
 
-    def __init__(self, tree: ast.Module, numbers: Numbers) -> None:
+    def __init__(self, tree: ast.Module, numbers: _Numbers) -> None:
         self._tree = tree
         self._numbers = numbers
         self._nodes: dict[str, list[ast.AST]] = {}
@@ -166,8 +219,8 @@ class _Side:
 
     @cached_property
     def _bound(self) -> Counter[str]:
-        own = Counter(all_bound_names(self._numbers.settled.outside(self._tree)))
-        return self._numbers.bound + own
+        settled = self._numbers.settled
+        return Counter(all_bound_names([*settled.nodes, *settled.outside(self._tree)]))
 
     @property
     def symbols(self) -> set[str]:
@@ -180,7 +233,7 @@ class _Side:
             key = self._numbers.whole.of
             nodes = self._nodes[symbol]
             self._keys[symbol] = tuple(
-                deferred(node, key) if isinstance(node, _Function) else key(node) for node in nodes
+                _deferred(node, key) if isinstance(node, _Function) else key(node) for node in nodes
             )
         return self._keys[symbol]
 
@@ -188,7 +241,7 @@ class _Side:
         """The symbol's whole code with all its names, equal for equal code."""
         key = partial(freeze, tokens=self._numbers.settled.tokens)
         nodes = self._nodes[symbol]
-        return tuple(deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in nodes)
+        return tuple(_deferred(node, freeze) if isinstance(node, _Function) else key(node) for node in nodes)
 
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement."""
@@ -237,6 +290,19 @@ class _Side:
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _deferred(node: _Function, key: Callable[[object], Frozen]) -> Frozen:
+    """What of a function runs when it is called, by the keys of its parts; annotations are not part of it."""
+    arguments = node.args
+    names = (
+        tuple(parameter.arg for parameter in arguments.posonlyargs),
+        tuple(item.arg for item in arguments.args),
+        tuple(parameter.arg for parameter in arguments.kwonlyargs),
+        *(item.arg if item else None for item in (arguments.vararg, arguments.kwarg)),
+    )
+    parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body)
+    return (type(node).__name__, names, *map(key, parts))
 
 
 def _statements(node: ast.AST) -> Iterable[Statement]:

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.wants import Want
 from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
-from verl_e2e.core.reach.importing import ClaimKind
 from verl_e2e.core.reach.program import Node, Program, module_name
-from verl_e2e.core.reach.proofs import Proofs
 from verl_e2e.core.reach.reached_functions import ReachedTree, TouchedFunction, touched_functions
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.walk import Entry, Reach, Step
@@ -127,7 +126,6 @@ class Sides:
         self.head = head
         self.base_reach = base_reach
         self.head_reach = head_reach
-        self.proofs = Proofs(base, head, base_reach)
 
     @cached_property
     def _import_runs(self) -> tuple[Reach, Reach]:
@@ -208,7 +206,7 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
         moved = SymbolChange(BODY, "renamed", 1, (frozenset(filter(None, modules)),))
         came = SymbolChange(BODY, IMPORT_TIME, 1, ())
         difference = replace(difference, changes=(moved, *difference.changes), import_time=(came,))
-    elif not difference.changes and not difference.import_time and not difference.claims:
+    elif not difference.changes and not difference.import_time:
         return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     path = new.path if new.content is not None else old.path
     found = [effect for change in difference.changes if (effect := _effect(path, modules, change, both)) is not None]
@@ -216,8 +214,6 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
     idle = f"{IMPORT_ONLY_REASON}{_shown(difference)}"
     if found or at_import:
         return Inside(tuple(found), detail=idle, at_import=at_import)
-    if not difference.changes and all(claim.kind is ClaimKind.UNREAD for claim in difference.claims):
-        return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     if both.imports(modules):
         return Inside((), IMPORT_ONLY, idle)
     return Inside((), UNREACHED, f"verl reaches none of the changed symbols{_shown(difference)}")
@@ -233,13 +229,10 @@ def _shown(difference: FileDifference) -> str:
 def _at_import(
     path: str, modules: tuple[str | None, str | None], difference: FileDifference, both: Sides
 ) -> Iterable[Effect]:
-    """What differs of the code that runs when the file is imported, with no proof that it has no effect."""
+    """What differs of the code that runs when the file is imported."""
     if not both.imports(modules):
         return
-    module = modules[1] or modules[0] or ""
-    failed = [claim for claim in difference.claims if not both.proofs.holds(claim, module)]
-    unproved = [SymbolChange(claim.symbol, IMPORT_TIME, claim.line, ()) for claim in failed]
-    for change in dict.fromkeys((*difference.import_time, *unproved)):
+    for change in difference.import_time:
         body = _effect(path, modules, replace(change, symbol=BODY), both)
         assert body is not None, "an imported module has a chain"
         yield replace(body, symbol=change.symbol)
@@ -257,7 +250,7 @@ def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolCha
     if not chain:
         return None
     sure = all(step.sure for step in chain)
-    via = (*(_step_text(step) for step in chain), str(node))
+    via = tuple(map(readable, (*(_step_text(step) for step in chain), str(node))))
     above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
     through = tuple(dict.fromkeys(text.symbol for text in above if text.symbol))
     return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)

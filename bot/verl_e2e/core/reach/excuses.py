@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach.code_lines import Function
-from verl_e2e.core.reach.nodes import children, walk
+from verl_e2e.core.reach.nodes import own_nodes, walk
 from verl_e2e.core.reach.normal import is_log_call
 from verl_e2e.core.reach.syntax import dotted
 
@@ -187,13 +187,3 @@ def _raises(node: ast.stmt) -> bool:
 def _leaves(node: ast.stmt) -> bool:
     """Whether a statement may leave its block other than by an error."""
     return any(isinstance(item, _LEAVES) for item in own_nodes(node))
-
-
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement but for those in the functions that it defines."""
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        yield here
-        if not isinstance(here, Function | ast.Lambda | ast.ClassDef):
-            todo.extend(children(here))

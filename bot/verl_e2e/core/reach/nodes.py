@@ -4,7 +4,7 @@ What only says whether a name is read, bound or deleted (`ast.expr_context`) is 
 """
 
 import ast
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 # Fields that never hold nodes, but for `ctx`, whose nodes are left out.
 _PLAIN = frozenset(
@@ -91,3 +91,13 @@ def stored_names(root: ast.AST) -> set[str]:
                 elif isinstance(item, ast.AST) and not isinstance(item, ast.Constant):
                     todo.append(item)
     return found
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement but for those in the functions and classes that it defines."""
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        yield here
+        if not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(children(here))

@@ -4,13 +4,13 @@ Positions are not part of a tree's content, so comments and layout do not count.
 function here removes it, and each of them relies only on what holds in both versions (`Common`):
 
     strip_string_prefix           the `u` of `u"text"`
-    strip_docstring               a docstring, where neither the file nor a decorator reads one
+    strip_docstring               a docstring, where the file reads none and no decorator of a function can
     strip_idle_statements         `pass`, and a constant that stands alone
-    blank_message                 the text of a log call, of a raised error or of an assertion
+    blank_message                 inside a function: the text of a log call, of a raised error or of an assertion
     strip_constant_log_calls      inside a function: one constant text to the module's own logger
     strip_local_annotation        the annotation of a function's local variable, which is never evaluated
     strip_deferred_annotations    those of parameters and results under `from __future__ import annotations`
-    strip_type_checking           `if TYPE_CHECKING:` around nothing but imports, at module level
+    strip_type_checking           what is below `if TYPE_CHECKING:`, where it is nothing but imports, at module level
 
 What a message is made of besides text must be names, constants, plain attributes or f-strings of these, and must be
 equal in both versions: an attribute may be a property, so reading it is never added or taken away unseen.
@@ -22,9 +22,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verl_e2e.core.reach.nodes import copied, walk
+from verl_e2e.core.reach.nodes import copied, own_nodes, walk
 from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled
-from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
+from verl_e2e.core.reach.syntax import dotted
 
 _LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
 _LOG_METHODS = frozenset(
@@ -37,7 +37,7 @@ _MESSAGE_ERRORS = frozenset(
     | {"AttributeError", "KeyError", "IndexError", "Exception"}
 )
 _BUILTINS = _MESSAGE_ERRORS | {"print"}
-READS_DOCSTRINGS = frozenset({"__doc__", "getdoc", "getcomments", "getsource"})
+_READS_DOCSTRINGS = frozenset({"__doc__", "getdoc", "getcomments", "getsource"})
 _READS_ANNOTATIONS = frozenset({"__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -56,6 +56,8 @@ class Common:
     builtins: frozenset[str]
     # Names bound once, by a `logging.getLogger` statement of the module.
     loggers: frozenset[str]
+    # The decorators that run nothing of what they decorate, as both versions spell them.
+    plain: frozenset[str]
 
     @classmethod
     def of(cls, *trees: ast.Module, settled: Settled = NOTHING_SETTLED) -> "Common":
@@ -64,10 +66,11 @@ class Common:
         facts = [_Facts(tree, shared.with_those_of(settled.outside(tree))) for tree in trees]
         return cls(
             all(fact.deferred_annotations for fact in facts),
-            all(not fact.mentioned & READS_DOCSTRINGS for fact in facts),
+            all(not fact.mentioned & _READS_DOCSTRINGS for fact in facts),
             frozenset.intersection(*(fact.type_checking for fact in facts)),
             frozenset.intersection(*(_BUILTINS - frozenset(fact.bound) for fact in facts)),
             frozenset.intersection(*(fact.loggers for fact in facts)),
+            frozenset.intersection(*map(plain_decorators, trees)),
         )
 
 
@@ -207,18 +210,12 @@ def logger_of(node: ast.stmt) -> str:
             return ""
 
 
-def normalized(
-    tree: ast.Module, common: Common, settled: Settled = NOTHING_SETTLED
-) -> tuple[ast.Module, frozenset[str]]:
-    """A tree in its normal form, which shares with the tree the nodes of what is settled: they stay as they are.
-
-    With it the decorators, as dotted names, of which it was taken for granted that they read no docstring.
-    """
-    normal = _Normal(common, settled.tokens)
+def normalized(tree: ast.Module, common: Common, settled: Settled = NOTHING_SETTLED) -> ast.Module:
+    """A tree in its normal form, which shares with the tree the nodes of what is settled: they stay as they are."""
     own = copied(tree, without=settled.tokens)
     assert isinstance(own, ast.Module)
-    normal.module(own)
-    return own, frozenset(normal.trusted)
+    _Normal(common, settled.tokens).module(own)
+    return own
 
 
 _HOLDS_STATEMENTS = ast.stmt | ast.ExceptHandler | ast.match_case
@@ -230,30 +227,28 @@ class _Normal(ast.NodeTransformer):
         self._settled = settled
         self._in_function = False
         self._loggers: frozenset[str] = frozenset()
-        self.trusted: set[str] = set()
 
     def module(self, tree: ast.Module) -> None:
         """The whole tree; a logger may be relied on only below the statement that makes it."""
         for constant in (node for node in walk(tree, without=self._settled) if isinstance(node, ast.Constant)):
             strip_string_prefix(constant)
-        tree.body = strip_type_checking(self._body(tree.body, []), self._common)
+        tree.body = self._body(tree.body, plain=True)
+        strip_type_checking(tree.body, self._common)
         for node in tree.body:
             self.visit(node)
             self._loggers |= {logger_of(node)} & self._common.loggers
 
-    def _body(self, body: list[ast.stmt], decorators: list[ast.expr]) -> list[ast.stmt]:
-        if not body or not _docstring(body[0]):
-            return strip_idle_statements(body)
-        names = {dotted(decorator) for decorator in decorators}
-        if not self._common.docstrings_unread or "" in names:
-            return [body[0], *strip_idle_statements(body[1:])]
-        self.trusted |= {name for name in names if name.rpartition(".")[2] not in PLAIN_DECORATORS}
-        return strip_idle_statements(strip_docstring(body))
+    def _body(self, body: list[ast.stmt], *, plain: bool) -> list[ast.stmt]:
+        """A body without what is idle; its docstring goes where the file reads none and the decorators are plain."""
+        kept = [] if self._common.docstrings_unread and plain else body[: len(body) - len(strip_docstring(body))]
+        return [*kept, *strip_idle_statements(body[len(kept) :])]
 
     def visit(self, node: ast.AST) -> ast.AST:
         # Below an expression there are no statements.
         if id(node) in self._settled or not isinstance(node, _HOLDS_STATEMENTS):
             return node
+        if self._in_function and isinstance(node, ast.Expr | ast.Raise | ast.Assert):
+            blank_message(node, self._common)
         result: ast.AST = super().visit(node)
         return result
 
@@ -266,7 +261,7 @@ class _Normal(ast.NodeTransformer):
         return super().generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.body = self._body(node.body, node.decorator_list)
+        node.body = self._body(node.body, plain=True)
         outer, self._in_function = self._in_function, False
         super().generic_visit(node)
         self._in_function = outer
@@ -279,8 +274,9 @@ class _Normal(ast.NodeTransformer):
         return self._function(node)
 
     def _function(self, node: _Function) -> ast.AST:
-        node.body = strip_constant_log_calls(self._body(node.body, node.decorator_list), self._loggers)
-        if self._common.deferred_annotations and _plainly_decorated(node):
+        plain = is_plainly_decorated(node, self._common.plain)
+        node.body = strip_constant_log_calls(self._body(node.body, plain=plain), self._loggers)
+        if self._common.deferred_annotations and plain:
             strip_deferred_annotations(node)
         outer = self._in_function
         self._in_function = True
@@ -296,18 +292,6 @@ class _Normal(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         found = strip_local_annotation(node) if self._in_function else node
         return super().generic_visit(found)
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        blank_message(node, self._common)
-        return super().generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        blank_message(node, self._common)
-        return super().generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        blank_message(node, self._common)
-        return super().generic_visit(node)
 
 
 def strip_string_prefix(node: ast.Constant) -> None:
@@ -357,9 +341,11 @@ def strip_deferred_annotations(node: _Function) -> None:
             parameter.annotation = None
 
 
-def strip_type_checking(body: list[ast.stmt], common: Common) -> list[ast.stmt]:
-    """A module's body without `if TYPE_CHECKING:` blocks that hold imports alone."""
-    return [item for item in body if not is_typing_block(item, common)]
+def strip_type_checking(body: list[ast.stmt], common: Common) -> None:
+    """Empty the `if TYPE_CHECKING:` blocks of a module that hold imports alone; the test itself is executed."""
+    for item in body:
+        if isinstance(item, ast.If) and is_typing_block(item, common):
+            item.body = []
 
 
 def is_typing_block(node: ast.stmt, common: Common) -> bool:
@@ -449,9 +435,53 @@ def _docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _plainly_decorated(node: _Function | ast.ClassDef) -> bool:
-    """Whether no decorator can be one that reads what it decorates."""
-    return all(dotted(item).rpartition(".")[2] in PLAIN_DECORATORS for item in node.decorator_list)
+# By module the decorators that keep what they decorate, or run it when it is called and not before.
+_PLAIN_DECORATORS: Mapping[str, frozenset[str]] = {
+    "abc": frozenset({"abstractmethod"}),
+    "contextlib": frozenset({"contextmanager"}),
+    "dataclasses": frozenset({"dataclass"}),
+    "functools": frozenset({"cache", "cached_property", "lru_cache", "total_ordering", "wraps"}),
+    "torch": frozenset({"inference_mode", "no_grad"}),
+    "typing": frozenset({"final", "overload", "runtime_checkable"}),
+    "typing_extensions": frozenset({"final", "overload", "override", "runtime_checkable"}),
+}
+_PLAIN_BUILTINS = frozenset({"classmethod", "property", "staticmethod"})
+
+
+def plain_decorators(tree: ast.Module) -> frozenset[str]:
+    """The decorators of a file that run nothing of what they decorate, as it spells them.
+
+    A name counts where an import at module level binds it and nothing else does; a file that imports `*` has none.
+    """
+    bound = Counter(name for item in tree.body for node in own_nodes(item) for name in bound_names(node))
+    if bound["*"]:
+        return frozenset()
+    found = {name for name in _PLAIN_BUILTINS if not bound[name]}
+    aliases = [(node, alias) for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    whole = Counter(name for _, alias in aliases for name in bound_names(alias))
+    for node in (node for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level):
+        known = _PLAIN_DECORATORS.get(node.module or "", frozenset())
+        names = (alias.asname or alias.name for alias in node.names if alias.name in known)
+        found.update(name for name in names if bound[name] == 1)
+    for _, alias in aliases:
+        name = alias.asname or alias.name
+        if bound[name] == whole[name]:
+            found.update(f"{name}.{inner}" for inner in _PLAIN_DECORATORS.get(alias.name, ()))
+    return frozenset(found)
+
+
+def is_plainly_decorated(node: _Function | ast.ClassDef, plain: frozenset[str]) -> bool:
+    """Whether no decorator can run or read what it decorates; `plain` are the file's own that surely do not."""
+    return all(is_plain(decorator, node.name, plain) for decorator in node.decorator_list)
+
+
+def is_plain(decorator: ast.expr, name: str, plain: frozenset[str]) -> bool:
+    """Whether a decorator of a definition of this name is plain, by itself, called, or as the setter of a property."""
+    made = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if not isinstance(made, ast.Name | ast.Attribute):
+        return False
+    spelled = ast.unparse(made)
+    return spelled in plain or (spelled == f"{name}.setter" and "property" in plain)
 
 
 Frozen = tuple[object, ...] | str | int | None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, references
@@ -56,11 +55,6 @@ class ModuleView:
                 self.stars.append(item)
             elif item.name:
                 self.imports.setdefault(item.name, item)
-
-    @cached_property
-    def taken(self) -> tuple[tuple[str, str | None], ...]:
-        """What the file takes by imports: the absolute name of each module, and the name in it."""
-        return tuple((self.target(item), item.attribute) for items in self.by_scope.values() for item in items)
 
     def target(self, item: Import) -> str:
         """The absolute name of the module that an import names."""

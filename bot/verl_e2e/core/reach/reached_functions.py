@@ -44,7 +44,7 @@ class ReachedTree:
             return True
         if not symbol or _made_at_import(symbol):
             return module in self.reach.imported
-        name = next((name for name in _graph_names(symbol) if name in view.symbols), None)
+        name = next((name for name in graph_names(symbol) if name in view.symbols), None)
         if name is None:
             return True
         node = Node(module, name)
@@ -96,7 +96,7 @@ def _made_at_import(symbol: str) -> bool:
     return symbol.endswith(_LAMBDA) and _LOCALS not in symbol
 
 
-def _graph_names(symbol: str) -> Iterator[str]:
+def graph_names(symbol: str) -> Iterator[str]:
     """The names that the graph may have for a function, the nearest first."""
     outer, _, inner = symbol.partition(_LOCALS)
     own = symbol.rpartition(".")[2]

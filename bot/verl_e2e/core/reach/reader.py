@@ -2,22 +2,23 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from verl_e2e.core.reach.named_files import may_be_compiled, named_files
-from verl_e2e.core.reach.nodes import children, stored_names
-from verl_e2e.core.reach.normal import type_checking_names
+from verl_e2e.core.reach.nodes import children, own_nodes, stored_names
+from verl_e2e.core.reach.normal import bound_names, is_plain, plain_decorators, type_checking_names
 from verl_e2e.core.reach.read_trees import parse_to_read
 from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
 from verl_e2e.core.reach.syntax import (
-    PLAIN_DECORATORS,
     annotated,
+    annotations_of,
     assigned_names,
     catches_import_errors,
     dotted,
+    evaluated_parts,
     lazy_names,
-    may_register,
     serves,
 )
 
@@ -41,10 +42,12 @@ def summarize(source: bytes) -> Summary:
 class _Scope:
     """References collected for one symbol, with what is known of its local names."""
 
-    __slots__ = ("name", "names", "refs", "types")
+    __slots__ = ("in_class", "name", "names", "refs", "types")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, in_class: Mapping[str, str] = MappingProxyType({})) -> None:
         self.name = name
+        # What the names mean that the body of a class binds, while it is executed.
+        self.in_class = in_class
         self.refs: dict[str, None] = {}
         self.names: set[str] = set()
         self.types: dict[str, str] = {}
@@ -58,6 +61,11 @@ class _Reader:
 
     def read(self, tree: ast.Module) -> Summary:
         body = _Scope(BODY)
+        self._plain = plain_decorators(tree)
+        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+        names = {(node.module, alias.asname or alias.name) for node in imports for alias in node.names}
+        self._lazy_annotations = ("__future__", "annotations") in names
+        self._field_is_of_python = ("dataclasses", "field") in names
         self._module_level(tree.body, body, guarded=False, typing=False)
         self.symbols.append(Symbol(BODY, "module", 1, tuple(body.refs)))
         lazy = tuple(lazy_names(tree)) if any(symbol.name == "__getattr__" for symbol in self.symbols) else ()
@@ -69,8 +77,8 @@ class _Reader:
         for node in statements:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._function(node, "", body)
-                    self._at_import(_defaults(node), body)
+                    self._function(node, "")
+                    self._at_import([node], body)
                 case ast.ClassDef():
                     self._class(node, body)
                 case ast.Import() | ast.ImportFrom():
@@ -83,6 +91,8 @@ class _Reader:
                 case ast.Try():
                     inside = guarded or catches_import_errors(node)
                     self._module_level(node.body, body, guarded=inside, typing=typing, conditional=conditional)
+                    for handler in node.handlers:
+                        self._at_import([handler.type] if handler.type else [], body)
                     rest = [item for handler in node.handlers for item in handler.body] + node.orelse
                     self._module_level(rest, body, guarded=guarded, typing=typing, conditional=True)
                     self._module_level(node.finalbody, body, guarded=guarded, typing=typing, conditional=conditional)
@@ -95,75 +105,113 @@ class _Reader:
         """Whether a test is the bare name of typing's own constant."""
         return isinstance(test, ast.Name | ast.Attribute) and dotted(test) in self._typing_tests
 
-    def _at_import(self, nodes: Iterable[ast.AST], body: _Scope) -> None:
-        """What is called while the module is imported: calls in class bodies, defaults and computed variables."""
+    def _at_import(self, nodes: Iterable[ast.AST], body: _Scope, owner: str = "") -> None:
+        """All that is executed while the module is imported, but for the names that are only read: that runs nothing.
+
+        `owner` is the class whose body the nodes are of, with a dot.
+        """
         todo = list(nodes)
         while todo:
             node = todo.pop()
             match node:
-                case ast.Lambda():
-                    pass
-                case ast.Call(func=ast.Name(id="field")):
-                    todo.extend(keyword.value for keyword in node.keywords)
+                case ast.Call(func=ast.Name(id="field")) if self._field_is_of_python:
+                    todo.extend((*node.args, *(keyword.value for keyword in node.keywords)))
                 case ast.Call():
                     self._expression(node, body)
+                case ast.Attribute():
+                    self._read_attribute(node, body)
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    todo.extend((*node.decorator_list, *_defaults(node)))
+                    self._decorators(node, f"^{owner}{node.name}", body)
+                    todo.extend((*evaluated_parts(node.args), *self._evaluated_annotations(node)))
+                case ast.Lambda():
+                    todo.extend(evaluated_parts(node.args))
+                case ast.ClassDef():
+                    for decorator in node.decorator_list:
+                        self._expression(decorator, body)
+                    todo.extend((*node.bases, *node.keywords, *node.body))
                 case ast.Import() | ast.ImportFrom():
                     self._import(node, BODY, guarded=False, typing=False, conditional=True)
-                case ast.If(test=test) | ast.While(test=test):
-                    self._expression(test, body)
-                    todo.extend((*node.body, *node.orelse))
                 case _:
-                    todo.extend(children(node))
+                    note = node.annotation if self._lazy_annotations and isinstance(node, ast.AnnAssign) else None
+                    todo.extend(part for part in children(node) if part is not note)
+
+    def _evaluated_annotations(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+        return [] if self._lazy_annotations else annotations_of(node)
+
+    def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef, own: str, scope: _Scope) -> None:
+        """Decorators are called, and one that is not plain may call what it decorates, whose reference is `own`.
+
+        One that makes the function an implementation of another registers it, and calls neither of them.
+        """
+        serving = "." not in own and serves(node)
+        for decorator in node.decorator_list:
+            made = decorator.func if isinstance(decorator, ast.Call) else decorator
+            plain = is_plain(decorator, node.name, self._plain)
+            registers = serving and isinstance(made, ast.Attribute) and dotted(made.value) == serving
+            if isinstance(made, ast.Attribute) and registers:
+                self._read_attribute(made, scope)
+            elif not plain:
+                self._expression(made, scope)
+            for part in children(decorator)[1:] if isinstance(decorator, ast.Call) else ():
+                self._walk(part, scope)
+            if not plain and not serving:
+                scope.refs.setdefault(own)
+
+    def _read_attribute(self, node: ast.Attribute, scope: _Scope) -> None:
+        """An attribute that is only asked for: a property may run, the object itself is not called."""
+        name, _, rest = dotted(node).partition(".")
+        pure = ast.unparse(node) == f"{name}.{rest}"
+        if pure and name not in scope.names and name not in scope.in_class:
+            scope.refs.setdefault(f"={name}.{rest}")
+        else:
+            self._expression(node, scope)
 
     def _variable(self, node: ast.stmt, body: _Scope) -> None:
         names = assigned_names(node)
-        if not names:
+        plain = all(isinstance(target, ast.Name) for target in getattr(node, "targets", ()))
+        if not names or not plain:
             self._walk(node, body)
-            return
-        own = _Scope(names[0])
-        self._walk(node, own, locals_count=False)
-        if not isinstance(getattr(node, "value", None), ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
-            # A type alias runs nothing, and nothing is made by it.
-            body.refs.update(own.refs)
-        else:
-            self._at_import([node], body)
+        own = _Scope(names[0] if names else BODY)
+        if names:
+            self._walk(node, own, locals_count=False)
+            if not isinstance(getattr(node, "value", None), ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
+                # A type alias runs nothing, and nothing is made by it.
+                body.refs.update(own.refs)
+        self._at_import([node], body)
         self.symbols.extend(Symbol(name, "variable", node.lineno, tuple(own.refs)) for name in names)
 
     def _class(self, node: ast.ClassDef, body: _Scope) -> None:
         own = _Scope(node.name)
-        for decorator in node.decorator_list:
-            self._expression(decorator, body)
         bases = tuple(filter(None, (dotted(base) for base in node.bases)))
         bases += tuple(f"{item.arg}={dotted(item.value)}" for item in node.keywords)
         for base in node.bases:
             self._expression(base, own)
         for keyword in node.keywords:
             self._expression(keyword.value, body)
-        self._at_import([*node.bases, *node.body], body)
+        methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+        bound = {name for item in _in_class(node) for name in bound_names(item)}
+        names = {name: f"^{node.name}.{name}" if name in methods else f"^{node.name}" for name in bound}
+        inside = _Scope(BODY, names)
+        inside.refs = body.refs
+        self._at_import([node], inside, f"{node.name}.")
         for statement in node.body:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._function(statement, f"{node.name}.", own)
+                self._function(statement, f"{node.name}.")
             else:
                 self._walk(statement, own, locals_count=False)
-        decorated = any(dotted(item).rpartition(".")[2] not in PLAIN_DECORATORS for item in node.decorator_list)
+        decorated = not all(is_plain(item, node.name, self._plain) for item in node.decorator_list)
         self.symbols.append(Symbol(node.name, "class", node.lineno, tuple(own.refs), bases, decorated))
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, outer: _Scope) -> None:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str) -> None:
         if not prefix and serves(node):
-            self._implementation(node, outer)
+            self._implementation(node, _Scope(BODY))
             return
-        for decorator in node.decorator_list:
-            self._expression(decorator, outer)
         own = _Scope(prefix + node.name)
         self._arguments(node.args, own)
         for local in stored_names(node):
             own.names.add(local)
         for statement in node.body:
             self._walk(statement, own)
-        if not prefix and any(may_register(item) for item in node.decorator_list):
-            outer.refs.setdefault(node.name)
         self.symbols.append(Symbol(own.name, "method" if prefix else "function", node.lineno, tuple(own.refs)))
 
     def _implementation(self, node: ast.FunctionDef | ast.AsyncFunctionDef, outer: _Scope) -> None:
@@ -210,11 +258,11 @@ class _Reader:
                     self._walk(child, scope, locals_count=locals_count)
 
     def _nested(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
+        self._decorators(node, node.name, scope)
+        self._at_import(self._evaluated_annotations(node), scope)
         if serves(node):
             self._implementation(node, scope)
             return
-        for decorator in node.decorator_list:
-            self._expression(decorator, scope)
         self._arguments(node.args, scope)
         for statement in node.body:
             self._walk(statement, scope)
@@ -241,7 +289,7 @@ class _Reader:
         # By far the most are of the first kinds, which are not held against the patterns of the others.
         if isinstance(node, ast.Name):
             if node.id not in scope.names and not isinstance(node.ctx, ast.Store):
-                scope.refs.setdefault(node.id)
+                scope.refs.setdefault(scope.in_class.get(node.id, node.id))
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
                 scope.refs.setdefault(f"!{node.value}")
@@ -286,6 +334,9 @@ class _Reader:
                 scope.refs.setdefault(f"{scope.types[name]}().{rest}")
             case ast.Name(id=name) if name in scope.names:
                 scope.refs.setdefault(f"?.{rest}")
+            case ast.Name(id=name) if name in scope.in_class:
+                scope.refs.setdefault(scope.in_class[name])
+                scope.refs.setdefault(f"?.{rest}")
             case ast.Name(id=name):
                 scope.refs.setdefault(f"{name if name != 'cls' else 'self'}.{rest}")
             case ast.Call(func=ast.Name(id="super")):
@@ -314,9 +365,13 @@ class _Reader:
                 self.imports.append(found)
 
 
-def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    yield from node.args.defaults
-    yield from filter(None, node.args.kw_defaults)
+def _in_class(node: ast.ClassDef) -> Iterator[ast.AST]:
+    """The nodes of the body of a class and of the classes in it, but for those in functions."""
+    for statement in node.body:
+        for item in own_nodes(statement):
+            yield item
+            if isinstance(item, ast.ClassDef):
+                yield from _in_class(item)
 
 
 def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:

@@ -7,10 +7,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_e2e.core.reach import excuses
 from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.marks import Mark
-from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.nodes import own_nodes, walk
 from verl_e2e.core.reach.normal import bound_names
 
 _Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -75,7 +74,7 @@ class Readers:
 
     def _read(self, node: _Node, symbol: str, reported: frozenset[int]) -> None:
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        inside = [item for statement in body for item in excuses.own_nodes(statement)]
+        inside = [item for statement in body for item in own_nodes(statement)]
         shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
         own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
         self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
@@ -95,7 +94,7 @@ def _bound_by(mark: Mark) -> _Bound:
             outer = mark.class_name
             return _Bound(frozenset({name}), frozenset({name}), frozenset({f"{outer}.{name}" if outer else name}))
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Import() | ast.ImportFrom():
-            names = frozenset(name for item in excuses.own_nodes(mark.node) for name in bound_names(item))
+            names = frozenset(name for item in own_nodes(mark.node) for name in bound_names(item))
             stored = frozenset(_attributes(mark.node))
             if mark.class_name is not None:
                 return _Bound(attributes=names | stored, classes=frozenset({mark.class_name}))
@@ -105,6 +104,6 @@ def _bound_by(mark: Mark) -> _Bound:
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    for item in excuses.own_nodes(node):
+    for item in own_nodes(node):
         if isinstance(item, ast.Attribute) and not isinstance(item.ctx, ast.Load):
             yield item.attr

@@ -23,7 +23,7 @@ BODY = ""
 # What a later Python alone can read, an import in a run cannot, whichever Python this is.
 _PYTHON_OF_RUNS = (3, 12)
 # Raise it whenever a summary of the same text would read differently: stored ones are then made again.
-SUMMARY_VERSION = 6
+SUMMARY_VERSION = 7
 
 
 # Tables of a file are tuples, because a tree has some ten thousand of them: they are made in a quarter of the time.
@@ -87,11 +87,6 @@ class Summary:
             return ()
         return tuple(dict.fromkeys(ref[1:] for symbol in self.symbols for ref in symbol.refs if ref[0] == "!"))
 
-    @cached_property
-    def attributes(self) -> frozenset[str]:
-        """The names that are asked of something: all parts of references but the first."""
-        return frozenset(part for symbol in self.symbols for ref in symbol.refs for part in ref.split(".")[1:])
-
     def naming(self, part: str) -> tuple[str, ...]:
         """The symbols that have a part in one of their references, in order."""
         # Most files have no part of this name, and a text is searched in far less time than the table takes to make.
@@ -106,7 +101,7 @@ class Summary:
     def _naming(self) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
         for symbol in self.symbols:
-            for part in {part for ref in symbol.refs for part in ref.strip("!?").replace("()", "").split(".")}:
+            for part in {part for ref in symbol.refs for part in ref.strip("!?^=").replace("()", "").split(".")}:
                 found.setdefault(part, []).append(symbol.name)
         return {part: tuple(names) for part, names in found.items()}
 

@@ -9,10 +9,6 @@ from verl_e2e.core.reach.nodes import walk
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 _LAZY = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _REGISTERING = frozenset({"impl", "register"})
-PLAIN_DECORATORS = frozenset(
-    {"dataclass", "staticmethod", "classmethod", "property", "abstractmethod", "overload", "cached_property", "wraps"}
-    | {"lru_cache", "cache", "contextmanager", "no_grad", "setter", "runtime_checkable", "total_ordering", "final"}
-)
 
 
 def serves(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -24,10 +20,17 @@ def serves(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return ""
 
 
-def may_register(decorator: ast.expr) -> bool:
-    """Whether a decorator may hand the function to a registry: those with arguments, and those that say so."""
-    name = dotted(decorator).rpartition(".")[2]
-    return name not in PLAIN_DECORATORS and (isinstance(decorator, ast.Call) or "regist" in name.lower())
+def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    """The annotations of parameters and result."""
+    arguments = node.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    found = [*(parameter.annotation for parameter in every if parameter is not None), node.returns]
+    return [annotation for annotation in found if annotation is not None]
+
+
+def evaluated_parts(arguments: ast.arguments) -> list[ast.expr]:
+    """The defaults of parameters, which are evaluated where the function is defined."""
+    return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
 
 
 def assigned_names(node: ast.stmt) -> tuple[str, ...]:

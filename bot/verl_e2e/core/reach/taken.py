@@ -41,7 +41,9 @@ def _taken(view: ModuleView, module: str, program: Program) -> Iterator[str | No
 
 def _is_used(view: ModuleView, item: Import) -> bool:
     """Whether the file itself does anything with an imported name."""
-    return any(ref.partition(".")[0] == item.name for symbol in view.symbols.values() for ref in symbol.refs)
+    return any(
+        ref.lstrip("^=").partition(".")[0] == item.name for symbol in view.symbols.values() for ref in symbol.refs
+    )
 
 
 def _used_by(view: ModuleView, names: Iterable[str]) -> frozenset[str]:
@@ -56,7 +58,7 @@ def _used_by(view: ModuleView, names: Iterable[str]) -> frozenset[str]:
         waiting.extend(view.methods.get(name, {}).values())
         owner = name.partition(".")[0]
         for ref in view.symbols[name].refs:
-            first, _, rest = ref.partition(".")
+            first, _, rest = ref.lstrip("^=").partition(".")
             first = first.removesuffix("()")
             inner = f"{owner if first in {'self', 'super'} else first}.{rest.partition('.')[0]}"
             waiting.extend(symbol for symbol in (first, inner) if symbol in view.symbols)

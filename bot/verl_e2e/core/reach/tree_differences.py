@@ -15,6 +15,7 @@ from verl_e2e.core.reach import excuses
 from verl_e2e.core.reach.blocks import Block, begins, blocks_of, test_line
 from verl_e2e.core.reach.code_lines import Function, first_line
 from verl_e2e.core.reach.marks import Marked, Scope
+from verl_e2e.core.reach.nodes import own_nodes
 from verl_e2e.core.reach.one_sided import (
     Definition,
     UnnamedHead,
@@ -269,7 +270,7 @@ def _called_by(node: Function) -> tuple[object, ...]:
     by_name = [item.arg for item in arguments.kwonlyargs]
     counts = [len(arguments.posonlyargs)]
     values = (list(arguments.defaults), list(arguments.kw_defaults), list(node.decorator_list))
-    inside = (item for statement in node.body for item in excuses.own_nodes(statement))
+    inside = (item for statement in node.body for item in own_nodes(statement))
     generator = any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inside)
     return (type(node).__name__, generator, plain, rests, by_name, counts, *values)
 

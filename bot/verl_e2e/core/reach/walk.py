@@ -15,6 +15,11 @@ _PASSIVE_BASES = frozenset(
     | {"str", "int", "Exception", "ValueError", "RuntimeError", "tuple", "set"}
 )
 
+# What Python calls of a class while others are made, though no instance exists.
+_HOOKS = frozenset({"__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__"})
+
+_AT_DEFINITION = "may call where it is defined"
+
 _NO_METHODS: Mapping[str, str] = MappingProxyType({})
 
 # How many steps back a symbol still counts as what another one does.
@@ -26,16 +31,19 @@ class Entry:
     """A place in the other program: an import, or an attribute that is used there (`module` empty).
 
     `attribute` is None for the import of a whole module. `file` and `line` say where; `guarded` that the place
-    survives an ImportError.
+    survives an ImportError. With a `job` it is no place, but a function that a measured run of this job entered.
     """
 
     module: str
     attribute: str | None
-    file: str
-    line: int
+    file: str = ""
+    line: int = 0
     guarded: bool = False
+    job: str = ""
 
     def __str__(self) -> str:
+        if self.job:
+            return f"a measured run of {self.job} entered {self.attribute}"
         what = f"imports {self.attribute or self.module}" if self.module else f"uses .{self.attribute}"
         return f"{self.file}:{self.line} {what}"
 
@@ -50,9 +58,12 @@ class Step:
 
 
 class Reach:
-    """What can run. `steps` holds every node that is executed, `imported` every module whose body is."""
+    """What can run. `steps` holds every node that is executed, `imported` every module whose body is.
 
-    def __init__(self, program: Program, entries: Iterable[Entry]) -> None:
+    `ran` are functions that runs entered: those to which no chain leads can run all the same.
+    """
+
+    def __init__(self, program: Program, entries: Iterable[Entry], ran: Iterable[Entry] = ()) -> None:
         self._program = program
         self.steps: dict[Node, Step] = {}
         self.imported: dict[str, Step] = {}
@@ -67,6 +78,8 @@ class Reach:
         self._active: dict[Node, bool] = {}
         self._methods: dict[str, list[Node]] | None = None
         self._serving: dict[Node, list[Node]] = {}
+        # Functions that run at most while they are decorated: then no implementation of them is there yet.
+        self._unserved: set[Node] = set()
         self._todo: deque[Node] = deque()
         self._later: deque[Node] = deque()
         self.entries = entries = tuple(entries)
@@ -77,11 +90,21 @@ class Reach:
             if not entry.module and entry.attribute:
                 self._call(entry.attribute, entry)
         self._drain()
+        self.ran = tuple(ran)
+        for entry in self.ran:
+            node = Node(entry.module, entry.attribute or "")
+            symbol = program.symbol(node)
+            if symbol is not None and node not in self.steps:
+                self._use(node, symbol.kind, [], entry)
+                self._import(node.module, entry)
+        self._drain()
         self._rests_on = program.asked
 
-    def in_program(self, program: Program, entries: Iterable[Entry]) -> "Reach | None":
+    def in_program(self, program: Program, entries: Iterable[Entry], ran: Iterable[Entry] = ()) -> "Reach | None":
         """The same for another program in which nothing differs that was asked for here; None where something does."""
-        if self.entries != tuple(entries) or not program.answers_like(self._program, self._rests_on):
+        if (self.entries, self.ran) != (tuple(entries), tuple(ran)) or not program.answers_like(
+            self._program, self._rests_on
+        ):
             return None
         same = copy(self)
         same._program = program
@@ -114,7 +137,7 @@ class Reach:
     def _enter(self, entry: Entry) -> None:
         known = entry.module in self._program
         if known:
-            self._import(entry.module, entry)
+            self._follow_import(entry.module, entry.attribute, entry)
         if entry.attribute is None:
             if not known:
                 self.unresolved.append(entry)
@@ -158,11 +181,15 @@ class Reach:
     def _reach(self, node: Node, step: Step) -> None:
         if step.sure and isinstance(step.source, Node):
             self._sources.setdefault(node, {})[step.source] = None
+        if step.how == _AT_DEFINITION and node not in self.steps:
+            self._unserved.add(node)
+        elif step.how != _AT_DEFINITION:
+            self._unserved.discard(node)
+            for implementation in self._serving.pop(node, ()):
+                self._reach(implementation, Step(node, "dispatches to", sure=step.sure))
         if node in self.steps:
             return
         self.steps[node] = step
-        for implementation in self._serving.pop(node, ()):
-            self._reach(implementation, Step(node, "dispatches to", sure=step.sure))
         (self._todo if step.sure else self._later).append(node)
 
     def _process(self, node: Node) -> None:
@@ -178,12 +205,20 @@ class Reach:
         for ref in symbol.refs:
             self._follow(node, owner, ref)
 
-    def _follow_import(self, module: str, attribute: str | None, source: Node) -> None:
+    def _follow_import(self, module: str, attribute: str | None, source: Node | Entry) -> None:
         if module not in self._program:
             return
         self._import(module, source)
-        if attribute is not None and f"{module}.{attribute}" in self._program:
-            self._import(f"{module}.{attribute}", source)
+        if attribute is not None:
+            self._ask_module(module, attribute, source)
+            if f"{module}.{attribute}" in self._program:
+                self._import(f"{module}.{attribute}", source)
+
+    def _ask_module(self, module: str, name: str, source: Node | Entry) -> None:
+        """A name is asked of a module: one that it does not bind is a case for its `__getattr__`."""
+        view = self._program.view(module)
+        if view is not None and "__getattr__" in view.symbols and not {name} & (view.symbols.keys() | view.imports):
+            self._reach(Node(module, "__getattr__"), Step(source, "calls"))
 
     def _import(self, module: str, source: Node | Entry, *, sure: bool = True) -> None:
         if module in self.imported:
@@ -200,26 +235,38 @@ class Reach:
             self._follow_import(view.target(item), item.attribute, body)
         self._reach(body, Step(source, "imports", sure=sure))
         for symbol in view.symbols.values():
-            if symbol.kind == "class" and symbol.decorated:
-                self._make_live(Node(module, symbol.name), Step(body, "registers"))
+            node = Node(module, symbol.name)
+            if symbol.kind == "class" and (symbol.decorated or self._is_hooked(node)):
+                self._make_live(node, Step(body, "registers"))
             elif symbol.serves:
-                self._serve(Node(module, symbol.name), symbol.serves)
+                self._serve(node, symbol.serves)
+            elif symbol.name.rpartition(".")[2] in _HOOKS:
+                self._reach(node, Step(body, "runs"))
+
+    def _is_hooked(self, cls: Node) -> bool:
+        """Whether a class of the program has a say in how this one is made: a base with a hook, or a metaclass."""
+        for above in self._line(cls):
+            symbol = self._program.symbol(above)
+            made_by = [base.partition("=")[2] for base in symbol.bases if "=" in base] if symbol is not None else []
+            if any(name and self._program.dotted(above.module, name.split("."))[0] for name in made_by):
+                return True
+            if above != cls and self._program.symbol(Node(above.module, f"{above.symbol}.__init_subclass__")):
+                return True
+        return False
 
     def _serve(self, node: Node, name: str) -> None:
         """An implementation runs from the moment on that the function it serves does."""
         found, rest = self._program.dotted(node.module, name.split("."))
         if found is None or rest:
             return
-        if found.node in self.steps:
+        if found.node in self.steps and found.node not in self._unserved:
             self._reach(node, Step(found.node, "dispatches to"))
         else:
             self._serving.setdefault(found.node, []).append(node)
 
     def _follow(self, node: Node, owner: Node | None, ref: str) -> None:
-        if ref[0] == "!":
-            named = self._program.full_name(ref[1:])
-            if named is not None:
-                self._use(named.node, named.kind, [], node, sure=False)
+        if ref[0] in "!^=":
+            self._follow_marked(node, ref[0], ref[1:])
             return
         kind, made, rest = ref.partition("().")
         if made:
@@ -234,8 +281,32 @@ class Reach:
                 self._call_all(parts[2:], node)
         else:
             found, left = self._program.dotted(node.module, parts)
+            first = self._program.lookup(node.module, parts[0])
+            if first is not None and first.kind == "module" and len(parts) > 1:
+                self._ask_module(first.node.module, parts[1], node)
             if found is not None:
                 self._use(found.node, found.kind, left, node)
+
+    def _follow_marked(self, node: Node, mark: str, rest: str) -> None:
+        """A full name in a text, a function of the file that its decorator may call, or an attribute.
+
+        An attribute that is only asked for imports the module that has it, and does not call a function that has it.
+        """
+        if mark == "!":
+            named = self._program.full_name(rest)
+            if named is not None:
+                self._use(named.node, named.kind, [], node, sure=False)
+            return
+        if mark == "^":
+            self._reach(Node(node.module, rest), Step(node, _AT_DEFINITION))
+            return
+        found, left = self._program.dotted(node.module, rest.split("."))
+        if found is not None and left and found.kind != "function":
+            self._use(found.node, found.kind, left, node)
+            return
+        if found is not None:
+            self._import(found.node.module, node)
+        self._call_all(left, node)
 
     def _follow_instance(self, node: Node, owner: Node | None, kind: str, rest: list[str]) -> None:
         if kind == "super":

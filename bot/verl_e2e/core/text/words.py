@@ -12,7 +12,9 @@ def any_word(words: Iterable[str]) -> re.Pattern[bytes]:
 
     Those that begin alike share their beginning: with some sixty names this halves the time.
     """
-    return re.compile(rf"\b{_any_of(sorted({word for word in words if word}), _DEPTH)}\b".encode())
+    return re.compile(
+        rf"\b{_any_of(sorted({word for word in words if word}), _DEPTH)}\b".encode("utf-8", "surrogateescape")
+    )
 
 
 def _any_of(words: list[str], depth: int) -> str:
