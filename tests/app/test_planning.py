@@ -21,7 +21,6 @@ from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.known_execution import Entry
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.reasons_text import reason_blocks
@@ -380,33 +379,15 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
     made.plan("other", "later", POLICY.model_copy(update={"reach": None}))
 
 
-def test_a_plan_says_what_the_maps_of_the_base_know_of_each_changed_function() -> None:
-    new = {"src/lib/maker.py": edited("src/lib/maker.py", "return width(1)", "return width(2)")["src/lib/maker.py"]}
+def test_explain_names_the_measured_jobs_of_the_policys_maps() -> None:
     maps = ExecutionMaps(maps=(map_of(files={"src/lib/maker.py": {"Maker.mapping": ("trainer",)}}),))
-    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
-    repository = FakeTrees({"base": base, "head": {**base, **new}, "verl": CALLER}, frozenset(), {})
+    head = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
+    repository = FakeTrees({"head": head, "verl": CALLER}, frozenset(), {})
     assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
-    found = {}
-    for policy in (POLICY, POLICY.model_copy(update={"maps": "maps.json"})):
-        (item,) = Planner(repository, uses, FakeSummaries()).plan("base", "head", policy).plan.known
-        assert (item.path, item.symbol) == ("src/lib/maker.py", "Maker.mapping")
-        found[policy.maps] = item.entry
-    assert found == {None: Entry.BELIEVED, "maps.json": Entry.KNOWN}
-    named = POLICY.model_copy(update={"maps": "maps.json"})
-    rows = explain(Planner(repository, uses, FakeSummaries()), "head", named, [("src/lib/maker.py", "Maker.mapping")])
-    assert [row.entered_by for row in rows] == [("0-lora-ddp (trainer)",)]
-
-
-def test_a_function_that_the_maps_could_not_know_is_believed() -> None:
-    text = edited("src/lib/maker.py", "return width(1)", "return wider(1)")["src/lib/maker.py"]
-    added = f"{text}\n\ndef wider(x):\n    return x\n"
-    maps = ExecutionMaps(maps=(map_of(files={"src/lib/names.py": {"width": ("trainer",)}}),))
-    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
-    repository = FakeTrees({"base": base, "head": {**base, "src/lib/maker.py": added}, "verl": CALLER}, frozenset(), {})
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
-    named = POLICY.model_copy(update={"maps": "maps.json"})
-    known = Planner(repository, uses, FakeSummaries()).plan("base", "head", named).plan.known
-    entries = {item.symbol: item.entry for item in known}
-    assert entries == {"Maker.mapping": Entry.NOT_ENTERED, "wider": Entry.BELIEVED}
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl as the test has it"), FakeSummaries())
+    for policy, entered in (
+        (POLICY, ()),
+        (POLICY.model_copy(update={"maps": "maps.json"}), ("0-lora-ddp (trainer)",)),
+    ):
+        (row,) = explain(made, "head", policy, [("src/lib/maker.py", "Maker.mapping")])
+        assert row.entered_by == entered

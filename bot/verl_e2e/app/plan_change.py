@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.core.model.change import Change, ChangedPath
@@ -82,9 +81,6 @@ class Planner:
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
         found = self._planned(change, policy, asked)
-        maps = maps_of(policy, self.repository, change.base)
-        known = with_known_execution(found.plan, maps, self.repository, change.merge_base or change.base)
-        found = replace(found, plan=known)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)

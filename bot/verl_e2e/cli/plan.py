@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _VERL = click.option("--verl", type=FOLDER, help="A verl checkout; default: a packaged list of what verl imports.")
 _VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read; default: HEAD of the checkout.")
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _CACHE = click.option(
     "--cache", type=FOLDER, help="Folder for cached summaries of source files; default: your cache folder."
 )
@@ -68,16 +67,6 @@ def _plan_request(
 )
 @POLICY_OPTION
 @_CACHE
-@click.option(
-    "--learn",
-    type=FOLDER,
-    multiple=True,
-    metavar="RUN",
-    help="Instead: say what runs of derived jobs teach the planner.",
-)
-@click.option(
-    "--maps", type=_FILE, help="With --learn: the maps file that also takes what the runs entered; created if missing."
-)
 @JSON_OPTION
 def plan(
     pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
@@ -89,19 +78,9 @@ def plan(
 
     Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
 
-    With --learn nothing is planned. For each condition that a job was made for you read whether its settings led a
-    whole run into the code, and if they did not, which rule of the planner to correct.
-
     Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --verl verl --json
-
-    Example: verl-e2e plan --learn out/jobs/2-pp4 --maps .github/verl-e2e-maps.json
     """
     _collect_seldom()
-    runs, maps = options.pop("learn"), options.pop("maps")
-    if runs or maps:
-        if pull or repo or base or head or not runs:
-            raise click.UsageError("give --learn RUN, with --maps if you like, and nothing that is to be planned")
-        return _learn(runs, maps, as_json=as_json)
     if pull is not None:
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
@@ -111,18 +90,6 @@ def plan(
     from verl_e2e.wiring import planning as wiring
 
     return _show(wiring.plan_change(_plan_request(repo, **options), base, head), as_json=as_json)
-
-
-def _learn(runs: tuple[Path, ...], maps: Path | None, *, as_json: bool) -> int:
-    from verl_e2e.adapters.files import folders as stored
-    from verl_e2e.app.map_runs import add_maps, learn_from
-    from verl_e2e.core.plan.learning import lesson_json, lesson_text
-
-    found = learn_from(stored.run_folders(), runs)
-    if maps is not None:
-        stored.keep_maps(add_maps(stored.run_folders(), stored.own_maps(maps), runs), maps)
-    click.echo(json_text([lesson_json(lesson) for lesson in found]) if as_json else "\n".join(map(lesson_text, found)))
-    return 0
 
 
 def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":

@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
+from tests.core.model.test_execution_maps import LORA, map_of
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
+from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified, SetAside
 from verl_e2e.core.plan.derived_jobs import NotCovered
-from verl_e2e.core.plan.explain import Explanation, explanation_json, explanations, render_explanation, with_must_run
+from verl_e2e.core.plan.explain import (
+    Explanation,
+    explanation_json,
+    explanations,
+    render_explanation,
+    with_maps,
+    with_must_run,
+)
 from verl_e2e.core.plan.not_required import Exempted
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
@@ -114,7 +123,7 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
     assert with_must_run(Explanation("src/a.py", "Other"), made).must_run == ("0-lora-ddp: 1 function, 2 lines",)
     assert with_must_run(Explanation("src/a.py", "", found=False), made).must_run == ()
     shown = render_explanation(with_must_run(Explanation("src/a.py", "Other", levels=(Level.SMOKE,)), made))
-    assert shown.splitlines()[-1] == "  must run in 0-lora-ddp: 1 function, 2 lines"
+    assert shown.splitlines()[-1] == "  looked for in 0-lora-ddp: 1 function, 2 lines"
 
 
 def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
@@ -137,3 +146,12 @@ def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
         assert with_must_run(Explanation(path, symbol), made).conditions == ()
     shown = render_explanation(with_must_run(Explanation(PATH, "A", levels=(Level.SMOKE,)), made))
     assert shown.splitlines()[-3:] == [f"  condition: {row}" for row in expected]
+
+
+def test_an_explanation_names_who_entered_a_symbol() -> None:
+    maps = ExecutionMaps(maps=(map_of(), map_of("1-resume", files={})))
+    found = with_maps(Explanation(LORA, "LoRA.transform", reason="it runs"), maps)
+    assert render_explanation(found).splitlines()[-1] == "  entered by 0-lora-ddp (trainer)"
+    assert explanation_json(found)["entered_by"] == ("0-lora-ddp (trainer)",)
+    for whole in (Explanation(LORA, ""), Explanation(LORA, "LoRA.transform", found=False)):
+        assert with_maps(whole, maps) is whole

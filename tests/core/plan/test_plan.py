@@ -123,7 +123,6 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "incomplete",
         "looked_at",
         "changed",
-        "known",
         "not_covered",
         "undecided",
     ]

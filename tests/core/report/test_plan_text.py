@@ -189,7 +189,7 @@ def test_only_what_the_change_broke_is_told_of_the_contract(findings: tuple[Find
     assert render_contract(findings) == expected
 
 
-def changed_function(name: str, **given: Any) -> ChangedFunction:
+def changed_function(name: str = "f", **given: Any) -> ChangedFunction:
     fields: dict[str, Any] = {"path": "src/a.py", "symbol": name, "first_line": 1, "last_line": 9, "lines": (2, 3)}
     return ChangedFunction(**(fields | given))
 
@@ -204,18 +204,24 @@ def test_the_changed_code_is_counted_for_each_job() -> None:
     job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dense")
     text = text_of(changed=code, jobs=(job, other))
     assert text == [
-        "Changed code that must run: 1 function, 3 lines",
-        "  in 0-lora-ddp: 1 function, 2 lines",
-        "  removed, so looked for in runs on the merge base: 1 function, 2 lines",
-        "  not reached by verl: src/a.py:u1, src/a.py:u2, src/a.py:u3 and 1 more",
-        *(f"  not known for src/{name}.py: it is not Python" for name in "abc"),
-        "  not known for 2 more files",
-        "  7 more than are listed",
+        "Changed code that at least one run must execute: 1 function, 3 lines",
+        "  looked for in 0-lora-ddp: 1 function, 2 lines",
+        "Removed code, looked for in runs on the merge base: 1 function, 2 lines",
+        "Changed code that verl does not reach by its sources: src/a.py:u1, src/a.py:u2, src/a.py:u3 and 1 more",
+        *(f"Which functions differ is not known for src/{name}.py: it is not Python" for name in "abc"),
+        "  nor for 2 more files",
+        "Changed functions and files that are not listed: 7",
     ]
-    assert text_of(changed=ChangedCode(functions=(body,))) == ["Changed code that must run: 0 functions, 1 line"]
-    assert text_of(changed=ChangedCode(functions=(changed_function("", path="a\nb", reached=False),)))[1:] == [
-        "  not reached by verl: a\\nb"
+    assert text_of(changed=ChangedCode(functions=(body,))) == [
+        "Changed code that at least one run must execute: 0 functions, 1 line"
     ]
+
+
+@pytest.mark.parametrize("given", ({"reached": False}, {"symbol": "", "reached": False}))
+def test_a_plan_that_asks_for_no_run_does_not_speak_of_code_that_must_run(given: dict[str, Any]) -> None:
+    code = ChangedCode(functions=(changed_function(path="a\nb", **given),))
+    (line,) = text_of(changed=code)
+    assert line == f"Changed code that verl does not reach by its sources: a\\nb{':f' if 'symbol' not in given else ''}"
 
 
 PURPOSE = Purpose(path="a.py", symbol="f", condition="tp > 1")
@@ -252,7 +258,7 @@ def test_places_without_a_job_are_named_by_reason() -> None:
     other = PURPOSE.model_copy(update={"symbol": "g", "condition": "cp > 1"})
     left = (NotCovered(PURPOSE, "it costs too much"), NotCovered(other, "no host is large enough"))
     assert text_of(reasons=(SMOKE,), not_covered=left)[3:] == [
-        "No job is planned for 2 places of the change:",
+        "No job is planned for 2 conditions in the changed code:",
         "  it costs too much",
         "    for a.py:f: tp > 1",
         "  no host is large enough",
@@ -262,7 +268,8 @@ def test_places_without_a_job_are_named_by_reason() -> None:
 
 def test_places_that_any_job_or_none_reaches_are_named() -> None:
     unknown = PURPOSE.model_copy(update={"condition": "x", "open": ("x",)})
-    assert text_of(reasons=(SMOKE,), undecided=(unknown,))[3:] == [
-        "It is not known which job gets to 1 place of the change:",
+    again = unknown.model_copy(update={"lines": (7,)})
+    assert text_of(reasons=(SMOKE,), undecided=(unknown, again))[3:] == [
+        "It is not known whether any planned job meets 1 condition in the changed code:",
         "  for a.py:f: x (no setting is known for x, so the run may not get there)",
     ]

@@ -13,7 +13,6 @@ from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified
-from verl_e2e.core.plan.known_execution import entered_by
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 _BY_NAME = "it is judged by its name, not by its inside"
@@ -41,7 +40,7 @@ class Explanation:
     reason: str = ""
     # The measured jobs that entered the function, each with the kinds of processes that did; empty for a path.
     entered_by: tuple[str, ...] = ()
-    # How many functions and lines of it each planned job must run, were all of it changed.
+    # How many functions and lines of it are looked for in each planned job, were all of it changed.
     must_run: tuple[str, ...] = ()
     # The conditions in it, each with the job that would be made for it, or with the reason why none would.
     conditions: tuple[str, ...] = ()
@@ -74,7 +73,7 @@ def explanations(
 
 
 def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
-    """The explanation with what the jobs of a plan of the whole path must run of it."""
+    """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
     if not explanation.found:
         return explanation
     amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
@@ -115,12 +114,14 @@ def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
     """The explanation of a symbol with the measured jobs that entered it."""
     if not explanation.symbol or not explanation.found:
         return explanation
-    return replace(explanation, entered_by=entered_by(maps, explanation.path, explanation.symbol))
+    place = (explanation.path, explanation.symbol)
+    entered = (f"{found.job} ({', '.join(found.enters(*place))})" for found in maps.entered_by(*place))
+    return replace(explanation, entered_by=tuple(entered))
 
 
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
-    must_run = (f"  must run in {job}" for job in explanation.must_run)
+    must_run = (f"  looked for in {job}" for job in explanation.must_run)
     conditions = (f"  condition: {on_one_line(row)}" for row in explanation.conditions)
     entered = (f"  entered by {job}" for job in explanation.entered_by)
     return "\n".join([_rendered(explanation), *must_run, *conditions, *entered])

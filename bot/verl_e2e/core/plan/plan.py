@@ -15,7 +15,6 @@ from verl_e2e.core.plan.code_plan import CodePlan
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.job_models import undecided, wants_of_paths
-from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
@@ -65,8 +64,6 @@ class Plan:
     looked_at: LookedAt | None = None
     # The functions that the change touches; each job has those that it is planned to execute.
     changed: ChangedCode = NO_CODE
-    # What execution maps say about the functions that a run must enter.
-    known: tuple[KnownExecution, ...] = ()
     # Places that no job is planned for, with the condition that leads into them.
     not_covered: tuple[NotCovered, ...] = ()
     # Places behind conditions that no setting is known for, so that a planned job may get there or not.

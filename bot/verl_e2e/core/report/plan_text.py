@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from verl_e2e.core.judge.purposes_text import purpose_rows
+from verl_e2e.core.judge.purposes_text import condition_count, purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
@@ -11,7 +11,6 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.report.changed_code_text import changed_code_lines
-from verl_e2e.core.report.known_code_text import known_code_lines
 
 SHOWN_PATHS = 3
 
@@ -23,7 +22,6 @@ def render_plan_text(plan: Plan) -> str:
     blocks.append("\n".join(_not_covered(plan)))
     blocks.append("\n".join(_undecided(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
-    blocks.append("\n".join(known_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
     if plan.not_required:
         blocks.append("\n".join(_not_required_lines(plan)))
@@ -82,21 +80,23 @@ def _required(level: Level, plan: Plan) -> str:
 
 
 def _not_covered(plan: Plan) -> Iterable[str]:
-    """The places that no job is planned for, with what leads into them."""
-    if plan.not_covered:
-        yield f"No job is planned for {_count(len(plan.not_covered), 'place')} of the change:"
+    """The conditions of the change that no job is planned for, with their places."""
     by_reason: dict[str, list[Purpose]] = {}
     for item in plan.not_covered:
         by_reason.setdefault(item.reason, []).append(item.purpose)
+    if by_reason:
+        count = sum(map(condition_count, by_reason.values()))
+        yield f"No job is planned for {_count(count, 'condition')} in the changed code:"
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
 
 
 def _undecided(plan: Plan) -> Iterable[str]:
-    """The places that a planned job may reach or not, with the conditions that no setting is known for."""
+    """The conditions of which no one can tell under which settings they hold, with their places."""
     if plan.undecided:
-        yield f"It is not known which job gets to {_count(len(plan.undecided), 'place')} of the change:"
+        count = _count(condition_count(plan.undecided), "condition")
+        yield f"It is not known whether any planned job meets {count} in the changed code:"
         yield from (f"  {on_one_line(row)}" for row in purpose_rows(plan.undecided))
 
 
