@@ -225,7 +225,7 @@ def test_where_a_file_on_the_way_cannot_be_read_not_reached_is_no_answer() -> No
     new = edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")
     made = planned(new, frozenset({"src/lib/maker.py"}))
     assert levels(made) == [0, 5]
-    assert any("could not be read" in note for note in made.plan.notes)
+    assert any("could not be read" in sentence for sentence in made.plan.incomplete)
 
 
 def test_a_deleted_package_is_reached_at_the_base_and_breaks_the_contract() -> None:
@@ -358,8 +358,11 @@ def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
     made = planned({})
     made = replace(made, change=replace(made.change, paths=(bumped,)))
     inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
-    message = with_bumps(made, inner).plan.notes[-1]
-    assert message == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
+    assert with_bumps(made, inner).plan.notes[-1] == "2 paths differ in 3rdparty/core: megatron/core/tp.py, docs/a.md."
+    without = with_bumps(made, FakeTrees({})).plan.notes[-1]
+    assert without.startswith("The repository given for 3rdparty/core does not have both commits")
+    gone = replace(made, change=replace(made.change, paths=(replace(bumped, submodule=SubmoduleBump("old", None)),)))
+    assert with_bumps(gone, inner).plan.notes == made.plan.notes
 
 
 @pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))

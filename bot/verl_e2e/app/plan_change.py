@@ -33,7 +33,6 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
-_NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement differs that the policy lists in `reach.dependencies`")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
@@ -118,7 +117,7 @@ class Planner:
         unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
-            known = Effects(inside, {}, (_NO_SOURCE,))
+            known = Effects(inside, {}, (_no_source(change, policy.reach),))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
@@ -259,7 +258,7 @@ class Planner:
         paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
         gaps = _gaps(trees)
-        notes = (f"Reach starts from {self._uses.source}.", *gaps)
+        notes = (f"Reach starts from {self._uses.source}.",)
         doubts = {**doubted, **unknown}
         old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
         wants = wants_of(found.functions, (old_code, new_code), reach.roots, self._families_of(policy))
@@ -312,6 +311,16 @@ class _Reader:
     def __call__(self, path: str) -> bytes | None:
         blob = self._files.get(path)
         return None if blob is None else self.repository.read_objects([blob])[blob]
+
+
+def _no_source(change: Change, reach: ReachPolicy) -> str:
+    """What was looked at where no changed path is a source."""
+    count, roots = len(change.names()), " and ".join(reach.roots)
+    paths = "1 changed path" if count == 1 else f"{count} changed paths"
+    return (
+        f"Looked at the names of {paths}: none is a Python source below {roots}, or stands in for one as a link, a "
+        "compiled file or an attribute of the checkout does."
+    )
 
 
 def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
     contract = render_contract(planned.contract)
     if as_json:
         click.echo(plan_json(planned.plan), nl=False)
-        click.echo("\n".join([*planned.plan.notes, contract]).rstrip(), err=True)
+        click.echo("\n".join([*planned.plan.incomplete, *planned.plan.notes, contract]).rstrip(), err=True)
     else:
         click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
     return 0

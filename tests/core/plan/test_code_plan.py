@@ -260,10 +260,14 @@ def test_a_moved_submodule_is_named(bump: SubmoduleBump, moves: str) -> None:
     )
     made = plan(Change("a" * 40, "b" * 40, "a" * 40, (core, other)), POLICY, (), Effects())
     assert dict(made.changed.unread) == {
-        "3rdparty/Megatron-LM": f"{moves}, and its sources were not read",
+        "3rdparty/Megatron-LM": f"{moves}, and its functions were not compared",
         "3rdparty/x": "it is not Python source, and whether a run reads it is not recorded",
     }
     assert dict(made.jobs[0].changed.unread) == dict(made.changed.unread)
+    assert [sentence.partition(":")[0] for sentence in made.incomplete] == [
+        f"3rdparty/Megatron-LM {moves[3:]}",
+        f"3rdparty/x {moves[3:]}",
+    ]
 
 
 def touched(number: int, lines: int, *, reached: bool = True) -> TouchedFunction:

@@ -126,7 +126,7 @@ class CodePlan:
         for path in self.change.paths:
             if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
                 commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
-                found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its sources were not read"
+                found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its functions were not compared"
         return {readable(path): reason for path, reason in sorted(found.items())}
 
     @cached_property

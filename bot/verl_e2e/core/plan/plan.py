@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.model.change import Change, readable
+from verl_e2e.core.model.change import Change, on_one_line, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
@@ -26,6 +26,7 @@ from verl_e2e.core.reach.effects import Effects, LookedAt
 
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
+_NOT_COMPARED = "what differs in it was not compared, so a level that only this difference needs is not planned."
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _CONDITION = "a run enters it only under a condition: {}"
@@ -120,6 +121,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     reasons = (*reasons, *_reasons_of_conditions(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
+    uncompared = _uncompared_submodules(change, counted)
     code = CodePlan(change, counted, policy, reasons, asked, effects)
     return Plan(
         base=change.base,
@@ -132,12 +134,24 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         features=_features(counted),
         exempted=exempted,
         notes=effects.notes if effects else (NAMES_ALONE,),
-        incomplete=effects.incomplete if effects else (),
+        incomplete=(*uncompared, *(effects.incomplete if effects else ())),
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
         not_covered=derived.not_covered,
         undecided=_undecided(levels, counted, effects),
     )
+
+
+def _uncompared_submodules(change: Change, counted: tuple[Classified, ...]) -> tuple[str, ...]:
+    """A sentence for each submodule that moves and that runs may read."""
+    counting = {path.path for path in counted}
+    moved = ((path.path, path.submodule) for path in change.paths if path.path in counting)
+    spans = (
+        f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}"
+        for path, bump in moved
+        if bump is not None
+    )
+    return tuple(f"{span}: {_NOT_COMPARED}" for span in spans)
 
 
 def _derived(

@@ -42,12 +42,13 @@ def _tests(plan: Plan) -> Iterable[str]:
 
 def _head(plan: Plan) -> str:
     span = f"{plan.base[:12]}..{plan.head[:12]}"
+    incomplete = (f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete)
     if not plan.levels:
-        return f"Plan for {span}: no level is required"
+        return "\n".join([f"Plan for {span}: no level is required", *incomplete])
     levels = ", ".join(str(int(level)) for level in plan.levels)
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
     cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
-    lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    lines = [f"Plan for {span}: level {levels}", *incomplete, f"{_count(len(plan.jobs), 'job')}, {cost}"]
     if plan.minutes_to_answer:
         minutes = _count(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")

@@ -63,7 +63,7 @@ def _rest(plan: Plan) -> Iterator[str]:
         yield plan.not_required[0].reason
     else:
         yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
-    yield from plan.notes
+    yield from (*plan.incomplete, *plan.notes)
     for left in plan.not_covered[:SHOWN_PLACES]:
         yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
     if len(plan.not_covered) > SHOWN_PLACES:
