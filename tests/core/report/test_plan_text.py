@@ -39,7 +39,8 @@ def text_of(**given: Any) -> list[str]:
 
 
 def head_of(*jobs: JobOutline) -> list[str]:
-    text = render_plan_text(Plan("a" * 40, "b" * 40, (Level.SMOKE,), jobs, (SMOKE,), (), (), ()))
+    levels = tuple(sorted({Level.SMOKE, *(job.variant.level for job in jobs)}))
+    text = render_plan_text(Plan("a" * 40, "b" * 40, levels, jobs, (SMOKE,), (), (), ()))
     return text.partition("\n\n")[0].splitlines()
 
 
@@ -62,7 +63,7 @@ HEAD = "Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: level 0"
         (
             (outline("2-dense", obstacles=BLOCKED),),
             [
-                HEAD,
+                f"{HEAD}, 2",
                 "1 job, about 0 GPU minutes (nothing is run), 0 GPUs at most",
                 "1 job cannot pass as planned and will not run, so the gate stays closed until the policy has what "
                 "is missing or level 2 is overridden: 2-dense",
@@ -201,9 +202,9 @@ def test_the_changed_code_is_counted_for_each_job() -> None:
     unreached = tuple(changed_function(name, reached=False) for name in ("u1", "u2", "u3", "u4"))
     unread = {f"src/{name}.py": "it is not Python" for name in "abcde"}
     code = ChangedCode(functions=(body, head, idle, gone, *unreached), unread=unread, left_out=7)
-    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dense")
-    text = text_of(changed=code, jobs=(job, other))
-    assert text == [
+    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dp", reason="rule ranks: it averages")
+    text = text_of(changed=code, jobs=(job, other), reasons=(SMOKE,))
+    assert text[4:] == [
         "Changed code that at least one run must execute: 1 function, 3 lines",
         "  looked for in 0-lora-ddp: 1 function, 2 lines",
         "Removed code, looked for in runs on the merge base: 1 function, 2 lines",

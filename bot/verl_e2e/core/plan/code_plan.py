@@ -12,7 +12,7 @@ from functools import cached_property
 from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, MOST_LINES, ChangedCode, ChangedFunction
 from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
-from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.outline import JobOutline
@@ -150,8 +150,7 @@ class CodePlan:
 
     def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job is planned to execute a function."""
-        variant, standard = job.variant, variants_of(job.variant.level)[0]
-        default = (job.replaces or variant.job_id) == standard.job_id
+        variant, default = job.variant, job.is_default
         if self._is_purpose(job, touched):
             return True
         if self._is_kept_out(job, touched):
@@ -162,11 +161,13 @@ class CodePlan:
             asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
             # What no reason names would be planned for no job at all.
             return asked_for or not self._reasons_of(touched)
-        own = [reason for reason in self._reasons_of(touched) if reason.level is variant.level]
         families = self._families.get(readable(touched.path), frozenset())
         if job.family and families and job.family not in families:
             return False
-        return bool(own) if default else any(self._names_variant(reason, job) for reason in own)
+        reasons = self._reasons_of(touched)
+        own = any(reason.level is variant.level for reason in reasons)
+        # Whichever rule names the variant or its feature: that is why the job is planned.
+        return own if default else any(self._names_variant(reason, job) for reason in reasons)
 
     def _is_kept_out(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether the function runs where adapters leave by themselves, and the job merges them and saves nothing."""

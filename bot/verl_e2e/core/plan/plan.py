@@ -18,7 +18,7 @@ from verl_e2e.core.plan.job_models import undecided, wants_of_paths
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
-from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
+from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import MODULE_LEVEL as MODULE_LEVEL
 from verl_e2e.core.plan.reason import Reason as Reason
 from verl_e2e.core.reach.changes import IMPORT_TIME
@@ -27,6 +27,7 @@ from verl_e2e.core.reach.effects import Effects, LookedAt
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
 _NOT_COMPARED = "what differs in it was not compared, so a level that only this difference needs is not planned."
+_FOR_PARITY = "parity is asked for, and this job's ranks average their gradients"
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _CONDITION = "a run enters it only under a condition: {}"
@@ -70,6 +71,13 @@ class Plan:
     # Places behind conditions that no setting is known for, so that a planned job may get there or not.
     undecided: tuple[Purpose, ...] = ()
 
+    def __post_init__(self) -> None:
+        """No GPU time without a reason: ValueError for a job that nothing asks for."""
+        others = (job for job in self.jobs if not (job.is_default and job.variant.level in self.levels))
+        without = [job.id for job in others if not (job.reason or job.purposes)]
+        if without:
+            raise ValueError(f"planned without a reason: {', '.join(without)}")
+
     @property
     def gpu_minutes(self) -> int:
         """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
@@ -102,7 +110,7 @@ def with_data_parallel(planned: Plan) -> Plan:
     default = next((job for job in planned.jobs if job.variant.level is Level.PARALLELISM), None)
     if default is None or any(job.variant is DATA_PARALLEL for job in planned.jobs):
         return planned
-    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="")
+    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="", reason=_FOR_PARITY)
     return replace(planned, jobs=(*planned.jobs, added))
 
 
@@ -269,8 +277,6 @@ def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
 
 
 def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
-    features = _features(paths)
-    named = {variant.job_id for path in paths for rule in rules_of(path) for variant in _named_variants(rule)}
     smoke = variants_of(Level.SMOKE)[0]
     found: list[JobOutline] = []
     for level in levels:
@@ -279,23 +285,40 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
             continue
         default = variants_of(level)[0]
         for variant in variants_of(level):
-            if variant is default or variant.job_id in named or variant.feature in features:
+            reason = "" if variant is default else _why_variant(variant, paths, policy)
+            if variant is default or reason:
                 requires = () if variant is smoke else (smoke.job_id,)
-                found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy)))
+                found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy), reason=reason))
     return tuple(with_obstacles(job, policy) for job in found)
+
+
+def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> str:
+    """Why a job joins its level's default one, a clause; empty where nothing of the change asks for it.
+
+    A family that lists the feature asks only for a job on a model of its own: another one does not run its files.
+    """
+    for rule in (rule for path in paths for rule in rules_of(path)):
+        if variant.job_id in rule.variants or (variant.feature and variant.feature in rule.features):
+            return f"rule {rule.name}: {rule.reason}"
+    able = _showing(variant, [family for path in paths for family in path.families], policy)
+    return f"the family {able[0].name} has {variant.feature}" if able else ""
+
+
+def _showing(variant: Variant, families: Iterable[Family], policy: Policy) -> list[Family]:
+    """The families whose checkpoint shows the feature of a variant."""
+    return [
+        family
+        for family in families
+        if family.checkpoint and variant.feature and variant.feature in family.features
+        if policy.facts_of(family.checkpoint).shows(variant.feature)
+    ]
 
 
 def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:
     """The checkpoint of a variant's feature, else of the only families touched, else the policy's own."""
     touched = [family for family in policy.families if any(family in path.families for path in paths)]
     if variant.feature:
-        able = (
-            family.checkpoint
-            for family in (*touched, *policy.families)
-            if family.checkpoint and variant.feature in family.features
-            if policy.facts_of(family.checkpoint).shows(variant.feature)
-        )
-        return next(able, None)
+        return next((family.checkpoint for family in _showing(variant, (*touched, *policy.families), policy)), None)
     if all(path.families for path in paths):
         return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
     return policy.checkpoint

@@ -61,6 +61,8 @@ class PlannedJob(_Part):
     obstacles: tuple[Obstacle, ...] = ()
     # Why no host can ever run it, empty where one can.
     uncoverable: str = ""
+    # Why it is planned in addition to the default job of its level; empty for that one, and where `purposes` say it.
+    reason: str = ""
     # The places of the change that it was made for, or given settings for, each with its condition.
     purposes: tuple[Purpose, ...] = ()
     # The settings of a derived job that differ from those of level 0, by axis.
@@ -182,6 +184,7 @@ def _job(job: JobOutline) -> PlannedJob:
         blocked=job.blocked,
         uncoverable=job.uncoverable,
         obstacles=job.obstacles,
+        reason=job.reason,
         purposes=job.purposes,
         settings=dict(job.settings),
         replaces=job.replaces,

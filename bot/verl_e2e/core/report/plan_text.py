@@ -76,6 +76,7 @@ def _required(level: Level, plan: Plan) -> str:
     for job in plan.jobs:
         if job.variant.level is level:
             lines.append(f"  {_job_line(job)}")
+            lines.extend([f"    {on_one_line(job.reason)}"] if job.reason else [])
             lines.extend(f"    {on_one_line(row)}" for row in purpose_rows(job.purposes))
     return "\n".join(lines)
 
