@@ -1,6 +1,7 @@
 """Planning with sources: a small Bridge of our own making, called by a small verl."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
-from verl_e2e.app.explain import explain
+from verl_e2e.app.explain import UnknownTargetError, explain
 from verl_e2e.app.known_repository import OtherRepositoryError
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps
@@ -293,7 +294,7 @@ def planner() -> Planner:
 
 
 def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
-    targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", ""), ("src/lib/x.py", ""), ("src/lib/peft.py", "no")]
+    targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", "")]
     found = {
         (explanation.path, explanation.symbol): explanation
         for explanation in explain(planner(), "base", POLICY, targets)
@@ -301,8 +302,29 @@ def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
     assert found["src/lib/names.py", "spare"].reason == "verl does not reach it"
-    assert "no such path" in found["src/lib/x.py", ""].reason
-    assert "no such symbol" in found["src/lib/peft.py", "no"].reason
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    (
+        (("src/lib/peftt.py", ""), "this commit has no such path; did you mean src/lib/peft.py?"),
+        (("lib/peft.py", "shard"), "did you mean src/lib/peft.py?"),
+        (("q", ""), "this commit has no such path; name one of it"),
+        (("src/lib", ""), "this is a folder; name a file in it"),
+        (("src/lib/peft.py", "shart"), "src/lib/peft.py has no symbol shart; did you mean 'shard'?"),
+        (("src/lib/peft.py", "shard.inner"), "src/lib/peft.py has no symbol shard.inner; did you mean 'shard'?"),
+        (("src/lib/broken.py", "f"), "no symbol of the file can be read"),
+        (("docs/guide.rst", "f"), "docs/guide.rst has no symbol f"),
+        # Also where the policy sets the file aside, so that nothing is said of its inside.
+        (("tests/test_a.py", "nothing"), "tests/test_a.py has no symbol nothing"),
+    ),
+)
+def test_explain_refuses_what_does_not_exist_with_the_nearest_name(target: tuple[str, str], words: str) -> None:
+    repository = FakeTrees({"head": {**WHOLE, "tests/test_a.py": "def test_b():\n    pass\n"}, "verl": CALLER})
+    assert POLICY.reach is not None
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    with pytest.raises(UnknownTargetError, match=re.escape(words)):
+        explain(made, "head", POLICY, [("src/lib/names.py", ""), target])
 
 
 WHOLE: Files = {
@@ -327,17 +349,14 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
     whole, *symbols = explain(made, "head", POLICY, [(path, "")])
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
-    assert whole.found
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
     assert whole.reason or whole.rules
 
 
-def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None:
+def test_explain_tells_submodules_and_what_only_an_import_runs() -> None:
     repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
     assert POLICY.reach is not None
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
-    (folder,) = explain(made, "head", POLICY, [("src/", "")])
-    assert (folder.found, "is a folder" in folder.reason, folder.levels) == (False, True, ())
     (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
     assert ([int(level) for level in table.levels], "when verl imports" in table.reason) == ([0], True)
     (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])

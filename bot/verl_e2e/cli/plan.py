@@ -57,9 +57,9 @@ def _plan_request(
 
 @click.command()
 @click.argument("pull", required=False, metavar="[PULL]")
-@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
-@click.option("--base", metavar="SHA", help="The commit that the change starts from.")
-@click.option("--head", metavar="SHA", help="The commit to plan.")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this folder.")
+@click.option("--base", metavar="SHA", help="What the change starts from; default: the remote's default branch.")
+@click.option("--head", metavar="SHA", help="The commit to plan; default: HEAD.")
 @_VERL
 @_VERL_REF
 @click.option(
@@ -73,6 +73,8 @@ def plan(
 ) -> int:
     """Show which levels a change needs, and why. Nothing of the change is run.
 
+    Without PULL the change is that of a checkout: from --base to --head.
+
     PULL is the address of a pull request, or OWNER/REPO#N. It is read from GitHub's API and from a partial clone in the
     cache. A public repository needs no token; GITHUB_TOKEN is used when it is set.
 
@@ -85,11 +87,10 @@ def plan(
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
         return _show(_plan_of_pull(pull, options), as_json=as_json)
-    if repo is None or base is None or head is None:
-        raise click.UsageError("give a pull request, or all of --repo, --base and --head")
     from verl_e2e.wiring import planning as wiring
 
-    return _show(wiring.plan_change(_plan_request(repo, **options), base, head), as_json=as_json)
+    request = _plan_request(repo or Path(), **options)
+    return _show(wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD"), as_json=as_json)
 
 
 def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":

@@ -21,7 +21,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.planning import PlanRequest, planner_of, policy_of, repository_named_by
+from verl_e2e.wiring.planning import PlanRequest, ends_of, planner_of, policy_of, repository_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ def check(
     verl_commit, notes = verl_commit_of(verl, order.verl_ref, policy)
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
-    base, head = bridge.resolve(order.base), bridge.resolve(order.head)
+    # Levels that are asked for by hand run on unchanged code too.
+    base, head = ends_of(bridge, order.base, order.head, may_be_equal=bool(order.levels))
     request = CheckRequest(
         bridge=order.bridge,
         verl=order.verl,

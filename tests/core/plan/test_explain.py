@@ -57,7 +57,6 @@ def judged(**given: Any) -> Classified:
             "src/lib/a.py:f: level 0, 1 (saving)\n  verl:7 imports f\n    lib.a.f",
             "src/lib/a.py:f.inner: asks for nothing, verl does not reach it",
         ]),
-        (plan(OF_F), judged(), "gone", ["src/lib/a.py:gone: this file has no such symbol"]),
         (plan(OF_BODY), judged(), "TABLE", [
             "src/lib/a.py:TABLE: level 0 (no rule names it)\n  it runs when verl imports the module; a change that is "
             "proved to have no effect asks for nothing\n  verl:7 imports lib.a",
@@ -86,10 +85,10 @@ def test_a_module_that_runs_has_a_row_of_its_own() -> None:
 
 
 def test_an_explanation_as_a_document() -> None:
-    (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
+    (found,) = explanations(plan(OF_F), judged(), "f.inner", NAMES)
     assert json.loads(json.dumps(explanation_json(found))) == {
-        "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
-        "reason": "this file has no such symbol", "entered_by": [], "must_run": [],
+        "path": PATH, "symbol": "f.inner", "levels": [], "rules": [], "via": [],
+        "reason": "verl does not reach it", "entered_by": [], "must_run": [],
         "conditions": [],
     }  # fmt: skip
 
@@ -110,7 +109,7 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
     smoke = variant_named("0-lora-ddp")
     assert smoke is not None
     jobs = (JobOutline(smoke, (), None, changed=code), JobOutline(smoke, (), None, family="small"))
-    made = replace(plan(), jobs=jobs)
+    made = replace(plan(), levels=(Level.SMOKE,), jobs=jobs)
     found = {
         name: with_must_run(Explanation("src/a.py", name), made).must_run for name in ("", "A.run", "A", "nothing")
     }
@@ -121,7 +120,6 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
         "nothing": (),
     }
     assert with_must_run(Explanation("src/a.py", "Other"), made).must_run == ("0-lora-ddp: 1 function, 2 lines",)
-    assert with_must_run(Explanation("src/a.py", "", found=False), made).must_run == ()
     shown = render_explanation(with_must_run(Explanation("src/a.py", "Other", levels=(Level.SMOKE,)), made))
     assert shown.splitlines()[-1] == "  looked for in 0-lora-ddp: 1 function, 2 lines"
 
@@ -153,5 +151,5 @@ def test_an_explanation_names_who_entered_a_symbol() -> None:
     found = with_maps(Explanation(LORA, "LoRA.transform", reason="it runs"), maps)
     assert render_explanation(found).splitlines()[-1] == "  entered by 0-lora-ddp (trainer)"
     assert explanation_json(found)["entered_by"] == ("0-lora-ddp (trainer)",)
-    for whole in (Explanation(LORA, ""), Explanation(LORA, "LoRA.transform", found=False)):
-        assert with_maps(whole, maps) is whole
+    whole = Explanation(LORA, "")
+    assert with_maps(whole, maps) is whole

@@ -153,7 +153,6 @@ EXEMPTED = (Exempted("docs", 2, "no run reads them"),)
         ),
         ({"families": ("any", "qwen3")}, ["Families: any, qwen3"]),
         ({"features": ("moe", "mtp")}, ["Features: moe, mtp"]),
-        ({"notes": ("By names alone.",)}, ["By names alone."]),
         # Why nothing is asked for is in its reason; how much was looked at matters there alone.
         ({"looked_at": LOOKED_AT, "exempted": EXEMPTED}, [LOOKED_AT.sentence]),
         (
@@ -274,3 +273,28 @@ def test_places_that_any_job_or_none_reaches_are_named() -> None:
         "It is not known whether any planned job meets 1 condition in the changed code:",
         "  for a.py:f: x (no setting is known for x, so the run may not get there)",
     ]
+
+
+@pytest.mark.parametrize("levels", ((), (Level.SMOKE,)))
+def test_what_a_plan_rests_on_comes_first(levels: tuple[Level, ...]) -> None:
+    made = Plan(
+        "a" * 40, "b" * 40, levels, (), (), (), (), (), notes=("By names alone.",), incomplete=("c is not read",)
+    )
+    first, *rows = render_plan_text(made).splitlines()
+    assert first.startswith("Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: ")
+    assert rows[:2] == ["The plan is incomplete: c is not read", "By names alone."]
+
+
+def test_a_job_without_a_reason_cannot_be_planned() -> None:
+    one, other = outline(), outline("2-expert")
+    for jobs, levels in (
+        # Of the level's default job the level has the reasons; where it is not required there are none.
+        ((one,), ()),
+        ((one, other), (Level.SMOKE, Level.PARALLELISM)),
+        ((one, outline("2-cp", replaces="2-dp")), (Level.SMOKE, Level.PARALLELISM)),
+    ):
+        with pytest.raises(ValueError, match="planned without a reason"):
+            Plan("a" * 40, "b" * 40, levels, jobs, (), (), (), ())
+    told = (one, outline("2-expert", reason="rule experts: idle"), outline("2-cp", purposes=(PURPOSE,)))
+    lines = text_of(reasons=(SMOKE, Reason(Level.PARALLELISM, "src/a.py", "it splits")), jobs=told)
+    assert "    rule experts: idle" in lines

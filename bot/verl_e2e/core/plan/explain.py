@@ -28,8 +28,6 @@ class Explanation:
     path: str
     # The symbol, empty for the whole path.
     symbol: str
-    # False where the commit has no such path or symbol: then nothing is said about levels.
-    found: bool = True
     # What a change of it asks for, level 0 among them where any is; empty for nothing.
     levels: tuple[Level, ...] = ()
     # The names of the policy's rules that ask.
@@ -61,8 +59,6 @@ def explanations(
     if judged.effects is None or judged.exemption is not None:
         return (whole,)
     wanted = [name for name in names if not symbol or name == symbol or name.startswith(f"{symbol}.")]
-    if symbol and not wanted:
-        return (Explanation(judged.path, symbol, reason="this file has no such symbol", found=False),)
     body = _of_symbol(judged.path, MODULE_LEVEL, reasons)
     found = ((name, _of_symbol(judged.path, name, reasons)) for name in wanted)
     rows = tuple(
@@ -74,8 +70,6 @@ def explanations(
 
 def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
     """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
-    if not explanation.found:
-        return explanation
     amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
     must_run = tuple(f"{job}: {amount}" for job, amount in amounts if amount)
     return replace(explanation, must_run=must_run, conditions=tuple(_conditions(explanation, planned)))
@@ -112,7 +106,7 @@ def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) ->
 
 def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
     """The explanation of a symbol with the measured jobs that entered it."""
-    if not explanation.symbol or not explanation.found:
+    if not explanation.symbol:
         return explanation
     place = (explanation.path, explanation.symbol)
     entered = (f"{found.job} ({', '.join(found.enters(*place))})" for found in maps.entered_by(*place))
@@ -129,8 +123,6 @@ def render_explanation(explanation: Explanation) -> str:
 
 def _rendered(explanation: Explanation) -> str:
     place = on_one_line(f"{explanation.path}:{explanation.symbol}" if explanation.symbol else explanation.path)
-    if not explanation.found:
-        return f"{place}: {explanation.reason}"
     if not explanation.levels:
         return f"{place}: asks for nothing, {explanation.reason}"
     levels = ", ".join(str(int(level)) for level in explanation.levels)

@@ -42,13 +42,13 @@ def _tests(plan: Plan) -> Iterable[str]:
 
 def _head(plan: Plan) -> str:
     span = f"{plan.base[:12]}..{plan.head[:12]}"
-    incomplete = (f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete)
+    basis = [*(f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete), *plan.notes]
     if not plan.levels:
-        return "\n".join([f"Plan for {span}: no level is required", *incomplete])
+        return "\n".join([f"Plan for {span}: no level is required", *basis])
     levels = ", ".join(str(int(level)) for level in plan.levels)
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
     cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
-    lines = [f"Plan for {span}: level {levels}", *incomplete, f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    lines = [f"Plan for {span}: level {levels}", *basis, f"{_count(len(plan.jobs), 'job')}, {cost}"]
     if plan.minutes_to_answer:
         minutes = _count(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
@@ -168,7 +168,6 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield f"Families: {', '.join(plan.families)}"
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
-    yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     if plan.levels:
