@@ -96,9 +96,9 @@ def test_a_plan_in_a_checkout_is_that_of_its_head_against_the_remotes_default_br
     for command in (("branch", "-f", "main", base), ("checkout", "-q", "main"), ("clone", "-q", bridge, clone)):
         subprocess.run(["git", *map(str, command)], cwd=bridge, env=GIT, check=True, capture_output=True)
     subprocess.run(["git", "checkout", "-q", head], cwd=clone, env=GIT, check=True, capture_output=True)
-    command = [*command_server.verl_e2e(), "plan", "--verl", str(verl)]
+    planning = [*command_server.verl_e2e(), "plan", "--verl", str(verl)]
     clean = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=clone, timeout=HANG_S, check=False)
+    done = subprocess.run(planning, capture_output=True, text=True, env=clean, cwd=clone, timeout=HANG_S, check=False)
     first, second, *_ = done.stdout.splitlines()
     assert first == f"Plan for {base[:12]}..{head[:12]}: level 0, 1"
     # Which verl that is, and that it is another one than the policy's, comes first.

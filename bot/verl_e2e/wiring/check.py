@@ -19,6 +19,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.plan.build import without_data
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import PlanRequest, ends_of, planner_of, policy_of, repository_named_by
@@ -55,6 +56,9 @@ def check(
     places = Checkouts(bridge, verl, GitRepository(order.megatron_lm) if order.megatron_lm else None)
     policy = policy_of(bridge, order.base, order.policy)
     verl_commit, notes = verl_commit_of(verl, order.verl_ref, policy)
+    site = load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")})
+    if site.data is None:
+        raise UserError(without_data(site))
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
     # Levels that are asked for by hand run on unchanged code too.
@@ -67,7 +71,7 @@ def check(
         head=head,
         out=order.out,
         policy=policy,
-        site=load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")}),
+        site=site,
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         notes=notes,
