@@ -11,7 +11,7 @@ from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
-from verl_e2e.core.plan.code_plan import CodePlan
+from verl_e2e.core.plan.code_plan import CodePlan, Unshown
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.job_models import undecided, wants_of_paths
@@ -70,6 +70,8 @@ class Plan:
     not_covered: tuple[NotCovered, ...] = ()
     # Places behind conditions that no setting is known for, so that a planned job may get there or not.
     undecided: tuple[Purpose, ...] = ()
+    # What no job of a level can show, because of the models that they run.
+    unshown: tuple[Unshown, ...] = ()
 
     def __post_init__(self) -> None:
         """No GPU time without a reason: ValueError for a job that nothing asks for."""
@@ -147,6 +149,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         changed=code.whole(),
         not_covered=derived.not_covered,
         undecided=_undecided(levels, counted, effects),
+        unshown=code.unshown(derived.jobs),
     )
 
 

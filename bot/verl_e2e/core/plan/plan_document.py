@@ -11,6 +11,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.plan.code_plan import Unshown
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.reach.effects import LookedAt
@@ -133,6 +134,8 @@ class PlanDocument(_Part):
     not_covered: tuple[PlaceNotCovered, ...] = ()
     # The places behind conditions that no setting is known for: whether a planned job gets there is not known.
     undecided: tuple[Purpose, ...] = ()
+    # What no job of a level can show, because of the models that they run.
+    unshown: tuple[Unshown, ...] = ()
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -156,6 +159,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         changed=plan.changed,
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
         undecided=plan.undecided,
+        unshown=plan.unshown,
     )
 
 

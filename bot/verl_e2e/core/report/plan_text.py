@@ -21,6 +21,7 @@ def render_plan_text(plan: Plan) -> str:
     blocks.extend(_required(level, plan) for level in plan.levels)
     blocks.append("\n".join(_not_covered(plan)))
     blocks.append("\n".join(_undecided(plan)))
+    blocks.append("\n".join(_unshown(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
     if plan.not_required:
@@ -100,6 +101,16 @@ def _undecided(plan: Plan) -> Iterable[str]:
         count = _count(condition_count(plan.undecided), "condition")
         yield f"It is not known whether any planned job meets {count} in the changed code:"
         yield from (f"  {on_one_line(row)}" for row in purpose_rows(plan.undecided))
+
+
+def _unshown(plan: Plan) -> Iterable[str]:
+    """What the models of the planned jobs leave out, by level."""
+    if plan.unshown:
+        yield "What the planned jobs cannot show of the change:"
+    for item in plan.unshown:
+        more = f" and {len(item.places) - SHOWN_PATHS} more" if len(item.places) > SHOWN_PATHS else ""
+        places = ", ".join(map(on_one_line, item.places[:SHOWN_PATHS]))
+        yield f"  level {int(item.level)} {item.reason}: {places}{more}"
 
 
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
