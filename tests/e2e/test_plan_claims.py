@@ -206,8 +206,8 @@ def test_what_a_plan_claims_to_have_looked_at_is_what_differs(facts: Facts) -> N
         if facts.run or by_name:
             kinds = " or ".join(["symbols"] * bool(facts.run) + ["names"] * bool(by_name))
             none = f"the policy has no rule for this level that judges {kinds}"
-            told = f"no rule for this level matches ({', '.join(rules)})" if rules else none
-            assert row.reason.endswith(f"; {told}")
+            matched = f"no rule for this level matches ({', '.join(rules)})" if rules else none
+            assert row.reason.endswith(f"; {matched}")
     asking = facts.names - facts.idle - {name for name in facts.names if name.endswith(".md") or name[:6] == "tests/"}
     assert {row.path for row in facts.plan.reasons if row.path} == asking
     aside = {row.name: row.count for row in facts.plan.exempted}

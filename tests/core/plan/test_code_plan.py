@@ -342,7 +342,7 @@ def test_what_no_job_of_a_level_can_show_is_said(
     function: str, rule: str, levels: tuple[int, ...], expected: list[tuple[int, str]]
 ) -> None:
     feature = "moe" if rule == "moe" else "packed_seq"
-    asked = f"{{name: told, symbols: [{function}], levels: {list(levels)}, reason: told, features: [{feature}]}}"
+    asked = f"{{name: named, symbols: [{function}], levels: {list(levels)}, reason: named, features: [{feature}]}}"
     declared = POLICY_TEXT.replace("{model_id: tiny/dense}", "{model_id: tiny/dense, features: []}")
     start = declared.index("    - {name: reached code")
     policy = load_policy(f"{declared[:start]}    - {asked}\n{declared[declared.index('families:') :]}", "policy.yml")

@@ -295,6 +295,6 @@ def test_a_job_without_a_reason_cannot_be_planned() -> None:
     ):
         with pytest.raises(ValueError, match="planned without a reason"):
             Plan("a" * 40, "b" * 40, levels, jobs, (), (), (), ())
-    told = (one, outline("2-expert", reason="rule experts: idle"), outline("2-cp", purposes=(PURPOSE,)))
-    lines = text_of(reasons=(SMOKE, Reason(Level.PARALLELISM, "src/a.py", "it splits")), jobs=told)
+    given = (one, outline("2-expert", reason="rule experts: idle"), outline("2-cp", purposes=(PURPOSE,)))
+    lines = text_of(reasons=(SMOKE, Reason(Level.PARALLELISM, "src/a.py", "it splits")), jobs=given)
     assert "    rule experts: idle" in lines
