@@ -7,13 +7,11 @@ import pytest
 from tests.core.builders import ended, make_facts, make_job, make_record
 from tests.core.model.test_execution_maps import LORA, map_of, process
 from tests.fakes.run_folders import FakeFolders
-from verl_e2e.app.map_runs import NotMappableError, add_maps, described_maps, learn_from
+from verl_e2e.app.map_runs import NotMappableError, add_maps, described_maps
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ProcessRole
 from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMaps
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.model.wants import Axis
-from verl_e2e.core.plan.learning import Led
 
 FUNCTION = ExecutedFunction(symbol="LoRA.transform", line=3, first_s={0: 12.5})
 EXECUTED = Executed(
@@ -85,18 +83,7 @@ def test_two_runs_of_one_job_are_refused() -> None:
         added(whole(), whole())
 
 
-def test_a_run_of_a_derived_job_says_whether_its_settings_led_into_the_code() -> None:
-    there = Purpose(path=LORA, symbol="LoRA.transform", condition="dim == 4", settings={Axis.ADAPTER_RANK: 4})
-    elsewhere = there.model_copy(update={"symbol": "LoRA.merge", "rules": ("adapter rank",)})
-    job = make_job(variant="r4", id="0-r4", purposes=(there, elsewhere), settings={Axis.ADAPTER_RANK: 4})
-    here = folders(whole(job=job))
-    found = learn_from(here, here.records)
-    assert [(lesson.purpose, lesson.led) for lesson in found] == [(there, Led.THERE), (elsewhere, Led.ELSEWHERE)]
-    (added_map,) = add_maps(here, NO_MAPS, list(here.records)).maps
-    assert (added_map.job, added_map.settings) == ("0-r4", {Axis.ADAPTER_RANK: 4})
-
-
-def test_a_run_that_was_made_for_no_condition_teaches_nothing() -> None:
-    here = folders(whole())
-    with pytest.raises(NotMappableError, match="0-lora-ddp was made for no condition; give the run of a derived job"):
-        learn_from(here, here.records)
+def test_the_map_of_a_derived_job_has_its_settings() -> None:
+    here = folders(whole(job=make_job(variant="r4", id="0-r4", settings={Axis.ADAPTER_RANK: 4})))
+    (found,) = add_maps(here, NO_MAPS, list(here.records)).maps
+    assert (found.job, found.settings) == ("0-r4", {Axis.ADAPTER_RANK: 4})

@@ -1,6 +1,7 @@
 """Planning with sources: a small Bridge of our own making, called by a small verl."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
-from verl_e2e.app.explain import explain
+from verl_e2e.app.explain import UnknownTargetError, explain
 from verl_e2e.app.known_repository import OtherRepositoryError
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps
@@ -21,7 +22,6 @@ from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.known_execution import Entry
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.reasons_text import reason_blocks
@@ -226,7 +226,7 @@ def test_where_a_file_on_the_way_cannot_be_read_not_reached_is_no_answer() -> No
     new = edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")
     made = planned(new, frozenset({"src/lib/maker.py"}))
     assert levels(made) == [0, 5]
-    assert any("could not be read" in note for note in made.plan.notes)
+    assert any("could not be read" in sentence for sentence in made.plan.incomplete)
 
 
 def test_a_deleted_package_is_reached_at_the_base_and_breaks_the_contract() -> None:
@@ -294,7 +294,7 @@ def planner() -> Planner:
 
 
 def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
-    targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", ""), ("src/lib/x.py", ""), ("src/lib/peft.py", "no")]
+    targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", "")]
     found = {
         (explanation.path, explanation.symbol): explanation
         for explanation in explain(planner(), "base", POLICY, targets)
@@ -302,8 +302,29 @@ def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
     assert found["src/lib/names.py", "spare"].reason == "verl does not reach it"
-    assert "no such path" in found["src/lib/x.py", ""].reason
-    assert "no such symbol" in found["src/lib/peft.py", "no"].reason
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    (
+        (("src/lib/peftt.py", ""), "this commit has no such path; did you mean src/lib/peft.py?"),
+        (("lib/peft.py", "shard"), "did you mean src/lib/peft.py?"),
+        (("q", ""), "this commit has no such path; name one of it"),
+        (("src/lib", ""), "this is a folder; name a file in it"),
+        (("src/lib/peft.py", "shart"), "src/lib/peft.py has no symbol shart; did you mean 'shard'?"),
+        (("src/lib/peft.py", "shard.inner"), "src/lib/peft.py has no symbol shard.inner; did you mean 'shard'?"),
+        (("src/lib/broken.py", "f"), "no symbol of the file can be read"),
+        (("docs/guide.rst", "f"), "docs/guide.rst has no symbol f"),
+        # Also where the policy sets the file aside, so that nothing is said of its inside.
+        (("tests/test_a.py", "nothing"), "tests/test_a.py has no symbol nothing"),
+    ),
+)
+def test_explain_refuses_what_does_not_exist_with_the_nearest_name(target: tuple[str, str], words: str) -> None:
+    repository = FakeTrees({"head": {**WHOLE, "tests/test_a.py": "def test_b():\n    pass\n"}, "verl": CALLER})
+    assert POLICY.reach is not None
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    with pytest.raises(UnknownTargetError, match=re.escape(words)):
+        explain(made, "head", POLICY, [("src/lib/names.py", ""), target])
 
 
 WHOLE: Files = {
@@ -328,17 +349,14 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
     whole, *symbols = explain(made, "head", POLICY, [(path, "")])
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
-    assert whole.found
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
     assert whole.reason or whole.rules
 
 
-def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None:
+def test_explain_tells_submodules_and_what_only_an_import_runs() -> None:
     repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
     assert POLICY.reach is not None
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
-    (folder,) = explain(made, "head", POLICY, [("src/", "")])
-    assert (folder.found, "is a folder" in folder.reason, folder.levels) == (False, True, ())
     (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
     assert ([int(level) for level in table.levels], "when verl imports" in table.reason) == ([0], True)
     (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])
@@ -359,8 +377,11 @@ def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
     made = planned({})
     made = replace(made, change=replace(made.change, paths=(bumped,)))
     inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
-    message = with_bumps(made, inner).plan.notes[-1]
-    assert message == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
+    assert with_bumps(made, inner).plan.notes[-1] == "2 paths differ in 3rdparty/core: megatron/core/tp.py, docs/a.md."
+    without = with_bumps(made, FakeTrees({})).plan.notes[-1]
+    assert without.startswith("The repository given for 3rdparty/core does not have both commits")
+    gone = replace(made, change=replace(made.change, paths=(replace(bumped, submodule=SubmoduleBump("old", None)),)))
+    assert with_bumps(gone, inner).plan.notes == made.plan.notes
 
 
 @pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))
@@ -380,33 +401,15 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
     made.plan("other", "later", POLICY.model_copy(update={"reach": None}))
 
 
-def test_a_plan_says_what_the_maps_of_the_base_know_of_each_changed_function() -> None:
-    new = {"src/lib/maker.py": edited("src/lib/maker.py", "return width(1)", "return width(2)")["src/lib/maker.py"]}
+def test_explain_names_the_measured_jobs_of_the_policys_maps() -> None:
     maps = ExecutionMaps(maps=(map_of(files={"src/lib/maker.py": {"Maker.mapping": ("trainer",)}}),))
-    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
-    repository = FakeTrees({"base": base, "head": {**base, **new}, "verl": CALLER}, frozenset(), {})
+    head = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
+    repository = FakeTrees({"head": head, "verl": CALLER}, frozenset(), {})
     assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
-    found = {}
-    for policy in (POLICY, POLICY.model_copy(update={"maps": "maps.json"})):
-        (item,) = Planner(repository, uses, FakeSummaries()).plan("base", "head", policy).plan.known
-        assert (item.path, item.symbol) == ("src/lib/maker.py", "Maker.mapping")
-        found[policy.maps] = item.entry
-    assert found == {None: Entry.BELIEVED, "maps.json": Entry.KNOWN}
-    named = POLICY.model_copy(update={"maps": "maps.json"})
-    rows = explain(Planner(repository, uses, FakeSummaries()), "head", named, [("src/lib/maker.py", "Maker.mapping")])
-    assert [row.entered_by for row in rows] == [("0-lora-ddp (trainer)",)]
-
-
-def test_a_function_that_the_maps_could_not_know_is_believed() -> None:
-    text = edited("src/lib/maker.py", "return width(1)", "return wider(1)")["src/lib/maker.py"]
-    added = f"{text}\n\ndef wider(x):\n    return x\n"
-    maps = ExecutionMaps(maps=(map_of(files={"src/lib/names.py": {"width": ("trainer",)}}),))
-    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
-    repository = FakeTrees({"base": base, "head": {**base, "src/lib/maker.py": added}, "verl": CALLER}, frozenset(), {})
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
-    named = POLICY.model_copy(update={"maps": "maps.json"})
-    known = Planner(repository, uses, FakeSummaries()).plan("base", "head", named).plan.known
-    entries = {item.symbol: item.entry for item in known}
-    assert entries == {"Maker.mapping": Entry.NOT_ENTERED, "wider": Entry.BELIEVED}
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl as the test has it"), FakeSummaries())
+    for policy, entered in (
+        (POLICY, ()),
+        (POLICY.model_copy(update={"maps": "maps.json"}), ("0-lora-ddp (trainer)",)),
+    ):
+        (row,) = explain(made, "head", policy, [("src/lib/maker.py", "Maker.mapping")])
+        assert row.entered_by == entered

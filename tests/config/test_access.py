@@ -38,7 +38,7 @@ MISTAKES = (
     ("capabilities: {run: {teams: [gpu]}}", "'gpu' is not a team; write organisation/team"),
     ("gate: {name: '@here'}", "gate.name"),
     ("gate: {start: never}", "'automatic' or 'asked'"),
-    ("gate: {card_interval_s: 3}", "greater than or equal to 15"),
+    ("gate: {card_interval_s: 3}", "write at least 15"),
     ("gate: {queue_deadline_s: '90'}", "gate.queue_deadline_s"),
 )
 

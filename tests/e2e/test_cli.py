@@ -184,7 +184,7 @@ def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     assert (done.returncode, plan["schema"], plan["base"], plan["head"]) == (0, 2, made.base, made.head)
     keys = {"schema", "base", "head", "levels", "jobs", "reasons", "not_required", "families", "features"}
     keys |= {"minutes_to_answer"}
-    also = {"bridge_tests", "incomplete", "looked_at", "changed", "known", "not_covered", "undecided"}
+    also = {"bridge_tests", "incomplete", "looked_at", "changed", "not_covered", "undecided", "unshown"}
     assert set(plan) == {*keys, *also}
     assert set(plan["reasons"][0]) == {"level", "path", "symbol", "reason", "via"}
 
@@ -239,7 +239,8 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
         (("run", "--job", "nowhere.json", "--out", "x"), "nowhere.json"),
         (("plan", "--repo", "nowhere", "--base", "a", "--head", "b"), "nowhere"),
         (("check", "--repo", "nowhere", "--base", "a", "--verl", "nowhere", "--out", "x"), "nowhere"),
-        (("plan",), "give a pull request, or all of --repo, --base and --head"),
+        (("plan",), ". is not a git repository"),
+        (("explain", "a.py"), ". is not a git repository"),
         (("run", "--job", "job.json", "--out", ""), "the path is empty"),
         (("run", "--job", "j", "--out", "x", "--keep-caches", "k", "--dry-run"), "--keep-caches needs a run"),
         (

@@ -146,7 +146,7 @@ def test_a_server_that_errs_is_asked_again(world: World, tmp_path: Path) -> None
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("--head", "x"), ()])
+@pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("o/r#1", "--repo", ".")])
 def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ...]) -> None:
     command = [*verl_e2e(), "plan", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)

@@ -74,6 +74,44 @@ def test_a_plan_with_verl_shows_the_chain_and_a_second_one_uses_the_cache(
     assert list((tmp_path / "c").iterdir())
 
 
+def test_ends_between_which_nothing_lies_are_named(trees: tuple[Path, Path, str, str], tmp_path: Path) -> None:
+    bridge, verl, base, head = trees
+    check = ("check", "--verl", verl, "--out", tmp_path / "out")
+    for command in (("plan",), check):
+        for ends, words in (
+            ((head, base), f"{base[:12]} is in the history of {head[:12]}, so it changes nothing; swap the two"),
+            (("HEAD", head), f"--base HEAD and --head {head} are the same commit, {head[:12]}"),
+        ):
+            done = verl_e2e(*command, "--repo", bridge, "--base", ends[0], "--head", ends[1])
+            assert (done.returncode, words in done.stderr, done.stdout) == (2, True, ""), done.stderr
+
+
+def test_a_plan_in_a_checkout_is_that_of_its_head_against_the_remotes_default_branch(
+    trees: tuple[Path, Path, str, str], tmp_path: Path
+) -> None:
+    bridge, verl, base, head = trees
+    alone = verl_e2e("plan", "--repo", bridge)
+    assert (alone.returncode, "does not know the default branch of its remote" in alone.stderr) == (2, True)
+    clone = tmp_path / "clone"
+    for command in (("branch", "-f", "main", base), ("checkout", "-q", "main"), ("clone", "-q", bridge, clone)):
+        subprocess.run(["git", *map(str, command)], cwd=bridge, env=GIT, check=True, capture_output=True)
+    subprocess.run(["git", "checkout", "-q", head], cwd=clone, env=GIT, check=True, capture_output=True)
+    planning = [*command_server.verl_e2e(), "plan", "--verl", str(verl)]
+    clean = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(planning, capture_output=True, text=True, env=clean, cwd=clone, timeout=HANG_S, check=False)
+    first, second, *_ = done.stdout.splitlines()
+    assert first == f"Plan for {base[:12]}..{head[:12]}: level 0, 1"
+    # Which verl that is, and that it is another one than the policy's, comes first.
+    assert second.startswith("Reach starts from verl ")
+    assert "and not from 9097cc4d4c9c, which the policy pins" in second
+
+
+def test_what_does_not_exist_is_not_explained(trees: tuple[Path, Path, str, str]) -> None:
+    bridge, *_ = trees
+    done = verl_e2e("explain", "--repo", bridge, f"{MAPPING}:AutoBridge.nothing")
+    assert (done.returncode, "has no symbol AutoBridge.nothing; did you mean" in done.stderr) == (2, True)
+
+
 def test_a_plan_without_verl_says_so_and_a_plain_folder_serves(trees: tuple[Path, Path, str, str]) -> None:
     bridge, verl, base, head = trees
     plain = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head)

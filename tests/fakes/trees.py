@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.reach.changes import FileDifference
@@ -33,6 +34,9 @@ class FakeTrees:
     renames: Mapping[str, str] = field(default_factory=dict)
 
     def change(self, base: str, head: str) -> Change:
+        unknown = [revision for revision in (base, head) if revision not in self.commits]
+        if unknown:
+            raise UserError(f"there is no commit {unknown[0]} here")
         old, new = self.commits[base], self.commits[head]
         moved = {source: target for source, target in self.renames.items() if source in old and target in new}
         paths = [ChangedPath(target, PathStatus.RENAMED, source) for source, target in moved.items()]

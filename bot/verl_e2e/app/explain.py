@@ -1,19 +1,26 @@
 """Explain paths and symbols: what the plan makes of a change of each path alone, at one revision."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.app.reached_files import REQUIREMENTS
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.changes import symbols_of
 from verl_e2e.core.reach.program import module_name
+from verl_e2e.core.text.suggest import likely, suggest
 from verl_e2e.ports import SourceTrees
+
+
+class UnknownTargetError(UserError):
+    """A path or symbol that the revision does not have, in one sentence with the nearest one. The user's mistake."""
+
 
 _ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
 
@@ -23,7 +30,7 @@ def explain(
 ) -> tuple[Explanation, ...]:
     """What the plan makes of changes at a revision; a target is a path and a symbol, empty for all of it.
 
-    OtherRepositoryError where the revision does not hold the package that the policy is about.
+    OtherRepositoryError where the revision does not hold the package that the policy is about, UnknownTargetError.
     """
     require_package(planner.repository, (revision,), policy)
     paths = _paths(planner.repository, revision)
@@ -46,9 +53,8 @@ def _explained(
 ) -> tuple[Explanation, ...]:
     path, symbol = target
     if path not in paths:
-        folder = any(name.startswith(f"{path}/") for name in paths)
-        reason = "this is a folder; name a file in it" if folder else "this commit has no such path"
-        return (Explanation(path, symbol, reason=reason, found=False),)
+        raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, paths)}")
+    _require_symbol(planner.repository.read_blob(revision, path), path, symbol)
     change = Change(revision, revision, revision, (paths[path],))
     effects = planner.effects_of_whole(change, policy)
     names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
@@ -57,6 +63,23 @@ def _explained(
     found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
     maps = maps_of(policy, planner.repository, revision)
     return tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)
+
+
+def _no_path(path: str, paths: Collection[str]) -> str:
+    if any(name.startswith(f"{path}/") for name in paths):
+        return "this is a folder; name a file in it"
+    # The same name in another folder is nearer than any other text.
+    same = [name for name in paths if name.rpartition("/")[2] == path.rpartition("/")[2]]
+    near = likely(path, same) or next(iter(sorted(same)), "") or likely(path, paths)
+    return f"this commit has no such path; {f'did you mean {on_one_line(near)}?' if near else 'name one of it'}"
+
+
+def _require_symbol(content: bytes | None, path: str, symbol: str) -> None:
+    """UnknownTargetError for a symbol that a file does not have."""
+    known = symbols_of(content or b"") if symbol and path.endswith(".py") else ()
+    if symbol and not any(f"{name}.".startswith(f"{symbol}.") for name in known):
+        fix = suggest(symbol, known) if known else "leave it out: no symbol of the file can be read"
+        raise UnknownTargetError(f"{on_one_line(path)} has no symbol {symbol}; {fix}")
 
 
 def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:

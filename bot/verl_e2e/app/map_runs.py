@@ -9,11 +9,8 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.events import Started, read_data
 from verl_e2e.core.model.evidence import Criterion, State
-from verl_e2e.core.model.executed import Executed
 from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps, entered_files, merged_maps
-from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.plan.learning import Lesson, lessons
 from verl_e2e.ports import RunFolders
 
 # What a run must show for its record to say that it did not enter a function.
@@ -44,19 +41,8 @@ def described_maps(maps: ExecutionMaps) -> tuple[str, ...]:
     return tuple(rows) or ("no job is measured yet: what a job enters is known by reading the sources alone",)
 
 
-def learn_from(folders: RunFolders, paths: Iterable[Path]) -> tuple[Lesson, ...]:
-    """What whole runs of derived jobs say about the conditions that their jobs were made for."""
-    found: list[Lesson] = []
-    for folder in (folder for path in paths for folder in folders.find(path)):
-        job, executed, _ = _whole_run(folders, folder)
-        if not job.purposes:
-            raise NotMappableError(f"{folder}: {job.id} was made for no condition; give the run of a derived job")
-        found.extend(lessons(job.id, job.purposes, executed))
-    return tuple(found)
-
-
-def _whole_run(folders: RunFolders, folder: Path) -> tuple[Job, Executed, Record]:
-    """A run folder, judged again, that can say what a run does not enter."""
+def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
+    """The map of one run folder, judged again: of a run that can say what it does not enter."""
     record = folders.record(folder)
     verdict, _ = judge_run(folders, folder)
     job, executed = record.job, record.executed
@@ -65,12 +51,6 @@ def _whole_run(folders: RunFolders, folder: Path) -> tuple[Job, Executed, Record
     problem = executed.problem or next(iter(executed.cut), "") or _gap(verdict)
     if problem:
         raise NotMappableError(f"{folder}: {problem}; a map takes only whole runs")
-    return job, executed, record
-
-
-def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
-    """The map of one run folder."""
-    job, executed, record = _whole_run(folders, folder)
     files = entered_files(executed)
     if not files:
         raise NotMappableError(f"{folder}: no function of the trees under test ran; give a run that trained")

@@ -8,7 +8,7 @@ from datetime import date
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import entered_by_runs, maps_of, with_known_execution
+from verl_e2e.app.known_code import entered_by_runs
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.core.model.change import Change, ChangedPath, readable
@@ -36,7 +36,6 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
-_NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside(
     (),
@@ -93,9 +92,6 @@ class Planner:
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
         found = self._planned(change, policy, asked)
-        maps = maps_of(policy, self.repository, change.base)
-        known = with_known_execution(found.plan, maps, self.repository, change.merge_base or change.base)
-        found = replace(found, plan=known)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)
@@ -133,7 +129,8 @@ class Planner:
         unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
-            known = Effects(inside, {}, (_NO_SOURCE,), defects=self._defects(change, policy))
+            nothing = (_no_source(change, policy.reach),)
+            known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
@@ -290,7 +287,7 @@ class Planner:
         paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
         gaps = _gaps(trees)
-        notes = (f"Reach starts from {self._uses.source}.", *gaps)
+        notes = (f"Reach starts from {self._uses.source}.",)
         doubts = {**doubted, **unknown}
         old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
         wants = wants_of(found.functions, (old_code, new_code), reach.roots, self._families_of(policy))
@@ -341,6 +338,16 @@ class _Reader:
     def __call__(self, path: str) -> bytes | None:
         blob = self._files.get(path)
         return None if blob is None else self.repository.read_objects([blob])[blob]
+
+
+def _no_source(change: Change, reach: ReachPolicy) -> str:
+    """What was looked at where no changed path is a source."""
+    count, roots = len(change.names()), " and ".join(reach.roots)
+    paths = "1 changed path" if count == 1 else f"{count} changed paths"
+    return (
+        f"Looked at the names of {paths}: none is a Python source below {roots}, or stands in for one as a link, a "
+        "compiled file or an attribute of the checkout does."
+    )
 
 
 def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:

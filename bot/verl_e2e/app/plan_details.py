@@ -15,7 +15,8 @@ _IMPORTED_OF_SUBMODULE = "megatron/core/"
 
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
     """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
-    notes = [_bump(item.path, item.submodule, submodule) for item in planned.change.paths if item.submodule is not None]
+    bumps = ((item.path, item.submodule) for item in planned.change.paths)
+    notes = [note for path, bump in bumps if bump is not None and (note := _bump(path, bump, submodule))]
     return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
 
 
@@ -27,11 +28,11 @@ def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Plan
 
 def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
     if bump.old is None or bump.new is None:
-        return f"{path} {'appears' if bump.old is None else 'goes'}."
+        return ""
     try:
         names = submodule.change(bump.old, bump.new).names()
     except UserError:
-        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here does not have both."
+        return f"The repository given for {path} does not have both commits: which of its paths differ is not known."
     first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
     shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
-    return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}, {len(names)} paths: {shown}."
+    return f"{'1 path differs' if len(names) == 1 else f'{len(names)} paths differ'} in {path}: {shown}."

@@ -10,6 +10,7 @@ from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.reached_files import NOT_KNOWN
 from verl_e2e.core.pulls.pull import Pull, PullRef, Target
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.ports import ForgeError, Pulls, SourceTrees, SummaryStore
@@ -77,7 +78,6 @@ def _missing(target: Target, change: Change) -> str:
 
 
 def _incomplete(planned: Planned, *notes: str) -> Planned:
-    """The plan with why it may not be what the change needs, first among its notes."""
-    made = planned.plan
-    message = replace(made, notes=(*notes, *made.notes), incomplete=(*notes, *made.incomplete))
-    return replace(planned, plan=message)
+    """The plan with why it may not be what the change needs; no verdict is reused for what may be another change."""
+    found = replace(planned.plan, incomplete=(*notes, *planned.plan.incomplete))
+    return replace(planned, plan=found, reached=NOT_KNOWN)

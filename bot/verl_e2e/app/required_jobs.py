@@ -130,8 +130,7 @@ def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[W
     tests: dict[str, tuple[str, ...]] = {}
     for outline in in_order(found.plan.jobs):
         made = builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
-        # An incomplete plan may be one of another change.
-        job = made.job if not found.plan.incomplete else None
+        job = made.job
         if job is None:
             yield made
             continue

@@ -99,7 +99,7 @@ def cli() -> None:
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 REPO_OPTION = click.option(
-    "--repo", required=True, type=FOLDER, help="A Megatron-Bridge checkout or bare git directory."
+    "--repo", default=".", show_default=True, type=FOLDER, help="A Megatron-Bridge checkout or bare git directory."
 )
 BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change is based on.")
 WORK_OPTION = click.option("--work", type=FOLDER, help="Folder for worktrees and caches; it is kept between runs.")

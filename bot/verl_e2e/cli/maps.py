@@ -11,7 +11,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.group(cls=Verbs)
 def maps() -> None:
-    """Record which functions real runs of the jobs entered. `plan`, `explain` and `backtest` read it."""
+    """Record which functions real runs of the jobs entered. `explain` names the jobs that entered a function."""
 
 
 @maps.command()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _VERL = click.option("--verl", type=FOLDER, help="A verl checkout; default: a packaged list of what verl imports.")
 _VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read; default: HEAD of the checkout.")
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _CACHE = click.option(
     "--cache", type=FOLDER, help="Folder for cached summaries of source files; default: your cache folder."
 )
@@ -47,9 +46,9 @@ def _plan_request(
 
 @click.command()
 @click.argument("pull", required=False, metavar="[PULL]")
-@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
-@click.option("--base", metavar="SHA", help="The commit that the change starts from.")
-@click.option("--head", metavar="SHA", help="The commit to plan.")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this folder.")
+@click.option("--base", metavar="SHA", help="What the change starts from; default: the remote's default branch.")
+@click.option("--head", metavar="SHA", help="The commit to plan; default: HEAD.")
 @_VERL
 @_VERL_REF
 @click.option(
@@ -57,61 +56,30 @@ def _plan_request(
 )
 @POLICY_OPTION
 @_CACHE
-@click.option(
-    "--learn",
-    type=FOLDER,
-    multiple=True,
-    metavar="RUN",
-    help="Instead: say what runs of derived jobs teach the planner.",
-)
-@click.option(
-    "--maps", type=_FILE, help="With --learn: the maps file that also takes what the runs entered; created if missing."
-)
 @JSON_OPTION
 def plan(
     pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
 ) -> int:
     """Show which levels a change needs, and why. Nothing of the change is run.
 
+    Without PULL the change is that of a checkout: from --base to --head.
+
     PULL is the address of a pull request, or OWNER/REPO#N. It is read from GitHub's API and from a partial clone in the
     cache. A public repository needs no token; GITHUB_TOKEN is used when it is set.
 
     Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
 
-    With --learn nothing is planned. For each condition that a job was made for you read whether its settings led a
-    whole run into the code, and if they did not, which rule of the planner to correct.
-
     Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --verl verl --json
-
-    Example: verl-e2e plan --learn out/jobs/2-pp4 --maps .github/verl-e2e-maps.json
     """
     _collect_seldom()
-    runs, maps = options.pop("learn"), options.pop("maps")
-    if runs or maps:
-        if pull or repo or base or head or not runs:
-            raise click.UsageError("give --learn RUN, with --maps if you like, and nothing that is to be planned")
-        return _learn(runs, maps, as_json=as_json)
     if pull is not None:
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
         return _show(_plan_of_pull(pull, options), as_json=as_json)
-    if repo is None or base is None or head is None:
-        raise click.UsageError("give a pull request, or all of --repo, --base and --head")
     from verl_e2e.wiring import planning as wiring
 
-    return _show(wiring.plan_change(_plan_request(repo, **options), base, head), as_json=as_json)
-
-
-def _learn(runs: tuple[Path, ...], maps: Path | None, *, as_json: bool) -> int:
-    from verl_e2e.adapters.files import folders as stored
-    from verl_e2e.app.map_runs import add_maps, learn_from
-    from verl_e2e.core.plan.learning import lesson_json, lesson_text
-
-    found = learn_from(stored.run_folders(), runs)
-    if maps is not None:
-        stored.keep_maps(add_maps(stored.run_folders(), stored.own_maps(maps), runs), maps)
-    click.echo(json_text([lesson_json(lesson) for lesson in found]) if as_json else "\n".join(map(lesson_text, found)))
-    return 0
+    request = _plan_request(repo or Path(), **options)
+    return _show(wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD"), as_json=as_json)
 
 
 def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
@@ -136,7 +104,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
     contract = render_contract(planned.contract)
     if as_json:
         click.echo(plan_json(planned.plan), nl=False)
-        click.echo("\n".join([*planned.plan.notes, contract]).rstrip(), err=True)
+        click.echo("\n".join([*planned.plan.incomplete, *planned.plan.notes, contract]).rstrip(), err=True)
     else:
         click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
     return 0

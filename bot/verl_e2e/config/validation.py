@@ -20,6 +20,10 @@ _OF_KEYS = frozenset({"missing", "extra_forbidden"})
 _TYPES = {
     "bool_type": "true or false",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
     "float_type": "a number",
     "string_type": "text",
     "tuple_type": "a list",
@@ -27,11 +31,31 @@ _TYPES = {
 }
 
 
+# What values of a pattern are.
+_FORMS = {
+    r"^[0-9a-f]{40}$": "write the full SHA of a commit, 40 digits and letters from a to f",
+    r"^[0-9a-f]{64}$": "write a SHA-256, 64 digits and letters from a to f",
+    r"^[0-9a-f]{16}$": "write the 16 digits and letters from a to f that `verl-e2e flaky` shows",
+    r"^(sha256:[0-9a-f]{64})?$": "write sha256: and 64 digits and letters from a to f",
+    r"^https://\S+$": "write an address that begins with https://",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "write the name of a variable: letters, digits and underscores",
+    r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,49}$": "write at most 50 letters, digits, blanks, dots, dashes and underscores",
+    r"^(?:log|preflight|end|engine|criterion):[a-z][a-z0-9_-]{0,60}$": "write a cause as `verl-e2e flaky` shows it",
+}
+_BOUNDS = {
+    "greater_than": "write more than",
+    "greater_than_equal": "write at least",
+    "less_than": "write less than",
+    "less_than_equal": "write at most",
+}
+
+
 def validate(document: YamlDocument, model: type[Model]) -> Model:
     """The content of the file as the model; raises ConfigError with one problem for each mistake."""
     if not isinstance(document.value, Mapping):
         what = "the file is empty" if document.value is None else "the file is not a mapping of keys to values"
-        keys = ", ".join(_names(model))
+        fields = zip(_names(model), model.model_fields.values(), strict=True)
+        keys = ", ".join(name for name, field in fields if field.is_required())
         raise ConfigError([Problem(document.source, document.line_of(()), "", what, f"write these keys: {keys}")])
     try:
         return model.model_validate(document.value)
@@ -45,6 +69,8 @@ def _problems(error: ValidationError, document: YamlDocument, model: type[BaseMo
         if detail["type"] == "too_short" and detail["input"]:
             continue  # there are items, and each has its own problem
         path = tuple(part for part in detail["loc"] if part != "[key]")
+        unfit = detail.get("ctx", {}).get("error")
+        path = (*path, *unfit.at) if isinstance(unfit, UnfitError) else path
         place = path if detail["type"] in _OF_KEYS else _in_file(path, document.value)
         found.setdefault(place, []).append(detail)
     for place, details in found.items():
@@ -76,7 +102,14 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
         case "string_type" if isinstance(detail["input"], bool | int | float):
             return f"{value} is not text", f'put it in quotes: "{detail["input"]}"'
         case "string_pattern_mismatch":
-            return f"{value} has the wrong form", f"it must match {detail['ctx']['pattern']}"
+            pattern = detail["ctx"]["pattern"]
+            return f"{value} has the wrong form", _FORMS.get(pattern, f"it must match {pattern}")
+        case "literal_error" | "enum":
+            return f"{value} is not allowed", f"use {detail['ctx']['expected']}"
+        case kind if kind in _TYPES:
+            return f"{value} is not allowed", f"write {_TYPES[kind]}"
+        case kind if kind in _BOUNDS:
+            return f"{value} is not allowed", f"{_BOUNDS[kind]} {next(iter(detail['ctx'].values()))}"
         case "value_error":
             error = detail["ctx"]["error"]
             return (error.what, error.fix) if isinstance(error, UnfitError) else (str(error), "")

@@ -1,18 +1,13 @@
 """Planning many changes of a git directory: labelled ones, and the past commits of a branch."""
 
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
-from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import OtherRepositoryError
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.labels import load_labels
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
-from verl_e2e.core.plan.map_agreement import Compared, compare_with_maps
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.git.repository import GitRepository, UnknownRevisionError
@@ -46,20 +41,7 @@ def replay(order: PlanRequest, count: int, head: str) -> Usage:
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, head)
     commits = repository.first_parents(head, count)
-    counted = usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
-    return replace(counted, compared=_compared(planner, repository, policy, head))
-
-
-def _compared(planner: Planner, repository: GitRepository, policy: Policy, head: str) -> Compared | None:
-    """Reach compared with the maps of the commit at which most jobs were measured, where the repository has it."""
-    maps = maps_of(policy, repository, head)
-    measured = Counter(found.bridge for found in maps.maps)
-    commit = next((commit for commit, _ in measured.most_common() if repository.find(commit)), None)
-    if commit is None or policy.reach is None:
-        return None
-    tree = planner.tree(commit, policy)
-    own = ExecutionMaps(maps=tuple(found for found in maps.maps if found.bridge == commit))
-    return compare_with_maps(tree.program, tree.reach, own, commit)
+    return usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
 
 
 def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:

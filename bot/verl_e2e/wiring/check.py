@@ -20,10 +20,11 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.plan.build import without_data
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.planning import PlanRequest, planner_of, policy_of, repository_named_by
+from verl_e2e.wiring.planning import PlanRequest, ends_of, planner_of, policy_of, repository_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,13 @@ def check(
     places = Checkouts(bridge, verl, GitRepository(order.megatron_lm) if order.megatron_lm else None)
     policy = policy_of(bridge, order.base, order.policy)
     verl_commit, notes = verl_commit_of(verl, order.verl_ref, policy)
+    site = load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")})
+    if site.data is None:
+        raise UserError(without_data(site))
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
-    base, head = bridge.resolve(order.base), bridge.resolve(order.head)
+    # Levels that are asked for by hand run on unchanged code too.
+    base, head = ends_of(bridge, order.base, order.head, may_be_equal=bool(order.levels))
     request = CheckRequest(
         bridge=order.bridge,
         verl=order.verl,
@@ -71,7 +76,7 @@ def check(
         head=head,
         out=order.out,
         policy=policy,
-        site=load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")}),
+        site=site,
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         notes=notes,

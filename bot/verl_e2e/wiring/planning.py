@@ -40,10 +40,30 @@ class PlanRequest:
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
-    base, head = repository.resolve(base), repository.resolve(head)
+    base, head = ends_of(repository, base, head)
     policy = policy_of(repository, base, order.policy)
     with repository_named_by(order, policy):
         return with_details(planner_of(repository, order, policy, base, head).plan(base, head, policy), order)
+
+
+# The default branch of the remote that a checkout was cloned from.
+DEFAULT_BRANCH = "origin/HEAD"
+
+
+def ends_of(repository: GitRepository, base: str, head: str, *, may_be_equal: bool = False) -> tuple[str, str]:
+    """The commits that a change lies between; UserError where nothing lies between them, but for one commit twice."""
+    if base == DEFAULT_BRANCH and repository.find(base) is None:
+        fix = "give --base, or run `git remote set-head origin --auto` there"
+        raise UserError(f"{repository.path} does not know the default branch of its remote; {fix}")
+    ends = repository.resolve(base), repository.resolve(head)
+    named, short = f"--base {base} and --head {head}", [commit[:12] for commit in ends]
+    if may_be_equal and ends[0] == ends[1]:
+        return ends
+    if ends[0] == ends[1]:
+        raise UserError(f"{named} are the same commit, {short[0]}; give what the change starts from as --base")
+    if repository.merge_base(*ends) == ends[1]:
+        raise UserError(f"{named}: {short[1]} is in the history of {short[0]}, so it changes nothing; swap the two")
+    return ends
 
 
 def with_details(planned: Planned, order: PlanRequest) -> Planned:
@@ -151,7 +171,9 @@ def uses_for(order: PlanRequest, policy: Policy) -> Uses:
     except NotARepositoryError:
         return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy)
     commit = verl.resolve(order.verl_ref or "HEAD")
-    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}", UsesCache(order.cache))
+    pin = policy.verl.commit
+    other = f", and not from {pin[:12]}, which the policy pins (--verl-ref)" if commit != pin else ""
+    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}{other}", UsesCache(order.cache))
     return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, lambda: _held_by_verl(order, policy))
 
 

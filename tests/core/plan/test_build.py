@@ -171,6 +171,14 @@ def test_a_reward_model_is_left_on_when_there_is_one() -> None:
     job = build(VARIANTS[0], reward_model=True)
     assert job.reward_model
     assert not any("reward_model" in override for override in job.overrides)
+    # As someone turns it on in the job's file.
+    edited = {**json.loads(build(VARIANTS[0]).model_dump_json(by_alias=True)), "reward_model": True}
+    read = Job.model_validate_json(json.dumps(edited))
+    assert (read.overrides, read.expected) == (job.overrides, job.expected)
+    assert "reward.reward_model.enable" not in read.expected
+    # What the job says for itself stays.
+    own = Job.model_validate_json(json.dumps({**edited, "overrides": ["reward.reward_model.enable=True"]}))
+    assert own.overrides == ("reward.reward_model.enable=True",)
 
 
 def test_the_default_profile_uses_the_planned_checkpoint_and_the_home_folder() -> None:

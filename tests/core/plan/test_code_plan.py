@@ -18,9 +18,9 @@ from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, pack
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.reach.reached_functions import TouchedFunction
+from verl_e2e.core.report.plan_text import render_plan_text
 
-POLICY = load_policy(
-    """
+POLICY_TEXT = """
 schema: 1
 verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: latest}
@@ -42,9 +42,8 @@ families:
   - {family: large, paths: [src/p/large.py], features: [moe], checkpoint: {model_id: large/moe, features: [moe]}}
 features:
   - {feature: moe, reason: by the checkpoint}
-""",
-    "policy.yml",
-)
+"""
+POLICY = load_policy(POLICY_TEXT, "policy.yml")
 A, SMALL, LARGE = "src/p/a.py", "src/p/small.py", "src/p/large.py"
 BASE = {
     "src/p/__init__.py": "from p.a import run\nimport p.small\nimport p.large\n",
@@ -260,10 +259,14 @@ def test_a_moved_submodule_is_named(bump: SubmoduleBump, moves: str) -> None:
     )
     made = plan(Change("a" * 40, "b" * 40, "a" * 40, (core, other)), POLICY, (), Effects())
     assert dict(made.changed.unread) == {
-        "3rdparty/Megatron-LM": f"{moves}, and its sources were not read",
+        "3rdparty/Megatron-LM": f"{moves}, and its functions were not compared",
         "3rdparty/x": "it is not Python source, and whether a run reads it is not recorded",
     }
     assert dict(made.jobs[0].changed.unread) == dict(made.changed.unread)
+    assert [sentence.partition(":")[0] for sentence in made.incomplete] == [
+        f"3rdparty/Megatron-LM {moves[3:]}",
+        f"3rdparty/x {moves[3:]}",
+    ]
 
 
 def touched(number: int, lines: int, *, reached: bool = True) -> TouchedFunction:
@@ -317,3 +320,40 @@ def test_the_largest_job_fits_into_the_inputs_of_a_workflow() -> None:
     purposes = tuple(map(purpose_of, wants))
     order = pack(make_job().model_copy(update={"changed": job.changed, "purposes": purposes}), "a" * 40, "b" * 32)
     assert len(order) < MAX_INPUT_CHARS * 0.9
+
+
+@pytest.mark.parametrize(
+    ("function", "rule", "levels", "expected"),
+    (
+        # Level 1 runs the policy's own model, which has no experts and is of no family.
+        ("small", "moe", (1, 4), [(1, "runs no model of small"), (1, "runs no model with moe")]),
+        ("run", "moe", (1, 4, 5), [(1, "runs no model with moe"), (5, "runs no model with moe")]),
+        # Level 2 gets a job with experts.
+        ("run", "moe", (2, 4), []),
+        # What is no feature of a model is a setting.
+        ("export", "cp", (1, 2), []),
+        # Level 4 has a job on a model of the family.
+        ("large", "moe", (4,), []),
+        # What verl does not reach is not asked for.
+        ("spare", "moe", (1, 4), []),
+    ),
+)
+def test_what_no_job_of_a_level_can_show_is_said(
+    function: str, rule: str, levels: tuple[int, ...], expected: list[tuple[int, str]]
+) -> None:
+    feature = "moe" if rule == "moe" else "packed_seq"
+    asked = f"{{name: named, symbols: [{function}], levels: {list(levels)}, reason: named, features: [{feature}]}}"
+    declared = POLICY_TEXT.replace("{model_id: tiny/dense}", "{model_id: tiny/dense, features: []}")
+    start = declared.index("    - {name: reached code")
+    policy = load_policy(f"{declared[:start]}    - {asked}\n{declared[declared.index('families:') :]}", "policy.yml")
+    # A change of more than one family's files is run on the policy's own model.
+    files = edited(function, "shard")
+    found = effects(BASE, files, ("p", "run"))
+    made = plan(change(*files), policy, (), found)
+    assert [(int(item.level), item.reason) for item in made.unshown] == expected
+    path = next(name for name in BASE if f"def {function}(" in BASE[name])
+    assert all(item.places == (f"{path}:{function}",) for item in made.unshown)
+    text = render_plan_text(made)
+    for level, reason in expected:
+        assert f"  level {level} {reason}: {path}:{function}\n" in text
+    assert ("What the planned jobs cannot show" in text) == bool(expected)

@@ -226,6 +226,14 @@ def test_what_has_a_job_alone_has_one_among_others(names: tuple[str, ...], wants
     assert len(derive(names, *wants, policy=policy).not_covered) <= alone
 
 
+def test_where_a_job_for_all_is_beyond_the_budget_one_for_less_is_planned() -> None:
+    less, more = want({Axis.ADAPTER: "dora"}), want({Axis.ADAPTER: "dora", Axis.RESUME: True}, "g")
+    minutes = planned(SMOKE)[0].gpu_minutes * 2
+    derived = derive((SMOKE,), less, more, policy=POLICY.model_copy(update={"budget": Budget(gpu_minutes=minutes)}))
+    assert ids(derived) == [SMOKE, "0-adapter-dora"]
+    assert [left.purpose.symbol for left in derived.not_covered] == ["g"]
+
+
 @pytest.mark.parametrize("names", [(SMOKE,), (SMOKE, "2-dense")])
 def test_sizes_that_do_not_divide_the_usual_model_get_a_synthetic_one(names: tuple[str, ...]) -> None:
     derived = derive(names, want({T: 4}))

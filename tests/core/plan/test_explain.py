@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
+from tests.core.model.test_execution_maps import LORA, map_of
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
+from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified, SetAside
 from verl_e2e.core.plan.derived_jobs import NotCovered
-from verl_e2e.core.plan.explain import Explanation, explanation_json, explanations, render_explanation, with_must_run
+from verl_e2e.core.plan.explain import (
+    Explanation,
+    explanation_json,
+    explanations,
+    render_explanation,
+    with_maps,
+    with_must_run,
+)
 from verl_e2e.core.plan.not_required import Exempted
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
@@ -48,7 +57,6 @@ def judged(**given: Any) -> Classified:
             "src/lib/a.py:f: level 0, 1 (saving)\n  verl:7 imports f\n    lib.a.f",
             "src/lib/a.py:f.inner: asks for nothing, verl does not reach it",
         ]),
-        (plan(OF_F), judged(), "gone", ["src/lib/a.py:gone: this file has no such symbol"]),
         (plan(OF_BODY), judged(), "TABLE", [
             "src/lib/a.py:TABLE: level 0 (no rule names it)\n  it runs when verl imports the module; a change that is "
             "proved to have no effect asks for nothing\n  verl:7 imports lib.a",
@@ -77,10 +85,10 @@ def test_a_module_that_runs_has_a_row_of_its_own() -> None:
 
 
 def test_an_explanation_as_a_document() -> None:
-    (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
+    (found,) = explanations(plan(OF_F), judged(), "f.inner", NAMES)
     assert json.loads(json.dumps(explanation_json(found))) == {
-        "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
-        "reason": "this file has no such symbol", "entered_by": [], "must_run": [],
+        "path": PATH, "symbol": "f.inner", "levels": [], "rules": [], "via": [],
+        "reason": "verl does not reach it", "entered_by": [], "must_run": [],
         "conditions": [],
     }  # fmt: skip
 
@@ -101,7 +109,7 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
     smoke = variant_named("0-lora-ddp")
     assert smoke is not None
     jobs = (JobOutline(smoke, (), None, changed=code), JobOutline(smoke, (), None, family="small"))
-    made = replace(plan(), jobs=jobs)
+    made = replace(plan(), levels=(Level.SMOKE,), jobs=jobs)
     found = {
         name: with_must_run(Explanation("src/a.py", name), made).must_run for name in ("", "A.run", "A", "nothing")
     }
@@ -112,9 +120,8 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
         "nothing": (),
     }
     assert with_must_run(Explanation("src/a.py", "Other"), made).must_run == ("0-lora-ddp: 1 function, 2 lines",)
-    assert with_must_run(Explanation("src/a.py", "", found=False), made).must_run == ()
     shown = render_explanation(with_must_run(Explanation("src/a.py", "Other", levels=(Level.SMOKE,)), made))
-    assert shown.splitlines()[-1] == "  must run in 0-lora-ddp: 1 function, 2 lines"
+    assert shown.splitlines()[-1] == "  looked for in 0-lora-ddp: 1 function, 2 lines"
 
 
 def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
@@ -137,3 +144,12 @@ def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
         assert with_must_run(Explanation(path, symbol), made).conditions == ()
     shown = render_explanation(with_must_run(Explanation(PATH, "A", levels=(Level.SMOKE,)), made))
     assert shown.splitlines()[-3:] == [f"  condition: {row}" for row in expected]
+
+
+def test_an_explanation_names_who_entered_a_symbol() -> None:
+    maps = ExecutionMaps(maps=(map_of(), map_of("1-resume", files={})))
+    found = with_maps(Explanation(LORA, "LoRA.transform", reason="it runs"), maps)
+    assert render_explanation(found).splitlines()[-1] == "  entered by 0-lora-ddp (trainer)"
+    assert explanation_json(found)["entered_by"] == ("0-lora-ddp (trainer)",)
+    whole = Explanation(LORA, "")
+    assert with_maps(whole, maps) is whole

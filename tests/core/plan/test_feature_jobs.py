@@ -175,7 +175,7 @@ def test_two_scripts_in_one_job_block_it() -> None:
 
 
 def test_a_policy_without_the_table_keeps_its_jobs() -> None:
-    old = POLICY.partition("features:\n  - {feature")[0]
+    old = POLICY.partition("features:\n  - {feature")[0].replace("[packed]", "[packed_seq]")
     assert {name: names(job) for name, job in jobs("moe/a.py", policy=old).items()} == {"4-feature-both": []}
     lost = jobs("fp8/a.py", policy=old)["4-feature"]
     assert (lost.checkpoint, [obstacle.missing for obstacle in lost.obstacles]) == (

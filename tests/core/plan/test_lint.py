@@ -63,6 +63,18 @@ def test_paths_that_meet_no_file_and_files_that_nothing_judges(given: Policy, ex
 
 
 @pytest.mark.parametrize(
+    ("tests", "missing"),
+    ((["src/a.py"], []), (["src/a.py::test_x", "src/"], []), (["src/gone.py::test_x", "sr"], ["src/gone.py", "sr"])),
+)
+def test_bridge_tests_that_the_commit_does_not_have_are_named(tests: list[str], missing: list[str]) -> None:
+    given = policy(exempt=DOCS).model_copy(update={"bridge_tests": tuple(tests)})
+    found = lint_policy(given, {*PATHS, "src/a.py"}, SYMBOLS, WORDS)
+    assert [finding for finding in found if "bridge_tests" in finding] == [
+        f"policy.yml: bridge_tests: this commit has no {file}; correct or remove it" for file in missing
+    ]
+
+
+@pytest.mark.parametrize(
     ("conditions", "expected"),
     (
         ("", ""),

@@ -32,8 +32,18 @@ def reasons(paths: tuple[str, ...], known: Effects | None, rules: str) -> dict[i
             2,
             "looked at 1 changed symbol that verl reaches; no rule for this level matches (shards, gathers)",
         ),
-        ((PATH,), INSIDE, 3, "looked at 1 changed symbol that verl reaches; the policy has no rule for this level"),
-        ((PATH,), None, 1, "looked at 1 path judged by its name; the policy has no rule for this level"),
+        (
+            (PATH,),
+            INSIDE,
+            3,
+            "looked at 1 changed symbol that verl reaches; the policy has no rule for this level that judges symbols",
+        ),
+        (
+            (PATH,),
+            None,
+            1,
+            "looked at 1 path judged by its name; the policy has no rule for this level that judges names",
+        ),
         (
             (PATH, "src/b.c"),
             INSIDE,
@@ -45,7 +55,7 @@ def reasons(paths: tuple[str, ...], known: Effects | None, rules: str) -> dict[i
             ("src/b.c", "src/c.c"),
             INSIDE,
             2,
-            "looked at 2 paths judged by their names; the policy has no rule for this level",
+            "looked at 2 paths judged by their names; the policy has no rule for this level that judges names",
         ),
     ),
 )

@@ -123,9 +123,9 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "incomplete",
         "looked_at",
         "changed",
-        "known",
         "not_covered",
         "undecided",
+        "unshown",
     ]
     assert (document["schema"], document["base"], document["head"]) == (2, BASE, HEAD)
 
@@ -308,3 +308,17 @@ def test_any_level_brings_level_zero_and_every_level_its_job(given_paths: list[s
 
 def test_every_variant_has_an_id_of_its_own() -> None:
     assert len({variant.job_id for variant in VARIANTS}) == len(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "jobs"),
+    (
+        # The packaged checkpoint of Qwen3-VL has no experts: those of another family's model do not run its files.
+        (f"{MODELS}/qwen_vl/modelling_qwen3_vl/attention.py", {}),
+        (f"{MODELS}/conversion/param_mapping.py", {"2-expert": "rule parameter mapping: "}),
+    ),
+)
+def test_a_job_beside_the_default_one_runs_what_asks_for_it(path: str, jobs: dict[str, str]) -> None:
+    made = plan(change(path), packaged_policy(), (Level.PARALLELISM,))
+    found = {job.id: job.reason for job in made.jobs if job.variant.level is Level.PARALLELISM and not job.is_default}
+    assert {name: reason[: len(jobs.get(name, ""))] for name, reason in found.items()} == jobs

@@ -46,7 +46,7 @@ def test_a_role_may_what_its_rank_allows(capability: Capability, role: str, acce
 
 
 def test_a_custom_role_stands_for_itself() -> None:
-    access = Access(run=Grant(roles=("gpu-runner",)))
+    access = Access(run=Grant(custom_roles=("gpu-runner",)))
     assert isinstance(may(Actor("x", "gpu-runner"), Capability.RUN, access), Granted)
     assert isinstance(may(Actor("x", "admin"), Capability.RUN, access), Denied)
 

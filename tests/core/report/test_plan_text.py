@@ -39,7 +39,8 @@ def text_of(**given: Any) -> list[str]:
 
 
 def head_of(*jobs: JobOutline) -> list[str]:
-    text = render_plan_text(Plan("a" * 40, "b" * 40, (Level.SMOKE,), jobs, (SMOKE,), (), (), ()))
+    levels = tuple(sorted({Level.SMOKE, *(job.variant.level for job in jobs)}))
+    text = render_plan_text(Plan("a" * 40, "b" * 40, levels, jobs, (SMOKE,), (), (), ()))
     return text.partition("\n\n")[0].splitlines()
 
 
@@ -62,7 +63,7 @@ HEAD = "Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: level 0"
         (
             (outline("2-dense", obstacles=BLOCKED),),
             [
-                HEAD,
+                f"{HEAD}, 2",
                 "1 job, about 0 GPU minutes (nothing is run), 0 GPUs at most",
                 "1 job cannot pass as planned and will not run, so the gate stays closed until the policy has what "
                 "is missing or level 2 is overridden: 2-dense",
@@ -152,7 +153,6 @@ EXEMPTED = (Exempted("docs", 2, "no run reads them"),)
         ),
         ({"families": ("any", "qwen3")}, ["Families: any, qwen3"]),
         ({"features": ("moe", "mtp")}, ["Features: moe, mtp"]),
-        ({"notes": ("By names alone.",)}, ["By names alone."]),
         # Why nothing is asked for is in its reason; how much was looked at matters there alone.
         ({"looked_at": LOOKED_AT, "exempted": EXEMPTED}, [LOOKED_AT.sentence]),
         (
@@ -189,7 +189,7 @@ def test_only_what_the_change_broke_is_told_of_the_contract(findings: tuple[Find
     assert render_contract(findings) == expected
 
 
-def changed_function(name: str, **given: Any) -> ChangedFunction:
+def changed_function(name: str = "f", **given: Any) -> ChangedFunction:
     fields: dict[str, Any] = {"path": "src/a.py", "symbol": name, "first_line": 1, "last_line": 9, "lines": (2, 3)}
     return ChangedFunction(**(fields | given))
 
@@ -201,21 +201,27 @@ def test_the_changed_code_is_counted_for_each_job() -> None:
     unreached = tuple(changed_function(name, reached=False) for name in ("u1", "u2", "u3", "u4"))
     unread = {f"src/{name}.py": "it is not Python" for name in "abcde"}
     code = ChangedCode(functions=(body, head, idle, gone, *unreached), unread=unread, left_out=7)
-    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dense")
-    text = text_of(changed=code, jobs=(job, other))
-    assert text == [
-        "Changed code that must run: 1 function, 3 lines",
-        "  in 0-lora-ddp: 1 function, 2 lines",
-        "  removed, so looked for in runs on the merge base: 1 function, 2 lines",
-        "  not reached by verl: src/a.py:u1, src/a.py:u2, src/a.py:u3 and 1 more",
-        *(f"  not known for src/{name}.py: it is not Python" for name in "abc"),
-        "  not known for 2 more files",
-        "  7 more than are listed",
+    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dp", reason="rule ranks: it averages")
+    text = text_of(changed=code, jobs=(job, other), reasons=(SMOKE,))
+    assert text[4:] == [
+        "Changed code that at least one run must execute: 1 function, 3 lines",
+        "  looked for in 0-lora-ddp: 1 function, 2 lines",
+        "Removed code, looked for in runs on the merge base: 1 function, 2 lines",
+        "Changed code that verl does not reach by its sources: src/a.py:u1, src/a.py:u2, src/a.py:u3 and 1 more",
+        *(f"Which functions differ is not known for src/{name}.py: it is not Python" for name in "abc"),
+        "  nor for 2 more files",
+        "Changed functions and files that are not listed: 7",
     ]
-    assert text_of(changed=ChangedCode(functions=(body,))) == ["Changed code that must run: 0 functions, 1 line"]
-    assert text_of(changed=ChangedCode(functions=(changed_function("", path="a\nb", reached=False),)))[1:] == [
-        "  not reached by verl: a\\nb"
+    assert text_of(changed=ChangedCode(functions=(body,))) == [
+        "Changed code that at least one run must execute: 0 functions, 1 line"
     ]
+
+
+@pytest.mark.parametrize("given", ({"reached": False}, {"symbol": "", "reached": False}))
+def test_a_plan_that_asks_for_no_run_does_not_speak_of_code_that_must_run(given: dict[str, Any]) -> None:
+    code = ChangedCode(functions=(changed_function(path="a\nb", **given),))
+    (line,) = text_of(changed=code)
+    assert line == f"Changed code that verl does not reach by its sources: a\\nb{':f' if 'symbol' not in given else ''}"
 
 
 PURPOSE = Purpose(path="a.py", symbol="f", condition="tp > 1")
@@ -252,7 +258,7 @@ def test_places_without_a_job_are_named_by_reason() -> None:
     other = PURPOSE.model_copy(update={"symbol": "g", "condition": "cp > 1"})
     left = (NotCovered(PURPOSE, "it costs too much"), NotCovered(other, "no host is large enough"))
     assert text_of(reasons=(SMOKE,), not_covered=left)[3:] == [
-        "No job is planned for 2 places of the change:",
+        "No job is planned for 2 conditions in the changed code:",
         "  it costs too much",
         "    for a.py:f: tp > 1",
         "  no host is large enough",
@@ -262,7 +268,33 @@ def test_places_without_a_job_are_named_by_reason() -> None:
 
 def test_places_that_any_job_or_none_reaches_are_named() -> None:
     unknown = PURPOSE.model_copy(update={"condition": "x", "open": ("x",)})
-    assert text_of(reasons=(SMOKE,), undecided=(unknown,))[3:] == [
-        "It is not known which job gets to 1 place of the change:",
+    again = unknown.model_copy(update={"lines": (7,)})
+    assert text_of(reasons=(SMOKE,), undecided=(unknown, again))[3:] == [
+        "It is not known whether any planned job meets 1 condition in the changed code:",
         "  for a.py:f: x (no setting is known for x, so the run may not get there)",
     ]
+
+
+@pytest.mark.parametrize("levels", ((), (Level.SMOKE,)))
+def test_what_a_plan_rests_on_comes_first(levels: tuple[Level, ...]) -> None:
+    made = Plan(
+        "a" * 40, "b" * 40, levels, (), (), (), (), (), notes=("By names alone.",), incomplete=("c is not read",)
+    )
+    first, *rows = render_plan_text(made).splitlines()
+    assert first.startswith("Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: ")
+    assert rows[:2] == ["The plan is incomplete: c is not read", "By names alone."]
+
+
+def test_a_job_without_a_reason_cannot_be_planned() -> None:
+    one, other = outline(), outline("2-expert")
+    for jobs, levels in (
+        # Of the level's default job the level has the reasons; where it is not required there are none.
+        ((one,), ()),
+        ((one, other), (Level.SMOKE, Level.PARALLELISM)),
+        ((one, outline("2-cp", replaces="2-dp")), (Level.SMOKE, Level.PARALLELISM)),
+    ):
+        with pytest.raises(ValueError, match="planned without a reason"):
+            Plan("a" * 40, "b" * 40, levels, jobs, (), (), (), ())
+    given = (one, outline("2-expert", reason="rule experts: idle"), outline("2-cp", purposes=(PURPOSE,)))
+    lines = text_of(reasons=(SMOKE, Reason(Level.PARALLELISM, "src/a.py", "it splits")), jobs=given)
+    assert "    rule experts: idle" in lines

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.validated import LevelNumber, UnfitError
+from verl_e2e.core.model.validated import LevelNumber, UnfitError, one_of
 
-# GitHub's own roles, each with all that the one before may; a custom role stands by itself.
+# GitHub's own roles, each with all that the one before may.
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 # Those that everyone may have: of a public repository everyone may read.
 WIDE_ROLES = frozenset({"none", "read"})
@@ -41,7 +41,8 @@ def _team(text: str) -> str:
 
 
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
-_Role = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=100)]
+_AnyRole = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=100)]
+_Role = Annotated[_AnyRole, one_of(ROLES, "one of GitHub's roles (an organisation's own go into custom_roles)")]
 _Team = Annotated[_Word, AfterValidator(_team)]
 _Wait = Annotated[int, Field(strict=True, ge=60, le=604_800)]
 
@@ -50,7 +51,9 @@ class Grant(DescribedDocument):
     """Who has a capability: anyone for whom one line holds."""
 
     roles: tuple[_Role, ...] = ()
-    """Roles in the repository; one of GitHub's own means at least that role."""
+    """GitHub's roles in the repository; each means at least that role."""
+    custom_roles: tuple[_AnyRole, ...] = ()
+    """Roles that the organisation made; each means itself."""
     teams: tuple[_Team, ...] = ()
     """Members of these teams, each `organisation/team`."""
     logins: tuple[_Word, ...] = ()
@@ -99,7 +102,7 @@ class Access(DescribedDocument):
     def _narrow(self) -> "Access":
         for capability in Capability:
             grant = self.of(capability)
-            if capability in _NOT_FOR_ANYONE and (grant.anyone or WIDE_ROLES & {*grant.roles}):
+            if capability in _NOT_FOR_ANYONE and (grant.anyone or WIDE_ROLES & {*grant.roles, *grant.custom_roles}):
                 raise UnfitError(f"{capability} is granted to everyone", "name roles from triage up, teams or logins")
             if capability in _NOT_FOR_AUTHORS and grant.author:
                 fix = "leave `author` out, a role still counts for them"

@@ -74,6 +74,10 @@ class ExecutionMaps(Document):
         """The map of a job, None where it was never measured."""
         return next((found for found in self.maps if found.job == job), None)
 
+    def entered_by(self, path: str, symbol: str) -> tuple[ExecutionMap, ...]:
+        """The maps of the jobs that entered a function."""
+        return tuple(found for found in self.maps if found.enters(path, symbol))
+
 
 NO_MAPS = ExecutionMaps()
 

@@ -23,8 +23,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, ray_cpus
 from verl_e2e.core.model.nodes import node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
+from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e.core.model.validated import Address, Text
+from verl_e2e.core.model.validated import FEATURES, Address, ImageText, Text, one_of
 from verl_e2e.core.model.wants import Axis, Value
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -231,6 +232,9 @@ class SiteIsolation(DescribedDocument):
     """Folders and files that it may read, in addition to the system and what the job names."""
 
 
+_StageName = Annotated[str, one_of([*(stage.value for stage in Stage), "default"], "a stage")]
+
+
 class SiteProfile(DescribedDocument):
     """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else."""
 
@@ -240,7 +244,7 @@ class SiteProfile(DescribedDocument):
     """What it is, for people."""
     python: str = "python3"
     """The interpreter of the run."""
-    image: str = ""
+    image: ImageText = ""
     """The image of its jobs, where the policy pins none by digest; empty: the policy's."""
     wrapper: dict[Variable, str] = Field(default_factory=dict)
     """Variables that verl's wrapper must read, added to those of the level."""
@@ -256,7 +260,7 @@ class SiteProfile(DescribedDocument):
     """Logical CPUs of each node of the run's own Ray cluster; null: as many as the job needs."""
     ray_address: str | None = None
     """An existing cluster; null: the run's own."""
-    stall_s: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: {"default": 600})
+    stall_s: dict[_StageName, Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: {"default": 600})
     """Seconds that a stage may show no progress, by its name; `default` for the others."""
     hang_grace_s: Annotated[float, Field(gt=0)] = 8.0
     """Seconds between a fatal error and the end of the processes."""
@@ -288,7 +292,7 @@ class SiteProfile(DescribedDocument):
     """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
     kernel_caches: str | None = None
     """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
-    cannot_run: dict[str, str] = Field(default_factory=dict)
+    cannot_run: dict[Annotated[str, one_of(FEATURES, "a feature")], Text] = Field(default_factory=dict)
     """Features of a model that no run on this host gets through, and why; a job whose model has one is not run."""
 
     def needs_of(self, gpu_count: int) -> Needs:
@@ -326,6 +330,8 @@ _ROLLOUT_PART = 0.6
 _CACHE_PART = 0.2
 _GIB = 1 << 30
 _ROLLOUT = "actor_rollout_ref.rollout"
+_REWARD_KEY = "reward.reward_model.enable"
+_WITHOUT_REWARD_MODEL = f"{_REWARD_KEY}=False"
 
 
 def _part_of_gpu(site: SiteProfile) -> tuple[str, ...]:
@@ -348,7 +354,7 @@ def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int
 
     verl may name the CPUs only of a cluster that it starts itself, which has one node.
     """
-    without_reward = () if reward_model else ("reward.reward_model.enable=False",)
+    without_reward = () if reward_model else (_WITHOUT_REWARD_MODEL,)
     if nodes > 1:
         return (*without_reward, f"trainer.nnodes={nodes}")
     cpus = f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}"
@@ -446,6 +452,16 @@ class Job(Document):
     needs: Needs | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follows_its_reward_model(cls, data: object) -> object:
+        """A job that someone edited to have a reward model keeps nothing of what made it have none."""
+        if not isinstance(data, Mapping) or data.get("reward_model") is not True:
+            return data
+        overrides = [item for item in data.get("overrides") or () if item != _WITHOUT_REWARD_MODEL]
+        expected = {key: value for key, value in (data.get("expected") or {}).items() if key != _REWARD_KEY}
+        return {**data, "overrides": overrides, "expected": expected}
 
     @field_serializer("chosen_tests", when_used="json")
     def _chosen_tests(self, tests: tuple[ChosenTest, ...]) -> list[dict[str, str | int]]:

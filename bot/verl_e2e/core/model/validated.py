@@ -5,7 +5,7 @@ Each type is written in YAML in one way (`written`) and used in code in another;
 
 import fnmatch
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,14 +14,21 @@ from pathspec.util import lookup_pattern
 from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
 
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.text.suggest import suggest
+
+# What a model or a run may have of its own, whatever a policy adds: the program knows what each takes and shows.
+FEATURES = frozenset(["audio", "fp8", "long_context", "lora", "mla", "moe", "mtp", "packed_seq", "quant", "ssm", "vlm"])
 
 
 class UnfitError(ValueError):
-    """A value that a validator refuses: what is wrong with it, and what to write instead."""
+    """A value that a validator refuses: what is wrong with it, and what to write instead.
 
-    def __init__(self, what: str, fix: str = "") -> None:
+    `at` leads from the validated value to the part that is meant.
+    """
+
+    def __init__(self, what: str, fix: str = "", at: tuple[str | int, ...] = ()) -> None:
         super().__init__(f"{what}; {fix}" if fix else what)
-        self.what, self.fix = what, fix
+        self.what, self.fix, self.at = what, fix, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,23 @@ def _level(number: int) -> Level:
     return Level(number)
 
 
+def one_of(known: Collection[str], kind: str) -> AfterValidator:
+    """A validator for a name of a closed set; `kind` says what it names, as `a role`."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise UnfitError(f"{name!r} is not {kind}", suggest(name, known))
+        return name
+
+    return AfterValidator(check)
+
+
+def _image(text: str) -> str:
+    if any(letter.isspace() or not letter.isprintable() for letter in text):
+        raise UnfitError(f"{text!r} holds a blank", "write the image as `docker pull` takes it")
+    return text
+
+
 def _inside(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise UnfitError(f"{path!r} leads out of the repository", "write a path relative to its top folder")
@@ -85,6 +109,8 @@ def _address(text: str) -> str:
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 # Where a repository is fetched from: nothing that could start a program, and no password.
 Address = Annotated[Text, AfterValidator(_address)]
+# A container image, or a part of its name.
+ImageText = Annotated[str, AfterValidator(_image)]
 # A path relative to a repository's top folder.
 InnerPath = Annotated[Text, AfterValidator(_inside)]
 # A whole number of seconds.

@@ -1,14 +1,11 @@
 """Compare plans with labels: how many required levels were planned, how many planned ones were wanted, the cost."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.validated import LevelNumber
-from verl_e2e.core.plan.known_execution import Entry
-from verl_e2e.core.plan.map_agreement import Compared, render_compared
 from verl_e2e.core.plan.plan import Plan, Reason
 
 
@@ -157,10 +154,6 @@ class Usage:
     runs: dict[Level, int]
     # GPUs times minutes of all runs.
     gpu_minutes: int
-    # How many changed functions that a run must enter there were, by what the execution maps say of them.
-    functions: dict[Entry, int] = field(default_factory=dict)
-    # Static reach compared with the maps, at a commit that they were measured at; None where there is no such commit.
-    compared: Compared | None = None
 
 
 def usage(plans: Iterable[Plan | None]) -> Usage:
@@ -168,9 +161,7 @@ def usage(plans: Iterable[Plan | None]) -> Usage:
     every = tuple(plans)
     made = [plan for plan in every if plan is not None]
     runs = {level: sum(level in plan.levels for plan in made) for level in Level}
-    entries = Counter(item.entry for plan in made for item in plan.known)
-    functions = {entry: entries[entry] for entry in Entry}
-    return Usage(len(every), len(every) - len(made), runs, sum(plan.gpu_minutes for plan in made), functions)
+    return Usage(len(every), len(every) - len(made), runs, sum(plan.gpu_minutes for plan in made))
 
 
 def usage_json(counted: Usage) -> dict[str, object]:
@@ -193,8 +184,6 @@ def render_usage(counted: Usage) -> str:
         f"{counted.commits} commits ({counted.unplanned} could not be planned): {', '.join(shares)}\n"
         f"{counted.gpu_minutes} GPU minutes; everything always {counted.commits * everything_minutes()}, "
         f"level 0 always {counted.commits * smoke}\n"
-        f"changed functions: {', '.join(f'{count} {entry}' for entry, count in counted.functions.items())}\n"
-        + (render_compared(counted.compared) if counted.compared is not None else "")
     )
 
 

@@ -223,10 +223,13 @@ def _data(outline: JobOutline, site: SiteProfile, given: Data | None) -> Data:
     pictures = outline.settings.get(Axis.CONTENT) == "images" or any(item.data == "images" for item in outline.features)
     data = given or (PICTURES if pictures else site.data)
     if data is None:
-        raise BuildError(
-            f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
-        )
+        raise BuildError(without_data(site))
     return data
+
+
+def without_data(site: SiteProfile) -> str:
+    """What is wrong with a site for which nothing but jobs with pictures can be built."""
+    return f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
 
 
 def _why_not(patch: Patch, digest: str | None) -> str:

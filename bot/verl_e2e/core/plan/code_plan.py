@@ -5,16 +5,17 @@ everything that verl reaches, so that the plan's shortest run tells most. A leve
 one needs it is planned for nothing, and one that someone requests by hand for everything that verl reaches.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from verl_e2e.core.model.change import Change, readable
-from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, MOST_LINES, ChangedCode, ChangedFunction
+from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, MOST_LINES, ChangedCode, ChangedFunction, Side
 from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
-from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.family_models import families_without_hosts
+from verl_e2e.core.plan.job_models import is_on_family
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import Reason
@@ -28,6 +29,18 @@ MOST_OF_JOB = (400, 4_000)
 _NAMES_ALONE = "the sources were not looked into"
 _NO_FUNCTION = "no function differs, only its name or the order of what it defines, and no record shows that"
 _NO_SOURCE = "it is not Python source, and whether a run reads it is not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Unshown:
+    """What no job of a level can show of the change, because of the models that they run."""
+
+    # The level that asks for it.
+    level: Level
+    # What none of their models has or is, a clause.
+    reason: str
+    # The functions, each as its path and name.
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,39 @@ class CodePlan:
         words = self._words({touched.path for touched in wanted})
         hidden = sum(path in unread for path in self._hidden)
         return replace(job, changed=_code(wanted, unread, hidden, MOST_OF_JOB), changed_words=words)
+
+    def unshown(self, jobs: Iterable[JobOutline]) -> tuple[Unshown, ...]:
+        """What the jobs after level 0 cannot show of functions of families, and of functions about features.
+
+        A job of level 0 is there for what works without any; a job that cannot pass says so itself.
+        """
+        planned = [job for job in jobs if not job.obstacles and job.variant.level is not Level.SMOKE]
+        found: dict[tuple[Level, str], dict[str, None]] = {}
+        for touched in self._functions:
+            function, reasons = touched.function, self._reasons_of(touched)
+            if (
+                touched.earlier
+                or function.side is Side.MERGE_BASE
+                or not (function.reached and function.demanded and function.symbol)
+            ):
+                continue
+            for level in sorted({reason.level for reason in reasons}):
+                own = [job for job in planned if job.variant.level is level]
+                for missing in self._missing(touched, reasons, own) if own else ():
+                    found.setdefault((level, missing), {})[f"{function.path}:{function.symbol}"] = None
+        return tuple(Unshown(level, missing, tuple(places)) for (level, missing), places in sorted(found.items()))
+
+    def _missing(self, touched: TouchedFunction, reasons: Iterable[Reason], jobs: list[JobOutline]) -> Iterator[str]:
+        """What the models of some jobs are not or do not have that a run of the function needs."""
+        named = self._families.get(readable(touched.path), frozenset())
+        families = [family for family in self.policy.families if family.name in named]
+        if families and not any(is_on_family(job, family) for job in jobs for family in families):
+            yield f"runs no model of {' or '.join(family.name for family in families)}"
+        rules = (rule for reason in reasons if (rule := self._rules.get(reason.rule)) is not None)
+        of_models = {tag for family in self.policy.families for tag in family.features}
+        for tag in sorted(of_models.intersection(tag for rule in rules for tag in rule.features)):
+            if not any(job.model.shows(tag) for job in jobs):
+                yield f"runs no model with {tag}"
 
     def _words(self, paths: Collection[str]) -> frozenset[str]:
         """The identifiers of the changed statements in some of the files."""
@@ -126,7 +172,7 @@ class CodePlan:
         for path in self.change.paths:
             if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
                 commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
-                found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its sources were not read"
+                found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its functions were not compared"
         return {readable(path): reason for path, reason in sorted(found.items())}
 
     @cached_property
@@ -150,8 +196,7 @@ class CodePlan:
 
     def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job is planned to execute a function."""
-        variant, standard = job.variant, variants_of(job.variant.level)[0]
-        default = (job.replaces or variant.job_id) == standard.job_id
+        variant, default = job.variant, job.is_default
         if self._is_purpose(job, touched):
             return True
         if self._is_kept_out(job, touched):
@@ -162,11 +207,13 @@ class CodePlan:
             asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
             # What no reason names would be planned for no job at all.
             return asked_for or not self._reasons_of(touched)
-        own = [reason for reason in self._reasons_of(touched) if reason.level is variant.level]
         families = self._families.get(readable(touched.path), frozenset())
         if job.family and families and job.family not in families:
             return False
-        return bool(own) if default else any(self._names_variant(reason, job) for reason in own)
+        reasons = self._reasons_of(touched)
+        own = any(reason.level is variant.level for reason in reasons)
+        # Whichever rule names the variant or its feature: that is why the job is planned.
+        return own if default else any(self._names_variant(reason, job) for reason in reasons)
 
     def _is_kept_out(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether the function runs where adapters leave by themselves, and the job merges them and saves nothing."""

@@ -91,9 +91,19 @@ def _assigned(planned: tuple[JobOutline, ...], demands: Sequence[Demand], maker:
         found.reasons[demand.number] = problem or _beyond(budget)
         if not problem:
             needed.append(demand)
-    made, _ = cheapest(changing, _largest(needed), Choices(maker.add, _price))
     minutes = budget - sum(job.gpu_minutes for job in planned) + sum(item.price for item in changing)
-    found.candidates = [*fixed, *_within(made, minutes, maker)]
+    made = changing
+    while needed:
+        largest = _largest(needed)
+        tried, _ = cheapest(made, largest, Choices(maker.add, _price))
+        made = _within(tried, minutes, maker)
+        # Where a job for more is beyond the budget, one for less may not be.
+        needed = [
+            demand
+            for demand in needed
+            if demand not in largest and not any(maker.gives(item, demand) for item in (*fixed, *made))
+        ]
+    found.candidates = [*fixed, *made]
     return found
 
 

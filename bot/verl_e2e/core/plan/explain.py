@@ -13,7 +13,6 @@ from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified
-from verl_e2e.core.plan.known_execution import entered_by
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 _BY_NAME = "it is judged by its name, not by its inside"
@@ -29,8 +28,6 @@ class Explanation:
     path: str
     # The symbol, empty for the whole path.
     symbol: str
-    # False where the commit has no such path or symbol: then nothing is said about levels.
-    found: bool = True
     # What a change of it asks for, level 0 among them where any is; empty for nothing.
     levels: tuple[Level, ...] = ()
     # The names of the policy's rules that ask.
@@ -41,7 +38,7 @@ class Explanation:
     reason: str = ""
     # The measured jobs that entered the function, each with the kinds of processes that did; empty for a path.
     entered_by: tuple[str, ...] = ()
-    # How many functions and lines of it each planned job must run, were all of it changed.
+    # How many functions and lines of it are looked for in each planned job, were all of it changed.
     must_run: tuple[str, ...] = ()
     # The conditions in it, each with the job that would be made for it, or with the reason why none would.
     conditions: tuple[str, ...] = ()
@@ -62,8 +59,6 @@ def explanations(
     if judged.effects is None or judged.exemption is not None:
         return (whole,)
     wanted = [name for name in names if not symbol or name == symbol or name.startswith(f"{symbol}.")]
-    if symbol and not wanted:
-        return (Explanation(judged.path, symbol, reason="this file has no such symbol", found=False),)
     body = _of_symbol(judged.path, MODULE_LEVEL, reasons)
     found = ((name, _of_symbol(judged.path, name, reasons)) for name in wanted)
     rows = tuple(
@@ -74,9 +69,7 @@ def explanations(
 
 
 def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
-    """The explanation with what the jobs of a plan of the whole path must run of it."""
-    if not explanation.found:
-        return explanation
+    """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
     amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
     must_run = tuple(f"{job}: {amount}" for job, amount in amounts if amount)
     return replace(explanation, must_run=must_run, conditions=tuple(_conditions(explanation, planned)))
@@ -113,14 +106,16 @@ def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) ->
 
 def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
     """The explanation of a symbol with the measured jobs that entered it."""
-    if not explanation.symbol or not explanation.found:
+    if not explanation.symbol:
         return explanation
-    return replace(explanation, entered_by=entered_by(maps, explanation.path, explanation.symbol))
+    place = (explanation.path, explanation.symbol)
+    entered = (f"{found.job} ({', '.join(found.enters(*place))})" for found in maps.entered_by(*place))
+    return replace(explanation, entered_by=tuple(entered))
 
 
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
-    must_run = (f"  must run in {job}" for job in explanation.must_run)
+    must_run = (f"  looked for in {job}" for job in explanation.must_run)
     conditions = (f"  condition: {on_one_line(row)}" for row in explanation.conditions)
     entered = (f"  entered by {job}" for job in explanation.entered_by)
     return "\n".join([_rendered(explanation), *must_run, *conditions, *entered])
@@ -128,8 +123,6 @@ def render_explanation(explanation: Explanation) -> str:
 
 def _rendered(explanation: Explanation) -> str:
     place = on_one_line(f"{explanation.path}:{explanation.symbol}" if explanation.symbol else explanation.path)
-    if not explanation.found:
-        return f"{place}: {explanation.reason}"
     if not explanation.levels:
         return f"{place}: asks for nothing, {explanation.reason}"
     levels = ", ".join(str(int(level)) for level in explanation.levels)

@@ -40,7 +40,7 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     if any(map(job.model.has, model.absent)):
         return False
     families = (family for family in policy.families if family.name == model.family)
-    return model.family in ("", job.family) or any(_is_on(job, family) for family in families)
+    return model.family in ("", job.family) or any(is_on_family(job, family) for family in families)
 
 
 def undecided(wants: Iterable[Want], paths: Iterable[Classified]) -> tuple[Want, ...]:
@@ -54,7 +54,7 @@ def _asks_for_nothing(want: Want) -> bool:
     return want.model.is_any and not want.families and _UNSET.holds(want)
 
 
-def _is_on(job: JobOutline, family: Family) -> bool:
+def is_on_family(job: JobOutline, family: Family) -> bool:
     """Whether a job's model is one of a family."""
     made = job.checkpoint.synthetic if job.checkpoint else None
     named = job.checkpoint is not None and family.checkpoint == job.checkpoint
@@ -82,7 +82,7 @@ def wants_of_paths(
     able = [job for job in jobs if not job.obstacles]
     planned = {job.family for job in able}
     # For what is reached through their files: any job whose model is one of the family enters it.
-    run = {family.name for family in policy.families if any(_is_on(job, family) for job in able)}
+    run = {family.name for family in policy.families if any(is_on_family(job, family) for job in able)}
 
     def rank(family: Family) -> tuple[bool, bool]:
         return family.name not in planned, family.checkpoint is None

@@ -32,11 +32,20 @@ def lint_policy(
     return (
         *lint_alone(policy),
         *_idle_paths(policy, paths),
+        *_missing_tests(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
         *_nameless_families(policy, symbols),
         *_models_of_others(policy, converters),
         *_unjudged(policy, paths, symbols),
     )
+
+
+def _missing_tests(policy: Policy, paths: Collection[str]) -> Iterator[str]:
+    """Bridge tests that the policy lists and the tree does not have: each is a limitation of every card."""
+    for test in policy.bridge_tests:
+        file = test.partition("::")[0].rstrip("/")
+        if file not in paths and not any(path.startswith(f"{file}/") for path in paths):
+            yield f"{policy.source}: bridge_tests: this commit has no {file}; correct or remove it"
 
 
 def lint_alone(policy: Policy) -> tuple[str, ...]:

@@ -64,14 +64,18 @@ def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) ->
     symbols = {(path.path, item.effect.symbol) for path in counted for item in path.effects or ()}
     named = [path for path in counted if path.effects is None]
     looked: list[str] = []
+    kinds: list[str] = []
     rules: list[str] = []
     if symbols and policy.reach is not None:
         looked.append(_counted(len(symbols), "changed symbol that verl reaches", "changed symbols that verl reaches"))
+        kinds.append("symbols")
         rules += _rules_for(level, policy.reach.rules)
     if named:
         looked.append(_counted(len(named), "path judged by its name", "paths judged by their names"))
+        kinds.append("names")
         rules += _rules_for(level, policy.rules)
-    matched = f"no rule for this level matches ({_first(rules)})" if rules else "the policy has no rule for this level"
+    none = f"the policy has no rule for this level that judges {' or '.join(kinds)}"
+    matched = f"no rule for this level matches ({_first(rules)})" if rules else none
     return f"looked at {' and '.join(looked)}; {matched}"
 
 

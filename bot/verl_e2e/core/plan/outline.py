@@ -8,7 +8,7 @@ from verl_e2e.core.judge.feature_traces import can_be_shown
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
-from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.levels import Level, Variant, variants_of
 from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
@@ -83,6 +83,9 @@ class JobOutline:
     replaces: str = ""
     # What it does not show because it stands for another job, a clause each.
     notes: tuple[str, ...] = ()
+    # Why it is planned in addition to the default job of its level, a clause; empty for that one, and for a job whose
+    # purposes say it.
+    reason: str = ""
 
     @property
     def id(self) -> str:
@@ -90,6 +93,11 @@ class JobOutline:
         named = self.family or "-".join(feature.name for feature in (*self.features, *self.not_shown))
         suffix = "".join(c if c.isascii() and c.isalnum() else "-" for c in named.lower())
         return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the job that its level always has, or takes its place: the level's reasons are its own."""
+        return (self.replaces or self.variant.job_id) == variants_of(self.variant.level)[0].job_id
 
     @property
     def has_experts(self) -> bool:

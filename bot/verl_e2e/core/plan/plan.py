@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.model.change import Change, readable
+from verl_e2e.core.model.change import Change, on_one_line, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, POINTS, VARIANTS, Level, Variant, variants_of
@@ -11,18 +11,17 @@ from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
-from verl_e2e.core.plan.code_plan import CodePlan
+from verl_e2e.core.plan.code_plan import CodePlan, Unshown
 from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.job_models import undecided, wants_of_paths
 from verl_e2e.core.plan.job_names import name_of
-from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
-from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
+from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import MODULE_LEVEL as MODULE_LEVEL
 from verl_e2e.core.plan.reason import Reason as Reason
 from verl_e2e.core.reach.changes import IMPORT_TIME
@@ -34,6 +33,8 @@ NO_MERGE_BASE = (
     "Base and head do not have exactly one merge base, so they were compared with each other: what the base has and the"
     " head does not counts as changed, too. Merge the base into the head once more to plan its own changes alone."
 )
+_NOT_COMPARED = "what differs in it was not compared, so a level that only this difference needs is not planned."
+_FOR_PARITY = "parity is asked for, and this job's ranks average their gradients"
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _CONDITION = "a run enters it only under a condition: {}"
@@ -76,12 +77,19 @@ class Plan:
     looked_at: LookedAt | None = None
     # The functions that the change touches; each job has those that it is planned to execute.
     changed: ChangedCode = NO_CODE
-    # What execution maps say about the functions that a run must enter.
-    known: tuple[KnownExecution, ...] = ()
     # Places that no job is planned for, with the condition that leads into them.
     not_covered: tuple[NotCovered, ...] = ()
     # Places behind conditions that no setting is known for, so that a planned job may get there or not.
     undecided: tuple[Purpose, ...] = ()
+    # What no job of a level can show, because of the models that they run.
+    unshown: tuple[Unshown, ...] = ()
+
+    def __post_init__(self) -> None:
+        """No GPU time without a reason: ValueError for a job that nothing asks for."""
+        others = (job for job in self.jobs if not (job.is_default and job.variant.level in self.levels))
+        without = [job.id for job in others if not (job.reason or job.purposes)]
+        if without:
+            raise ValueError(f"planned without a reason: {', '.join(without)}")
 
     @property
     def gpu_minutes(self) -> int:
@@ -115,7 +123,7 @@ def with_data_parallel(planned: Plan) -> Plan:
     default = next((job for job in planned.jobs if job.variant.level is Level.PARALLELISM), None)
     if default is None or any(job.variant is DATA_PARALLEL for job in planned.jobs):
         return planned
-    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="")
+    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="", reason=_FOR_PARITY)
     return replace(planned, jobs=(*planned.jobs, added))
 
 
@@ -140,6 +148,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     reasons = (*reasons, *_reasons_of_conditions(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
+    uncompared = _uncompared_submodules(change, counted)
     code = CodePlan(change, counted, policy, reasons, asked, effects)
     return Plan(
         base=change.base,
@@ -159,12 +168,25 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
             *([] if change.merge_base else [NO_MERGE_BASE]),
             *(effects.notes if effects else (NAMES_ALONE,)),
         ),
-        incomplete=effects.incomplete if effects else (),
+        incomplete=(*uncompared, *(effects.incomplete if effects else ())),
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
         not_covered=derived.not_covered,
         undecided=_undecided(levels, counted, effects),
+        unshown=code.unshown(derived.jobs),
     )
+
+
+def _uncompared_submodules(change: Change, counted: tuple[Classified, ...]) -> tuple[str, ...]:
+    """A sentence for each submodule that moves and that runs may read."""
+    counting = {path.path for path in counted}
+    moved = ((path.path, path.submodule) for path in change.paths if path.path in counting)
+    spans = (
+        f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}"
+        for path, bump in moved
+        if bump is not None
+    )
+    return tuple(f"{span}: {_NOT_COMPARED}" for span in spans)
 
 
 def _derived(
@@ -290,8 +312,6 @@ def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
 
 
 def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
-    features = _features(paths)
-    named = {variant.job_id for path in paths for rule in rules_of(path) for variant in _named_variants(rule)}
     smoke = variants_of(Level.SMOKE)[0]
     found: list[JobOutline] = []
     for level in levels:
@@ -300,9 +320,10 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
             continue
         default = variants_of(level)[0]
         for variant in variants_of(level):
-            if variant is default or variant.job_id in named or variant.feature in features:
+            reason = "" if variant is default else _why_variant(variant, paths, policy)
+            if variant is default or reason:
                 requires = () if variant is smoke else (smoke.job_id,)
-                job = JobOutline(variant, requires, _checkpoint(variant, paths, policy))
+                job = JobOutline(variant, requires, _checkpoint(variant, paths, policy), reason=reason)
                 found.append(_small_enough(job, policy) if variant is default else job)
     return tuple(with_obstacles(job, policy) for job in found)
 
@@ -321,17 +342,33 @@ def _small_enough(job: JobOutline, policy: Policy) -> JobOutline:
     return replace(job, variant=variant, settings=draft.differing, replaces=job.variant.job_id, notes=(note,))
 
 
+def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> str:
+    """Why a job joins its level's default one, a clause; empty where nothing of the change asks for it.
+
+    A family that lists the feature asks only for a job on a model of its own: another one does not run its files.
+    """
+    for rule in (rule for path in paths for rule in rules_of(path)):
+        if variant.job_id in rule.variants or (variant.feature and variant.feature in rule.features):
+            return f"rule {rule.name}: {rule.reason}"
+    able = _showing(variant, [family for path in paths for family in path.families], policy)
+    return f"the family {able[0].name} has {variant.feature}" if able else ""
+
+
+def _showing(variant: Variant, families: Iterable[Family], policy: Policy) -> list[Family]:
+    """The families whose checkpoint shows the feature of a variant."""
+    return [
+        family
+        for family in families
+        if family.checkpoint and variant.feature and variant.feature in family.features
+        if policy.facts_of(family.checkpoint).shows(variant.feature)
+    ]
+
+
 def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:
     """The checkpoint of a variant's feature, else of the only families touched, else the policy's own."""
     touched = [family for family in policy.families if any(family in path.families for path in paths)]
     if variant.feature:
-        able = (
-            family.checkpoint
-            for family in (*touched, *policy.families)
-            if family.checkpoint and variant.feature in family.features
-            if policy.facts_of(family.checkpoint).shows(variant.feature)
-        )
-        return next(able, None)
+        return next((family.checkpoint for family in _showing(variant, (*touched, *policy.families), policy)), None)
     if all(path.families for path in paths):
         return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
     return policy.checkpoint

@@ -11,7 +11,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
-from verl_e2e.core.plan.known_execution import Entry, KnownExecution
+from verl_e2e.core.plan.code_plan import Unshown
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.reach.effects import LookedAt
@@ -62,6 +62,8 @@ class PlannedJob(_Part):
     obstacles: tuple[Obstacle, ...] = ()
     # Why no host can run it as long as the code is what it is, empty where one can.
     uncoverable: str = ""
+    # Why it is planned in addition to the default job of its level; empty for that one, and where `purposes` say it.
+    reason: str = ""
     # The places of the change that it was made for, or given settings for, each with its condition.
     purposes: tuple[Purpose, ...] = ()
     # The settings of a derived job that differ from those of level 0, by axis.
@@ -109,22 +111,6 @@ class ChosenTests(_Part):
     left_out: tuple[str, ...] = ()
 
 
-class KnownFunction(_Part):
-    """What execution maps say about one changed function."""
-
-    path: str
-    symbol: str
-    entry: Entry
-    # The planned jobs that entered it, each with the Bridge commit at which that was measured.
-    known: dict[str, str] = {}
-    # The planned jobs that may enter it, of which no map can tell.
-    believed: tuple[str, ...] = ()
-    # The planned jobs that ran without entering it, each with the Bridge commit at which that was measured.
-    not_entered: dict[str, str] = {}
-    # Measured jobs that entered it and are not planned.
-    elsewhere: tuple[str, ...] = ()
-
-
 class PlanDocument(_Part):
     """A whole plan. Every level is either in `levels` or in `not_required`."""
 
@@ -146,12 +132,12 @@ class PlanDocument(_Part):
     looked_at: LookedAt | None = None
     # The functions that the change touches, with the lines that must run.
     changed: ChangedCode = NO_CODE
-    # What execution maps say about the functions that a run must enter.
-    known: tuple[KnownFunction, ...] = ()
     # The places that no job is planned for.
     not_covered: tuple[PlaceNotCovered, ...] = ()
     # The places behind conditions that no setting is known for: whether a planned job gets there is not known.
     undecided: tuple[Purpose, ...] = ()
+    # What no job of a level can show, because of the models that they run.
+    unshown: tuple[Unshown, ...] = ()
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -173,21 +159,9 @@ def plan_document(plan: Plan) -> PlanDocument:
         incomplete=plan.incomplete,
         looked_at=plan.looked_at,
         changed=plan.changed,
-        known=tuple(map(_known, plan.known)),
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
         undecided=plan.undecided,
-    )
-
-
-def _known(function: KnownExecution) -> KnownFunction:
-    return KnownFunction(
-        path=function.path,
-        symbol=function.symbol,
-        entry=function.entry,
-        known=dict(function.known),
-        believed=function.believed,
-        not_entered=dict(function.not_entered),
-        elsewhere=function.elsewhere,
+        unshown=plan.unshown,
     )
 
 
@@ -216,6 +190,7 @@ def _job(job: JobOutline) -> PlannedJob:
         blocked=job.blocked,
         uncoverable=job.uncoverable,
         obstacles=job.obstacles,
+        reason=job.reason,
         purposes=job.purposes,
         settings=dict(job.settings),
         replaces=job.replaces,

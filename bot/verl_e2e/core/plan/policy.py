@@ -1,10 +1,10 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
@@ -19,7 +19,9 @@ from verl_e2e.core.model.settings import invalid_value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import (
+    FEATURES,
     Address,
+    ImageText,
     InnerPath,
     LevelNumber,
     Levels,
@@ -28,23 +30,16 @@ from verl_e2e.core.model.validated import (
     Text,
     UnfitError,
     Words,
+    one_of,
 )
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.suggest import suggest
 
-
-def _variant(name: str) -> str:
-    known = {variant.job_id for variant in VARIANTS}
-    if name not in known:
-        raise UnfitError(f"{name!r} is not a variant", suggest(name, known))
-    return name
-
-
 # Policies of version 0.1 call the key `because`.
 ReasonText = Annotated[Text, Field(validation_alias=AliasChoices("reason", "because"))]
-_Variants = tuple[Annotated[str, AfterValidator(_variant)], ...]
+_Variants = tuple[Annotated[str, one_of({variant.job_id for variant in VARIANTS}, "a variant")], ...]
 
 
 class Verl(DescribedDocument):
@@ -66,9 +61,9 @@ class MegatronLm(DescribedDocument):
 class Image(DescribedDocument):
     """The container image that every run is meant to use."""
 
-    name: Text
+    name: Annotated[ImageText, Field(min_length=1)]
     """The image's name without tag and digest."""
-    tag: Text
+    tag: Annotated[ImageText, Field(min_length=1)]
     """Its tag."""
     digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     """`sha256:` and 64 hex digits: wins over site and settings. Empty when only the tag is pinned."""
@@ -451,6 +446,35 @@ class PolicyFile(DescribedDocument):
     """How often a job is run again that the infrastructure blocked; nothing that failed ever is."""
     quarantine: tuple[QuarantinedCause, ...] = ()
     """Causes that are known to come and go, set aside until a day; see `gate.quarantined`."""
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> "PolicyFile":
+        """Features and families are named in several places: each name has to be one of another place."""
+        declared = {*FEATURES, *(feature.name for feature in self.features)}
+        of_families = {name for family in self.families for name in family.features}
+        rules: list[tuple[tuple[str | int, ...], tuple[Rule | SymbolRule, ...]]] = [(("rules",), self.rules)]
+        rules += [(("reach", "rules"), self.reach.rules)] if self.reach is not None else []
+        of_rules = {name for _, found in rules for rule in found for name in rule.features}
+        for place, found in rules:
+            for number, rule in enumerate(found):
+                _require_known(rule.features, declared | of_families, "feature", (*place, number, "features"))
+        _require_known(self.model.features or (), declared | of_families, "feature", ("checkpoint", "features"))
+        for number, family in enumerate(self.families):
+            _require_known(family.features, declared | of_rules, "feature", ("families", number, "features"))
+            facts = family.named.features if family.named is not None else None
+            place = ("families", number, "checkpoint", "features")
+            _require_known(facts or (), declared | of_families, "feature", place)
+        families = {family.name for family in self.families}
+        for number, feature in enumerate(self.features):
+            _require_known(feature.read_of or (), families, "family", ("features", number, "read_of"))
+        return self
+
+
+def _require_known(names: Iterable[str], known: Collection[str], kind: str, at: tuple[str | int, ...]) -> None:
+    """UnfitError for the first name that is not known."""
+    for number, name in enumerate(names):
+        if name not in known:
+            raise UnfitError(f"{name!r} is not a {kind} that is known here", suggest(name, known), (*at, number))
 
 
 class Policy(PolicyFile):

@@ -44,7 +44,7 @@ def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denie
         return Granted("they opened the pull request")
     if actor.login.lower() in {item.lower() for item in grant.logins}:
         return Granted("the policy names them")
-    if any(_has_role(actor.role, item) for item in grant.roles):
+    if actor.role in grant.custom_roles or any(_has_role(actor.role, item) for item in grant.roles):
         return Granted(f"their role is {actor.role}")
     team = next((item for item in grant.teams if item in actor.teams), "")
     if team:
@@ -53,9 +53,7 @@ def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denie
 
 
 def _has_role(role: str, wanted: str) -> bool:
-    if role in ROLES and wanted in ROLES:
-        return ROLES.index(role) >= ROLES.index(wanted)
-    return role == wanted
+    return role in ROLES and ROLES.index(role) >= ROLES.index(wanted)
 
 
 def has_role(actor: Actor, access: Access) -> bool:
@@ -64,7 +62,9 @@ def has_role(actor: Actor, access: Access) -> bool:
 
 
 def _needed(grant: Grant) -> str:
-    ways = [f"the role {role}" for role in grant.roles] + [f"the team {team}" for team in grant.teams]
+    ways = [f"the role {role}" for role in (*grant.roles, *grant.custom_roles)] + [
+        f"the team {team}" for team in grant.teams
+    ]
     ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
     return " or ".join(ways) or "a permission that the policy gives to no one"
 

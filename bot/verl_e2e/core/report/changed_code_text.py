@@ -14,20 +14,23 @@ def changed_code_lines(plan: Plan) -> Iterator[str]:
     code = plan.changed
     if not code:
         return
-    yield f"Changed code that must run: {amount(code.required)}"
-    yield from (f"  in {job.id}: {amount(job.changed.required)}" for job in plan.jobs if job.changed.required)
+    if code.required:
+        yield f"Changed code that at least one run must execute: {amount(code.required)}"
+    yield from (
+        f"  looked for in {job.id}: {amount(job.changed.required)}" for job in plan.jobs if job.changed.required
+    )
     removed = [function for function in code.functions if function.side is Side.MERGE_BASE and function.reached]
     if removed:
-        yield f"  removed, so looked for in runs on the merge base: {amount(removed)}"
+        yield f"Removed code, looked for in runs on the merge base: {amount(removed)}"
     unreached = [function for function in code.functions if not function.reached]
     if unreached:
-        yield f"  not reached by verl: {_named(map(place, unreached))}"
+        yield f"Changed code that verl does not reach by its sources: {_named(map(place, unreached))}"
     for path, reason in list(code.unread.items())[:_SHOWN]:
-        yield f"  not known for {on_one_line(path)}: {on_one_line(reason)}"
+        yield f"Which functions differ is not known for {on_one_line(path)}: {on_one_line(reason)}"
     if len(code.unread) > _SHOWN:
-        yield f"  not known for {len(code.unread) - _SHOWN} more files"
+        yield f"  nor for {_counted(len(code.unread) - _SHOWN, 'more file')}"
     if code.left_out:
-        yield f"  {code.left_out} more than are listed"
+        yield f"Changed functions and files that are not listed: {code.left_out}"
 
 
 def amount(functions: Iterable[ChangedFunction]) -> str:
@@ -35,8 +38,7 @@ def amount(functions: Iterable[ChangedFunction]) -> str:
     listed = list(functions)
     named = [function for function in listed if function.symbol]
     lines = sum(len(function.lines) for function in listed)
-    counts = [f"{len(named)} function{'' if len(named) == 1 else 's'}", f"{lines} line{'' if lines == 1 else 's'}"]
-    return ", ".join(counts)
+    return f"{_counted(len(named), 'function')}, {_counted(lines, 'line')}"
 
 
 def place(function: ChangedFunction) -> str:
@@ -50,3 +52,7 @@ def _named(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -39,6 +39,7 @@ def render_capabilities() -> str:
 
 def _who(grant: Grant) -> str:
     ways = [f"the role {role} or a higher one" for role in grant.roles]
+    ways += [f"the role {role}" for role in grant.custom_roles]
     ways += ["the author of the pull request"] * grant.author
     return "anyone" if grant.anyone else ", ".join(ways)
 

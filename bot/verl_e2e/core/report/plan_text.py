@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from verl_e2e.core.judge.purposes_text import purpose_rows
+from verl_e2e.core.judge.purposes_text import condition_count, purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
@@ -11,7 +11,6 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.report.changed_code_text import changed_code_lines
-from verl_e2e.core.report.known_code_text import known_code_lines
 
 SHOWN_PATHS = 3
 
@@ -27,8 +26,8 @@ def render_plan_text(plan: Plan) -> str:
     blocks.extend(_required(level, plan) for level in plan.levels)
     blocks.append("\n".join(_not_covered(plan)))
     blocks.append("\n".join(_undecided(plan)))
+    blocks.append("\n".join(_unshown(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
-    blocks.append("\n".join(known_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
     if plan.not_required:
         blocks.append("\n".join(_not_required_lines(plan)))
@@ -49,12 +48,13 @@ def _tests(plan: Plan) -> Iterable[str]:
 
 def _head(plan: Plan) -> str:
     span = f"{plan.base[:12]}..{plan.head[:12]}"
+    basis = [*(f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete), *plan.notes]
     if not plan.levels:
-        return f"Plan for {span}: no level is required"
+        return "\n".join([f"Plan for {span}: no level is required", *basis])
     levels = ", ".join(str(int(level)) for level in plan.levels)
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
     cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
-    lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    lines = [f"Plan for {span}: level {levels}", *basis, f"{_count(len(plan.jobs), 'job')}, {cost}"]
     if plan.minutes_to_answer:
         minutes = _count(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
@@ -83,27 +83,40 @@ def _required(level: Level, plan: Plan) -> str:
         if job.variant.level is level:
             lines.append(f"  {_job_line(job)}")
             lines.extend(f"    {on_one_line(note)}" for note in job.notes)
+            lines.extend([f"    {on_one_line(job.reason)}"] if job.reason else [])
             lines.extend(f"    {on_one_line(row)}" for row in purpose_rows(job.purposes))
     return "\n".join(lines)
 
 
 def _not_covered(plan: Plan) -> Iterable[str]:
-    """The places that no job is planned for, with what leads into them."""
-    if plan.not_covered:
-        yield f"No job is planned for {_count(len(plan.not_covered), 'place')} of the change:"
+    """The conditions of the change that no job is planned for, with their places."""
     by_reason: dict[str, list[Purpose]] = {}
     for item in plan.not_covered:
         by_reason.setdefault(item.reason, []).append(item.purpose)
+    if by_reason:
+        count = sum(map(condition_count, by_reason.values()))
+        yield f"No job is planned for {_count(count, 'condition')} in the changed code:"
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
 
 
 def _undecided(plan: Plan) -> Iterable[str]:
-    """The places that a planned job may reach or not, with the conditions that no setting is known for."""
+    """The conditions of which no one can tell under which settings they hold, with their places."""
     if plan.undecided:
-        yield f"It is not known which job gets to {_count(len(plan.undecided), 'place')} of the change:"
+        count = _count(condition_count(plan.undecided), "condition")
+        yield f"It is not known whether any planned job meets {count} in the changed code:"
         yield from (f"  {on_one_line(row)}" for row in purpose_rows(plan.undecided))
+
+
+def _unshown(plan: Plan) -> Iterable[str]:
+    """What the models of the planned jobs leave out, by level."""
+    if plan.unshown:
+        yield "What the planned jobs cannot show of the change:"
+    for item in plan.unshown:
+        more = f" and {len(item.places) - SHOWN_PATHS} more" if len(item.places) > SHOWN_PATHS else ""
+        places = ", ".join(map(on_one_line, item.places[:SHOWN_PATHS]))
+        yield f"  level {int(item.level)} {item.reason}: {places}{more}"
 
 
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
@@ -173,7 +186,6 @@ def _foot(plan: Plan) -> Iterable[str]:
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
     yield from plan.switched_off
-    yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     if plan.levels:

@@ -63,12 +63,14 @@ def _rest(plan: Plan) -> Iterator[str]:
         yield plan.not_required[0].reason
     else:
         yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
-    yield from plan.switched_off
-    yield from plan.notes
+    yield from (*plan.switched_off, *plan.incomplete, *plan.notes)
     for left in plan.not_covered[:SHOWN_PLACES]:
         yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
     if len(plan.not_covered) > SHOWN_PLACES:
         yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
+    for unshown in plan.unshown:
+        more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
+        yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     for test in plan.tests.tests:

@@ -85,6 +85,12 @@ def _resolved(test: str, path: str = PEFT, names: Mapping[str, str] | None = Non
         ("not full_name.endswith('linear_fc2')", {}, {}),
         ("full_name.endswith('linear_fc2')", {}, {}),
         ("side == 'x' or tp_size > 1", {Axis.TENSOR: 2}, {}),
+        # Of two sizes that differ the one is larger that every model can have.
+        ("expert_tp_size != tensor_parallel_size", {Axis.TENSOR: 2}, {Axis.EXPERT_TENSOR: 1}),
+        ("tp_size > etp_size", {Axis.TENSOR: 2}, {Axis.EXPERT_TENSOR: 1}),
+        ("etp_size > tp_size", {Axis.EXPERT_TENSOR: 2}, {Axis.TENSOR: 1}),
+        ("tp_size == cp_size", {}, {Axis.TENSOR: 1, Axis.CONTEXT: 1}),
+        ("get_pg_size(self.cp_group) < pp_size", {Axis.PIPELINE: 2}, {Axis.CONTEXT: 1}),
     ],
 )
 def test_a_test_becomes_settings(test: str, axes: dict[Axis, Value], limits: dict[Axis, int]) -> None:

@@ -79,6 +79,11 @@ def test_lines_with_one_condition_are_one_want() -> None:
         ("x = g(1) if a else h(1)", "x = g(1) if a else h(2)", "not a"),
         ("x = [y for y in z if y.ok]", "x = [y + 1 for y in z if y.ok]", "y.ok"),
         ("x = a and g(1)", "x = a and g(2)", "a"),
+        # An operand of a value comes, or goes: the versions differ where it decides.
+        ("x = a", "x = a and tp_size > 1", "a and tp_size <= 1"),
+        ("x = a", "x = a or tp_size > 1", "not a and tp_size > 1"),
+        ("g(a or b)", "g(a or b or c(1))", "not a and not b and c(1)"),
+        ("return a", "return not (a and b)", "a and not b"),
     ],
 )
 def test_a_change_of_a_condition_wants_the_run_that_tells_the_versions_apart(

@@ -10,9 +10,11 @@ from verl_e2e.core.reach.conditions.formula import (
     NOTHING,
     Formula,
     Literal,
+    Names,
     all_of,
     any_of,
     conjuncts,
+    formula,
     impossible,
     negation,
 )
@@ -50,8 +52,31 @@ class Differences:
         found: dict[Formula, None] = {}
         for root in place.expressions:
             for part in self._smallest_new(root, known):
-                found[inner_guards(root, part, flow.names) or NOTHING] = None
+                evaluated = inner_guards(root, part, flow.names) or NOTHING
+                # Where the test of a branch differs, the guards of what is in the branch do.
+                branch = isinstance(place.node, ast.If | ast.While)
+                value = NOTHING if branch else self._deciding(root, part, other, flow.names)
+                found[all_of((evaluated, value))] = None
         return tuple(found) or (NOTHING,)
+
+    def _deciding(self, root: ast.AST, part: ast.AST, other: FunctionFlow, names: Names) -> Formula:
+        """The outcome of an operand that came to an `and` or `or` by which the whole differs from the other version."""
+        holders = [
+            (node, operand)
+            for node in walk(root)
+            if isinstance(node, ast.BoolOp)
+            for operand in node.values
+            if any(inner is part for inner in walk(operand))
+        ]
+        if not holders:
+            return NOTHING
+        (node, operand) = holders[-1]
+        rest = {self._numbers.of(value) for value in node.values if value is not operand}
+        before = (old for old in walk(other.node) if isinstance(old, ast.BoolOp) and type(old.op) is type(node.op))
+        # An operand that only changed decides where its own parts say.
+        if any(rest < {*map(self._numbers.of, old.values)} for old in before):
+            return NOTHING
+        return formula(operand, names, holds=isinstance(node.op, ast.Or))
 
     def calls(self, place: Place, other: FunctionFlow | None) -> tuple[ast.Call, ...]:
         """The calls in a statement that the other version of the function does not make."""

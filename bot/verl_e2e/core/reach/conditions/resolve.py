@@ -26,7 +26,7 @@ from verl_e2e.core.reach.conditions.table import (
     distance,
     rows_by_name,
 )
-from verl_e2e.core.reach.conditions.tested import Test, constants_pass, subject_of, test_of
+from verl_e2e.core.reach.conditions.tested import Subject, Test, constants_pass, subject_of, test_of
 
 # What a test that no row knows stands for, None where that is not known either.
 Replacing = Callable[[Literal], Formula | None]
@@ -35,6 +35,7 @@ _TRIED_SIZES = (1, 2, 4, 8)
 _HELD: Final = True
 _LAYER_RULE: Final = "layer's tensor size"
 _DEEPEST = 4
+_EXPERT_AXES = frozenset({Axis.EXPERT, Axis.EXPERT_TENSOR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +136,35 @@ def _settings_of(part: Formula, path: str, depth: int, carried: Replacing | None
 
 
 def _of_test(test: ast.expr, names: Names, path: str, depth: int) -> Settings | None:
-    found = next((settings for settings in _by_table(test, path) if settings is not None), None)
+    found = next((settings for settings in _by_table(test, path) if settings is not None), None) or _of_two(test, names)
     if found is not None or depth >= _DEEPEST:
         return found
     replaced = _with_values(test, names)
     return None if replaced is None else _settings_of(formula(replaced, names), path, depth + 1)
+
+
+def _of_two(test: ast.expr, names: Names) -> Settings | None:
+    """The settings for a comparison of the sizes of two axes: the smallest ones that pass, those of experts last."""
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+        return None
+    sides = [
+        names.get(side.id, side) if isinstance(side, ast.Name) else side for side in (test.left, *test.comparators)
+    ]
+    axes = [axis for side in sides if (axis := _size_axis(subject_of(side))) is not None]
+    if len({*axes}) < len(sides):
+        return None
+    # (1, 1), then one of them larger, where it can be that of no expert.
+    larger = [(2, 1), (1, 2)] if axes[1] in _EXPERT_AXES else [(1, 2), (2, 1)]
+    for sizes in ((1, 1), *larger):
+        if constants_pass(ast.Compare(ast.Constant(sizes[0]), test.ops, [ast.Constant(sizes[1])])):
+            by_axis = dict(zip(axes, sizes, strict=True))
+            return Settings(
+                {axis: size for axis, size in by_axis.items() if size > 1},
+                {axis: size for axis, size in by_axis.items() if size == 1},
+                features=frozenset({"moe"} if _EXPERT_AXES.intersection(axes) else ()),
+                rules=(f"{axes[0]} and {axes[1]} size",),
+            )
+    return None
 
 
 def _with_values(test: ast.expr, names: Names) -> ast.expr | None:
@@ -200,10 +225,7 @@ def _of_stage(test: Test) -> Settings | None:
 
 
 def _of_size(test: Test) -> Settings | None:
-    owner, name = test.subject
-    axis = SIZE_NAMES.get(name) if name != "size" else GROUP_NAMES.get(owner)
-    if name == "len" and owner in CHUNK_LISTS:
-        axis = Axis.VIRTUAL_PIPELINE
+    name, axis = test.subject.name, _size_axis(test.subject)
     if axis is None:
         return None
     absent = axis is Axis.VIRTUAL_PIPELINE and name != "len"
@@ -212,9 +234,18 @@ def _of_size(test: Test) -> Settings | None:
         return None
     axes: dict[Axis, Value] = {axis: fits[0]} if fits[0] > 1 else {}
     limits = {axis: fits[-1]} if fits[-1] < _TRIED_SIZES[-1] else {}
-    if axis in {Axis.EXPERT, Axis.EXPERT_TENSOR} and axes:
+    if axis in _EXPERT_AXES and axes:
         return Settings(axes, limits, features=frozenset({"moe"}), rules=(f"{axis} size",))
     return Settings(axes, limits, rules=(_LAYER_RULE if name in LAYER_SIZES else f"{axis} size",))
+
+
+def _size_axis(subject: Subject | None) -> Axis | None:
+    """The axis whose size a test looks at; None where it looks at something else."""
+    if subject is None:
+        return None
+    if subject.name == "len":
+        return Axis.VIRTUAL_PIPELINE if subject.owner in CHUNK_LISTS else None
+    return SIZE_NAMES.get(subject.name) if subject.name != "size" else GROUP_NAMES.get(subject.owner)
 
 
 def _of_rank(test: Test, path: str) -> Settings | None:
@@ -229,7 +260,7 @@ def _of_rank(test: Test, path: str) -> Settings | None:
     if rank is None:
         return None
     size = max(rank + 1, 2 if absent else 1)
-    features = frozenset({"moe"} if axis in {Axis.EXPERT, Axis.EXPERT_TENSOR} and size > 1 else ())
+    features = frozenset({"moe"} if axis in _EXPERT_AXES and size > 1 else ())
     return Settings({axis: size} if size > 1 else {}, features=features, rules=(f"{axis} rank",))
 
 

@@ -15,7 +15,8 @@ SIZE_NAMES: Mapping[str, Axis] = MappingProxyType(
             Axis.PIPELINE: "pp_size pipeline_model_parallel_size get_pipeline_model_parallel_world_size",
             Axis.CONTEXT: "cp_size context_parallel_size get_context_parallel_world_size",
             Axis.EXPERT: "ep_size expert_model_parallel_size get_expert_model_parallel_world_size",
-            Axis.EXPERT_TENSOR: "etp_size expert_tensor_parallel_size get_expert_tensor_parallel_world_size",
+            Axis.EXPERT_TENSOR: "etp_size expert_tp_size expert_tensor_parallel_size "
+            "get_expert_tensor_parallel_world_size",
             Axis.DATA: "dp_size data_parallel_size get_data_parallel_world_size",
             Axis.VIRTUAL_PIPELINE: "vp_size vpp_size virtual_pipeline_model_parallel_size "
             "get_virtual_pipeline_model_parallel_world_size",
@@ -44,6 +45,7 @@ GROUP_NAMES: Mapping[str, Axis] = MappingProxyType(
     {
         "tp": Axis.TENSOR,
         "tp_group": Axis.TENSOR,
+        "tensor_parallel_group": Axis.TENSOR,
         "pp": Axis.PIPELINE,
         "pp_group": Axis.PIPELINE,
         "cp": Axis.CONTEXT,
@@ -51,6 +53,7 @@ GROUP_NAMES: Mapping[str, Axis] = MappingProxyType(
         "ep": Axis.EXPERT,
         "ep_group": Axis.EXPERT,
         "expt_tp": Axis.EXPERT_TENSOR,
+        "expert_tp_group": Axis.EXPERT_TENSOR,
         "dp": Axis.DATA,
         "dp_group": Axis.DATA,
     }
