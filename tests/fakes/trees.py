@@ -36,7 +36,7 @@ class FakeTrees:
     def change(self, base: str, head: str) -> Change:
         unknown = [revision for revision in (base, head) if revision not in self.commits]
         if unknown:
-            raise UserError(f"there is no commit {unknown[0]} here")
+            raise UserError(f"commit {unknown[0]} is not here")
         old, new = self.commits[base], self.commits[head]
         moved = {source: target for source, target in self.renames.items() if source in old and target in new}
         paths = [ChangedPath(target, PathStatus.RENAMED, source) for source, target in moved.items()]

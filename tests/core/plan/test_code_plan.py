@@ -330,7 +330,7 @@ def test_the_largest_job_fits_into_the_inputs_of_a_workflow() -> None:
         ("run", "moe", (1, 4, 5), [(1, "runs no model with moe"), (5, "runs no model with moe")]),
         # Level 2 gets a job with experts.
         ("run", "moe", (2, 4), []),
-        # What is no feature of a model is a setting.
+        # What models do not have is a setting.
         ("export", "cp", (1, 2), []),
         # Level 4 has a job on a model of the family.
         ("large", "moe", (4,), []),
