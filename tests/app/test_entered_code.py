@@ -72,8 +72,8 @@ DISPATCH, LORA, ABOVE = (f"{BRIDGE}{name}.py" for name in ("models/decorators/di
 CONFIG = f"{BRIDGE}training/config.py"
 FIRST = "        if not target_types:\n"
 FIELD = "memory_snapshot_path: str = "
-NOTES: tuple[str, ...] = ("Optional['1 +']", "Optional[Optional]", "Optional['']", "Optional[Literal]", "Optional[Union]", "'a' | 'b'")
-NOTES += ("Dict[int]", "int[str]", "Union['1 +', int]", "undefined", "exit(1)", "Optional[1 / 0]")
+NOTES: tuple[str, ...] = ("Optional['1 +']", "Optional[Optional]", "Optional['']", "Optional[Literal]", "'a' | 'b'")
+NOTES += ("Optional[Union]", "Dict[int]", "int[str]", "Union['1 +', int]", "undefined", "exit(1)", "Optional[1 / 0]")
 FIELDS = ("nonsense=1", "default_factory=str", "init=1 / 0", "metadata=3", "hash=[]", "**{'x': 1}", "kw_only=undefined")
 # (file, text, what takes its place), as they were planned as nothing once, and others of their kinds.
 BREAKING = (
