@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -105,8 +106,9 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
 
 
 def test_an_engine_that_would_not_run_jobs_is_reported(world: World, tmp_path: Path) -> None:
-    folder = {"VERL_E2E_SLURM_FOLDER": str(tmp_path)}
-    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": "/usr/bin-without-slurm", **folder}
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").symlink_to(str(shutil.which("git")))
+    slurm = {"VERL_E2E_BACKEND": "slurm", "PATH": str(tmp_path / "bin"), "VERL_E2E_SLURM_FOLDER": str(tmp_path)}
     assert "sbatch cannot be started" in sick(doctor(world, tmp_path, NAME, "--json", **slurm))["engine"]
 
 
