@@ -16,6 +16,7 @@ from verl_e2e.core.model.jobs import (
     Job,
     JobFeature,
     NotRestored,
+    Origin,
     Patch,
     Repository,
     SiteProfile,
@@ -55,6 +56,7 @@ OTHERS: dict[str, Any] = {
     ),
     "not_restored": (NotRestored(name="n", model="actor", parameters=("p",), reason="r"),),
     "needs": SMOKE.required_of_host,
+    "origins": {"verl": Origin(url="https://github.com/o/verl")},
 }
 OF_SITE: dict[str, Any] = {
     "checkpoints": {"a": MADE},
@@ -63,10 +65,11 @@ OF_SITE: dict[str, Any] = {
     "gpus_per_node": 2,
     "isolation": SMOKE.site.isolation.model_copy(update={"processes": 100}),
     "needs": SMOKE.site.needs.model_copy(update={"gpu_share": 0.5}),
+    "ray_cpus": 64,
     "stall_s": {"default": 1},
 }
 # Keys that follow from others, or that only planning and people read.
-FOLLOWS = {"needs"}
+FOLLOWS = {"needs", "origins"}
 OF_PLANNING = {"description", "limitations", "checkpoints", "data", "cannot_run"}
 
 

@@ -131,6 +131,9 @@ _OF_RULE: Mapping[str, RetryClass] = {
     # Memory, signals, and what a broken model looks like from outside.
     "interrupted": _UNKNOWN,
     "killed-by-signal": _UNKNOWN,
+    "native-error": _UNKNOWN,
+    "watchdog": _UNKNOWN,
+    "given-path": _UNKNOWN,
     "host-memory": _UNKNOWN,
     "engine-memory": _UNKNOWN,
     "worker-died": _UNKNOWN,

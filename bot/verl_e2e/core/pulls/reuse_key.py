@@ -34,7 +34,7 @@ def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_by: str =
     files = reached.digest_for(tests=bool(job.bridge_tests) and not tested_by)
     if not files:
         return ""
-    document = _without_change(job).model_dump(mode="json")
+    document = _without_change(job).model_dump(mode="json", exclude={"origins"})
     text = json.dumps([_KEY_VERSION, program, files, document], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -70,8 +70,8 @@ def is_image_pinned(job: Job) -> bool:
 
 
 def _meaning(job: Job) -> dict[str, object]:
-    # What a job takes of a host follows from the rest.
-    document = _at_any_commit(portable(job)).model_dump(mode="json", exclude={"needs"})
+    # What a job takes of a host follows from the rest; where commits come from changes nothing of what they are.
+    document = _at_any_commit(portable(job)).model_dump(mode="json", exclude={"needs", "origins"})
     of_site = {f"site.{key}": value for key, value in document.pop("site").items() if key not in _OF_PLANNING}
     return {key: _without_texts(value) for key, value in {**document, **of_site}.items()}
 

@@ -42,7 +42,7 @@ def _on_path(found: PackagePath, entries: list[tuple[str, Setting]]) -> bool:
 def _entries(setting: Setting) -> Iterator[str]:
     """The folders that a setting puts on the path; those of a variable that names a checkout count with all below."""
     read = read_value(setting.value)
-    value = read if isinstance(read, str) else setting.value
+    value = (read if isinstance(read, str) else setting.value).strip("'\"")
     if _PYTHONPATH.fullmatch(setting.name):
         yield from (posixpath.normpath(entry) for entry in value.split(":") if entry)
     elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):
