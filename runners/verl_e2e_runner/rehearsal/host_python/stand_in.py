@@ -1,16 +1,20 @@
 """A stand-in for Transformer Engine and the kernels of GPUs, so that Bridge builds Megatron-LM's own models on a CPU.
 
 Layers have the names and shapes of Transformer Engine's; linear layers, norms and attention also compute, in plain
-PyTorch. Everything else of these packages can be imported, and does nothing.
+PyTorch, and so does its optimizer. Everything else of these packages can be imported, and does nothing.
 """
 
 import contextlib
+import email.message
+import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import sys
 import types
 
 import layers
+import optimizers
 import torch
 from layers import ON_CPU
 from torch import nn
@@ -27,7 +31,9 @@ PACKAGES = (
     "megatron.energon",
     "nvidia_resiliency_ext",
     "multistorageclient",
+    "triton",
 )
+VERSION = "2.16.1"
 # Without these Megatron-LM computes by PyTorch.
 KERNELS = ("general_gemm",)
 
@@ -36,6 +42,11 @@ class _SplitAlongDim:
     @staticmethod
     def apply(tensor, dim, sizes):
         return torch.split(tensor, sizes, dim)
+
+
+def _kernel(function=None, **_options):
+    """A decorator of a kernel, with or without options: the function stays as it is, and nothing calls it."""
+    return _kernel if function is None or not callable(function) else function
 
 
 # By the start of a module's name: what does more than to be there.
@@ -48,9 +59,15 @@ PARTS = {
         "Linear": layers.Linear,
         "RMSNorm": layers.RMSNorm,
         "_SplitAlongDim": _SplitAlongDim,
+        "FusedAdam": optimizers.FusedAdam,
+        "multi_tensor_applier": optimizers.multi_tensor_applier,
+        "multi_tensor_l2norm": optimizers.multi_tensor_l2norm,
+        "multi_tensor_scale": optimizers.multi_tensor_scale,
+        "multi_tensor_scale_tensor": optimizers.multi_tensor_scale,
         "get_cpu_offload_context": lambda *_values, **_options: (contextlib.nullcontext(), None),
     },
     "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": layers.GatedNorm},
+    "triton": dict.fromkeys(("jit", "autotune", "heuristics"), _kernel),
 }
 
 
@@ -71,7 +88,7 @@ def _anything(name):
 
 
 class _Package(types.ModuleType):
-    __version__ = "2.16.1"
+    __version__ = VERSION
 
     def __getattr__(self, name):
         if name.startswith("__") or name in KERNELS:
@@ -85,7 +102,24 @@ class _Package(types.ModuleType):
         return value
 
 
+class _Distribution(importlib.metadata.Distribution):
+    """What `importlib.metadata.version("transformer-engine")` finds."""
+
+    metadata = email.message.Message()
+    metadata["Name"], metadata["Version"] = "transformer-engine", VERSION
+
+    def read_text(self, filename):
+        return None
+
+    def locate_file(self, path):
+        return path
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_distributions(self, context):
+        if (context.name or "").replace("_", "-") == "transformer-engine":
+            yield _Distribution()
+
     def find_spec(self, name, path, target=None):
         known = any(name == package or name.startswith(package + ".") for package in PACKAGES)
         if known and name.rpartition(".")[2] not in KERNELS:
@@ -122,16 +156,46 @@ class _NoGpu(torch.overrides.TorchFunctionMode):
         return function(*values, **options)
 
 
+_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float16: "torch.cuda.HalfTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
+
+
 def use_cpu():
-    """Give calls that name or seed a device the CPU; torch's own registers want to see the real ones first."""
+    """Give calls that name or seed a device the CPU; torch's own registers want to see the real ones first.
+
+    The random state of the GPU is the CPU's, so that Megatron-LM's named states (one seed for each tensor-parallel
+    rank, another for experts) decide what is drawn, as on a GPU.
+    """
+    from megatron.core.tensor_parallel import random
+
     _NoGpu().__enter__()
     torch.cuda.current_device = lambda: ON_CPU
-    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
+    for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_values, **_options: None)
+    torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: torch.default_generator.manual_seed(seed) and None
+    torch.cuda.set_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
+    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
+    random._get_cuda_rng_state = lambda *_values, **_options: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.Event = _Stream
     torch.cuda.current_stream = torch.cuda.default_stream = _Stream
     torch.cuda.stream = lambda _stream: contextlib.nullcontext()
     torch.Tensor.record_stream = lambda self, _stream: None
-    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
     torch.Tensor.cuda = lambda self, *_values, **_options: self
     nn.Module.cuda = lambda self, *_values: self
+    typed = torch.Tensor.type
+    # Megatron-LM knows a tensor's type by its name on a GPU.
+    torch.Tensor.type = lambda self, *values, **options: (
+        typed(self, *values, **options) if values or options else _NAMES.get(self.dtype, typed(self))
+    )
+    all_to_all = torch.distributed.all_to_all_single
+    torch.distributed.all_to_all_single = lambda output, given, *splits, **options: all_to_all(
+        output,
+        given,
+        *map(_as_list, splits),
+        **{name: _as_list(value) if name.endswith("split_sizes") else value for name, value in options.items()},
+    )
+
+
+def _as_list(splits):
+    """Sizes as a list: gloo refuses a tensor of them."""
+    return splits.tolist() if torch.is_tensor(splits) else splits

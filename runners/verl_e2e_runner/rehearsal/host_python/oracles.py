@@ -1,0 +1,324 @@
+"""What must hold in a cell whatever the change is. Each row says what it proves and how far a healthy cell may be off.
+
+An oracle gets the cell, what its ranks gave (`values` and `tensors` of each), and what transformers says of the same
+weights. It gives the largest deviation and where that is, or None where the cell has nothing for it to look at.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import models
+import torch
+from safetensors.torch import load_file
+
+# Of two numbers in single precision, added up in another order.
+NOISE = 2e-5
+EXACT = 0.0
+
+
+class Case:
+    """What the oracles of one cell look at."""
+
+    def __init__(self, cell, folder, ranks, reference):
+        self.cell, self.folder, self.ranks, self.reference = cell, folder, ranks, reference
+        self.data = models.batch(_vocabulary(folder))
+        self.files = {}
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            self.files |= load_file(file)
+        self._by_export = {}
+
+    def value(self, name):
+        """A value of the first rank that has it."""
+        return next((rank["values"][name] for rank in self.ranks if name in rank["values"]), None)
+
+    def tensor(self, name):
+        """A tensor of the first rank that has it."""
+        return next((rank["tensors"][name] for rank in self.ranks if name in rank["tensors"]), None)
+
+    def group(self, prefix, rank=0):
+        """The tensors of a rank whose names begin with the prefix, without it."""
+        tensors = self.ranks[rank]["tensors"]
+        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+    def of_export(self, moment):
+        """What transformers computes on the weights that were exported; None where it is no reference."""
+        if moment not in self._by_export:
+            tensors = dict(self.group(f"{moment}/export/"))
+            if self.cell.no_reference or not tensors:
+                return None
+            self._by_export[moment] = models.reference(models.reference_model(self.folder, tensors), self.data)
+        return self._by_export[moment]
+
+
+def _vocabulary(folder):
+    import transformers
+
+    return transformers.AutoConfig.from_pretrained(folder).get_text_config().vocab_size
+
+
+def off(one, other):
+    """How far two tensors or numbers are apart, as a part of the second's size."""
+    one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()
+    if one.shape != other.shape:
+        return float("inf")
+    size = float(other.norm())
+    apart = float((one - other).norm())
+    return apart / size if size else apart
+
+
+def _largest(found):
+    """The largest deviation and where it is."""
+    found = [(float("inf") if value != value else value, where) for value, where in found]
+    return max(found, key=lambda pair: pair[0]) if found else None
+
+
+def round_trip(case):
+    exported = case.group("start/base/" if case.cell.adapter else "start/export/")
+    exported = {name.replace(".base_layer.", "."): tensor for name, tensor in exported.items()}
+    if not exported or (case.cell.adapter.get("type") == "dora"):
+        return None
+    missing = sorted(case.files.keys() ^ exported.keys())
+    if missing:
+        return float("inf"), f"{missing[0]} and {len(missing) - 1} others are on one side alone"
+    return _largest((_bits(case.files[name], tensor), name) for name, tensor in exported.items())
+
+
+def _bits(one, other):
+    """0 where the tensors are equal in every bit, else how far they are apart."""
+    if one.shape == other.shape and torch.equal(one.float(), other.float()):
+        return 0.0
+    return max(off(other.float(), one.float()), 1e-12) if one.shape == other.shape else float("inf")
+
+
+def logits(case):
+    given = case.tensor("start/logits")
+    if case.cell.no_reference or given is None:
+        return None
+    expected = case.of_export("start") if case.cell.adapter else case.reference
+    return None if expected is None else (off(given, expected["logits"]), "logits of two sequences")
+
+
+def loss(case):
+    if case.cell.no_reference or case.cell.adapter:
+        return None
+    return off(case.value("step1/loss"), case.reference["loss"]), "loss of the first step"
+
+
+def gradient_norm(case):
+    given = case.value("step1/grad_norm")
+    if case.cell.no_reference or case.cell.adapter or given is None or "grad_norm" not in case.reference:
+        return None
+    return off(given, case.reference["grad_norm"]), "gradient norm of the first step"
+
+
+def exported(case):
+    expected = case.of_export("start")
+    return None if expected is None else (off(case.value("step1/loss"), expected["loss"]), "loss of the first step")
+
+
+def exported_after_step(case):
+    expected = case.of_export("step1")
+    return None if expected is None else (off(case.value("step2/loss"), expected["loss"]), "loss of the second step")
+
+
+def merged(case):
+    adapters, base = case.group("start/adapters/"), case.group("start/base/")
+    if not adapters:
+        return None
+    scale = case.cell.adapter["alpha"] / case.cell.adapter["rank"]
+    whole, found = case.group("start/export/"), []
+    pairs = _pairs(adapters)
+    for name, tensor in base.items():
+        plain = name.replace(".base_layer.", ".")
+        if plain not in whole:
+            found.append((float("inf"), f"{plain} is not in the merged export"))
+            continue
+        expected = tensor.double()
+        if plain in pairs:
+            first, second = pairs[plain]
+            if second.dim() == 2 and (second.shape[0], first.shape[1]) == expected.shape:
+                expected = expected + scale * second.double() @ first.double()
+            else:
+                continue
+        found.append((off(whole[plain], expected), plain))
+    unused = [name for name in pairs if name not in whole]
+    found += [(float("inf"), f"the adapter of {name} has no weight in the merged export") for name in unused]
+    return _largest(found)
+
+
+def _pairs(adapters):
+    """Both matrices of each adapter by the name of the weight that they change."""
+    pairs = {}
+    for name, tensor in adapters.items():
+        if name.endswith("lora_A.weight"):
+            plain = re.sub(r"^base_model\.model\.", "", name.replace(".lora_A.", "."))
+            second = adapters.get(name.replace("lora_A", "lora_B"))
+            if second is not None:
+                pairs[plain] = (tensor, second)
+    return pairs
+
+
+def trains(case):
+    wanted = case.cell.adapter
+    found = []
+    for rank in case.ranks:
+        names = rank["values"]["start/trains"]
+        before = {name: rank["tensors"][name] for name in rank["tensors"] if name.startswith("start/parameters/")}
+        adapters = [name for name in before if ".adapter" in name or ".weight_magnitude" in name]
+        expected = adapters if wanted else list(before)
+        asked = {name.removeprefix("start/parameters/") for name in expected}
+        wrong = sorted(asked ^ set(names))
+        found += [(float("inf"), f"{name} trains, or does not and should") for name in wrong[:1]]
+    if wanted and not any(rank["values"]["start/trains"] for rank in case.ranks):
+        found.append((float("inf"), "nothing trains: no module got an adapter"))
+    return _largest([(0.0, ""), *found])
+
+
+def moves(case):
+    found = [(0.0, "")]
+    for rank in case.ranks:
+        if "step1/without_gradient" not in rank["values"]:
+            continue
+        still = set(rank["values"]["step1/without_gradient"])
+        for name in rank["values"]["start/trains"]:
+            one, other = (rank["tensors"][f"{moment}/parameters/{name}"] for moment in ("start", "step1"))
+            if torch.equal(one, other) and not _may_rest(name, case.cell):
+                found.append((float("inf"), f"{name} did not move"))
+            elif name in still and not _may_rest(name, case.cell) and not case.cell.distributed_optimizer:
+                found.append((float("inf"), f"{name} got no gradient"))
+        frozen = [n for n in rank["tensors"] if n.startswith("start/parameters/")]
+        for name in frozen:
+            plain = name.removeprefix("start/parameters/")
+            other = rank["tensors"].get(f"step1/parameters/{plain}")
+            if plain not in rank["values"]["start/trains"] and other is not None:
+                found.append((_bits(rank["tensors"][name], other), f"{plain} moved and should not"))
+    return _largest(found)
+
+
+def _may_rest(name, cell):
+    """Whether a parameter may get no gradient: an expert without tokens, and what only a zero matrix leads to."""
+    if ".experts." in name or "expert_bias" in name:
+        return True
+    return bool(cell.adapter) and not cell.filled and "linear_in" in name
+
+
+def export_changes_nothing(case):
+    found = [(0.0, "")]
+    for rank in case.ranks:
+        for moment in ("start", "step1"):
+            found += [(float("inf"), name) for name in rank["values"].get(f"{moment}/changed_by_export", ())[:1]]
+            for part in ("export", "base", "adapters"):
+                twice = rank["values"].get(f"{moment}/{part}/twice") or ()
+                found += [(float("inf"), f"{name} is exported twice") for name in twice[:1]]
+    return _largest(found)
+
+
+def same_export(case):
+    if len(case.ranks) == 1:
+        return None
+    found = [(0.0, "")]
+    for moment in ("start", "step1"):
+        for part in ("export", "base", "adapters"):
+            first = case.group(f"{moment}/{part}/")
+            for number in range(1, len(case.ranks)):
+                other = case.group(f"{moment}/{part}/", number)
+                if first.keys() != other.keys():
+                    name = sorted(first.keys() ^ other.keys())[0]
+                    found.append((float("inf"), f"{name} is not exported by every rank"))
+                else:
+                    found += [(_bits(first[name], other[name]), f"{moment} {name}") for name in first]
+    return _largest(found)
+
+
+def copies(case):
+    if len(case.ranks) == 1:
+        return None
+    groups = {}
+    for number, rank in enumerate(case.ranks):
+        place, cut = rank["values"]["place"], set(rank["values"]["cut"])
+        for name, tensor in rank["tensors"].items():
+            if name.startswith(("step2/parameters/", "start/parameters/")):
+                plain = name.partition("/parameters/")[2]
+                key = (name, *_owner(plain, place, cut))
+                groups.setdefault(key, []).append((number, tensor))
+    found = [(0.0, "")]
+    for (name, *_place), copied in groups.items():
+        first = copied[0][1]
+        found += [(_bits(first, tensor), f"{name} on ranks {copied[0][0]} and {n}") for n, tensor in copied[1:]]
+    found += _ends(case)
+    return _largest(found)
+
+
+def _owner(name, place, cut):
+    """What of a rank's place decides which part of a parameter it has."""
+    if ".experts." in name:
+        return place["pp"], place["ep"], place["etp"] if name in cut else 0
+    return place["pp"], place["tp"] if name in cut else 0
+
+
+def _ends(case):
+    """The embedding of the first stage and its copy on the last one, where they are tied."""
+    first, last = {}, {}
+    for rank in case.ranks:
+        if not rank["values"]["provider_final"].get("share_embeddings_and_output_weights"):
+            return []
+        place = rank["values"]["place"]
+        for name, tensor in rank["tensors"].items():
+            if name.startswith("step2/parameters/"):
+                if name.endswith("embedding.word_embeddings.weight") and place["pp"] == 0:
+                    first[place["tp"]] = tensor
+                elif name.endswith(".output_layer.weight"):
+                    last[place["tp"]] = tensor
+    return [(_bits(first[rank], last[rank]), "embedding and its copy on the last stage") for rank in last if rank in first]
+
+
+def finite(case):
+    found = [(0.0, "")]
+    for rank in case.ranks:
+        for name, tensor in rank["tensors"].items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                found.append((float("inf"), name))
+    return _largest(found)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """One row."""
+
+    name: str
+    look: object
+    proves: str
+    bound: float
+
+
+ORACLES = (
+    Oracle("finite", finite, "no number of the cell is infinite or not a number", EXACT),
+    Oracle("round-trip", round_trip, "what is imported is exported with equal names, shapes and bits", EXACT),
+    Oracle("logits", logits, "the forward agrees with transformers on the same weights", NOISE),
+    Oracle("loss", loss, "the loss agrees with transformers on the same weights", NOISE),
+    Oracle("gradient-norm", gradient_norm, "the gradient norm agrees with transformers on the same weights", NOISE),
+    Oracle("exported", exported, "transformers on the exported weights has the trainer's loss", NOISE),
+    Oracle("exported-after-step", exported_after_step, "transformers on what is exported after a step too", NOISE),
+    Oracle("merged", merged, "a merged weight is the base and the scaled product of its adapter", NOISE),
+    Oracle("trains", trains, "the asked modules train, and nothing else", EXACT),
+    Oracle("moves", moves, "what trains moves in a step, and nothing else does", EXACT),
+    Oracle("export-changes-nothing", export_changes_nothing, "an export leaves the model as it was", EXACT),
+    Oracle("same-export", same_export, "every rank exports the same", EXACT),
+    Oracle("copies", copies, "what ranks hold in common is equal, after two steps too", EXACT),
+)
+
+
+def judged(case):
+    """What each oracle found in a cell, as JSON; infinity as a word."""
+    found = []
+    for oracle in ORACLES:
+        try:
+            seen = oracle.look(case)
+        except Exception as error:
+            seen = float("inf"), f"{type(error).__name__}: {error}"[:300]
+        if seen is not None:
+            value, where = seen
+            row = {"oracle": oracle.name, "passed": value <= oracle.bound, "off": value, "where": where}
+            found.append({**row, "off": value if value < float("inf") else "inf"})
+    return found
