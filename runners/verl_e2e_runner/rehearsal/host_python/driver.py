@@ -23,6 +23,9 @@ os.environ |= {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREA
 # transformers imports it where it is, and fails where one of its own dependencies is missing; no cell needs it.
 sys.modules["mistral_common"] = None
 
+# The table of cells, which the command line reads too, lies beside this folder.
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+
 import torch
 import typing_extensions
 
@@ -83,6 +86,9 @@ def main():
     logging.disable(logging.INFO)
     prepare(request)
     run_cells(request, out)
+    for name in request["cells"]:
+        compare_layouts(cells.CELLS[name], out)
+    put(out / "complete.json", {"cells": request["cells"]})
 
 
 def import_all():
@@ -106,7 +112,7 @@ def prepare(request):
     for name in request["cells"]:
         cell = cells.CELLS[name]
         recipe = request["recipes"].get(cell.family)
-        folder = models.folder_of(cell, recipe, cells.SIZES, request["models"])
+        folder = models.folder_of(cell, recipe, request["models"])
         if (folder / "reference.pt").exists() or (folder.parent / f"{folder.name}.problem").exists():
             continue
         child = os.fork()
@@ -120,7 +126,7 @@ def prepare(request):
 
 def prepared(cell, recipe, work):
     """The model of a cell and its reference."""
-    folder = models.make(cell, recipe, cells.SIZES, work)
+    folder = models.make(cell, recipe, work)
     model = models.reference_model(folder)
     data = models.batch(model.config.get_text_config().vocab_size)
     found = models.reference(model, data, gradient=True)
@@ -179,6 +185,19 @@ def run_cells(request, out):
             time.sleep(0.02)
 
 
+def compare_layouts(cell, out):
+    """Add to a cell's record whether it agrees with the cell on one rank."""
+    import oracles
+
+    mine, other = out / f"{cell.name}.json", out / f"{cell.agrees_with}.json"
+    if not cell.agrees_with or not other.exists():
+        return
+    record, reference = (json.loads(path.read_text()) for path in (mine, other))
+    if not record["error"] and not reference["error"]:
+        record["oracles"].append(oracles.agreement(record["quantities"], reference["quantities"]))
+        put(mine, record)
+
+
 def room(running, ranks, workers):
     """Whether a cell of so many ranks may start."""
     busy = sum(cells.CELLS[name].ranks for name, _since in running.values())
@@ -199,7 +218,7 @@ def run_cell(name, request, out):
     cell = cells.CELLS[name]
     work = out / "work" / name
     work.mkdir(parents=True)
-    folder = models.folder_of(cell, request["recipes"].get(cell.family), cells.SIZES, request["models"])
+    folder = models.folder_of(cell, request["recipes"].get(cell.family), request["models"])
     problem = folder.parent / f"{folder.name}.problem"
     record = {"cell": name}
     if problem.exists():
@@ -230,7 +249,11 @@ def ran_cell(cell, folder, work, request):
         ranks.append(child)
     for child in ranks:
         os.waitpid(child, 0)
-    found = [json.loads((work / f"{rank}.json").read_text()) for rank in range(cell.ranks) if (work / f"{rank}.json").exists()]
+    found = [
+        json.loads((work / f"{rank}.json").read_text())
+        for rank in range(cell.ranks)
+        if (work / f"{rank}.json").exists()
+    ]
     errors = [rank["error"] for rank in found if rank["error"]]
     entered = merged_lines([rank["entered"] for rank in found])
     if errors or len(found) < cell.ranks:
@@ -270,7 +293,10 @@ def merged_lines(documents):
         functions |= dict.fromkeys(document["functions"])
         for path, found in document["lines"].items():
             paths.setdefault(path, set()).update(line for first, last in found for line in range(first, last + 1))
-    return {"lines": {path: lines.ranges(sorted(found)) for path, found in sorted(paths.items())}, "functions": list(functions)}
+    return {
+        "lines": {path: lines.ranges(sorted(found)) for path, found in sorted(paths.items())},
+        "functions": list(functions),
+    }
 
 
 def quantities(results):
@@ -296,9 +322,14 @@ def summary(tensor):
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "digest": digest,
-        "norm": float(flat.norm()),
-        "sketch": (signs @ flat).tolist(),
+        "norm": finite(float(flat.norm())),
+        "sketch": [finite(value) for value in (signs @ flat).tolist()],
     }
+
+
+def finite(value):
+    """A number that JSON has; None for one that it does not have."""
+    return value if abs(value) < float("inf") else None
 
 
 _SIGNS = {}

@@ -11,10 +11,10 @@ _QUIET_CALLS = 12
 
 
 class Lines:
-    """The lines entered since `start`, by path."""
+    """The lines entered since `start`, by path; `roots` are folders, with what stands for each in the record."""
 
     def __init__(self, roots):
-        self.roots = tuple(f"{root}/" for root in roots)
+        self.roots = {f"{root}/": short for root, short in roots.items()}
         self.found, self.functions = {}, {}
         self._codes = {}
 
@@ -42,8 +42,8 @@ class Lines:
         root = next((root for root in self.roots if code.co_filename.startswith(root)), None)
         if root is None:
             return None
-        path = code.co_filename[len(root) :]
-        self.functions.setdefault(f"{path}:{code.co_qualname if hasattr(code, 'co_qualname') else code.co_name}")
+        path = self.roots[root] + code.co_filename[len(root) :]
+        self.functions.setdefault(f"{path}:{code.co_qualname}")
         return self.found.setdefault(path, set())
 
     def _called(self, frame, _event, _value):

@@ -5,9 +5,11 @@ Weights are in single precision and have numbers that half of it cannot hold, so
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
+import cells
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -17,32 +19,31 @@ SEQUENCES, TOKENS = 8, 24
 _FINER = 1 + 2**-10 + 2**-13
 
 
-def folder_of(cell, recipe, sizes, work):
+def folder_of(cell, recipe, work):
     """Where the model of a cell lies."""
-    asked = asked_recipe(cell, recipe, sizes)
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(asked_recipe(cell, recipe), sort_keys=True).encode()).hexdigest()[:16]
     return Path(work, f"{cell.family}-{digest}")
 
 
-def asked_recipe(cell, recipe, sizes):
+def asked_recipe(cell, recipe):
     """The family's recipe with the cell's fields and sizes."""
-    own = {"head_size": recipe["head_size"]} if recipe.get("head_size", 64) != 64 else {}
-    layers = max(sizes["layers"], recipe.get("least_layers", 0) if recipe.get("least_layers", 4) != 4 else 0)
-    whole = {**sizes, **own, "layers": layers, **cell.sizes}
-    return {**recipe, "wanted": {**recipe.get("wanted", {}), **cell.fields}, "sizes": whole}
+    layers = recipe["least_layers"] if cell.family in cells.DEEPER else cells.SIZES["layers"]
+    sizes = {**cells.SIZES, "head_size": recipe["head_size"], "layers": layers, **cell.sizes}
+    return {**recipe, "wanted": {**recipe.get("wanted", {}), **cell.fields}, "sizes": sizes}
 
 
-def make(cell, recipe, sizes, work):
+def make(cell, recipe, work):
     """Make the model of a cell unless it is there; its folder appears when it is whole."""
-    folder = folder_of(cell, recipe, sizes, work)
+    folder = folder_of(cell, recipe, work)
     if folder.exists():
         return folder
     sys.path.insert(0, str(MAKERS))
     from verl_e2e_make_model import write_model
 
     unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_model(asked_recipe(cell, recipe, sizes), unfinished)
+    write_model(asked_recipe(cell, recipe), unfinished)
     for file in unfinished.glob("*.safetensors"):
         tensors = {name: _finer(tensor) for name, tensor in load_file(file).items()}
         save_file(tensors, file, metadata={"format": "pt"})

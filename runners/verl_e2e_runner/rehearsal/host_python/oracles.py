@@ -270,7 +270,9 @@ def _ends(case):
                     first[place["tp"]] = tensor
                 elif name.endswith(".output_layer.weight"):
                     last[place["tp"]] = tensor
-    return [(_bits(first[rank], last[rank]), "embedding and its copy on the last stage") for rank in last if rank in first]
+    return [
+        (_bits(first[rank], last[rank]), "embedding and its copy on the last stage") for rank in last if rank in first
+    ]
 
 
 def finite(case):
@@ -309,6 +311,36 @@ ORACLES = (
 )
 
 
+AGREEMENT = Oracle("agrees", None, "loss, gradient norm and what is exported after a step are those of one rank", 1e-4)
+
+
+def agreement(quantities, reference):
+    """Whether a cell of several ranks computes what the one with one rank does, by what both wrote down."""
+    found = []
+    for name, expected in reference.items():
+        plain = name.rpartition("@")[0]
+        if plain.startswith(("step1/export/", "step1/loss", "step1/grad_norm", "step2/loss", "step2/grad_norm")):
+            given = next((value for key, value in quantities.items() if key.rpartition("@")[0] == plain), None)
+            found.append((_apart(given, expected), plain))
+    value, where = _largest(found)
+    return _row(AGREEMENT, value, where)
+
+
+def _apart(given, expected):
+    if given is None:
+        return float("inf")
+    if isinstance(expected, dict):
+        if given["shape"] != expected["shape"] or None in (*given["sketch"], *expected["sketch"]):
+            return float("inf")
+        return off(given["sketch"], expected["sketch"])
+    return off(given, expected)
+
+
+def _row(oracle, value, where):
+    shown = value if value < float("inf") else "inf"
+    return {"oracle": oracle.name, "passed": value <= oracle.bound, "off": shown, "where": where}
+
+
 def judged(case):
     """What each oracle found in a cell, as JSON; infinity as a word."""
     found = []
@@ -318,7 +350,5 @@ def judged(case):
         except Exception as error:
             seen = float("inf"), f"{type(error).__name__}: {error}"[:300]
         if seen is not None:
-            value, where = seen
-            row = {"oracle": oracle.name, "passed": value <= oracle.bound, "off": value, "where": where}
-            found.append({**row, "off": value if value < float("inf") else "inf"})
+            found.append(_row(oracle, *seen))
     return found

@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.metadata
 import sys
 import types
+from functools import partial
 
 import layers
 import optimizers
@@ -156,7 +157,11 @@ class _NoGpu(torch.overrides.TorchFunctionMode):
         return function(*values, **options)
 
 
-_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float16: "torch.cuda.HalfTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
+_NAMES = {
+    torch.float32: "torch.cuda.FloatTensor",
+    torch.float16: "torch.cuda.HalfTensor",
+    torch.bfloat16: "torch.cuda.BFloat16Tensor",
+}
 
 
 def use_cpu():
@@ -171,7 +176,9 @@ def use_cpu():
     torch.cuda.current_device = lambda: ON_CPU
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_values, **_options: None)
-    torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: torch.default_generator.manual_seed(seed) and None
+    torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: (
+        torch.default_generator.manual_seed(seed) and None
+    )
     torch.cuda.set_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
@@ -194,6 +201,34 @@ def use_cpu():
         *map(_as_list, splits),
         **{name: _as_list(value) if name.endswith("split_sizes") else value for name, value in options.items()},
     )
+    all_gather, reduce_scatter = torch.distributed.all_gather, torch.distributed.reduce_scatter
+    torch.distributed.all_gather = partial(_gathered, all_gather)
+    torch.distributed.reduce_scatter = partial(_scattered, reduce_scatter)
+
+
+def _gathered(all_gather, kept, given, group=None, **options):
+    """Gather parts of different lengths too, which gloo does not: it gets them filled up to the longest."""
+    longest = max(len(part) for part in kept)
+    if all(len(part) == longest for part in kept):
+        return all_gather(kept, given, group=group, **options)
+    filled = [part.new_empty(longest, *part.shape[1:]) for part in kept]
+    own = given.new_zeros(longest, *given.shape[1:])
+    own[: len(given)] = given
+    all_gather(filled, own, group=group)
+    for part, whole in zip(kept, filled, strict=True):
+        part.copy_(whole[: len(part)])
+    return None
+
+
+def _scattered(reduce_scatter, kept, given, group=None, **options):
+    """Sum and scatter parts of different lengths too: all ranks sum all of them, and each keeps its own."""
+    if all(part.shape == given[0].shape for part in given):
+        return reduce_scatter(kept, given, group=group, **options)
+    whole = torch.cat(list(given))
+    torch.distributed.all_reduce(whole, group=group)
+    rank = torch.distributed.get_rank(group)
+    kept.copy_(whole.split([len(part) for part in given])[rank])
+    return None
 
 
 def _as_list(splits):

@@ -4,7 +4,6 @@ Everything that is recorded lies in two dictionaries: `values` (numbers, words, 
 begins with the moment (`start`, `step1`), so that the first that differs between two trees is near the cause.
 """
 
-import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -174,7 +173,7 @@ class Rank:
         return torch.cat([half.chunk(peers, axis)[rank] for half in halves], axis)
 
     def named_parameters(self):
-        """Each parameter by the number of its virtual stage and its name, with the layer's number in the whole model."""
+        """Each parameter by its virtual stage and its name, with the layer's number in the whole model."""
         for number, chunk in enumerate(self.model):
             inner = unwrap_model(chunk)
             layers = getattr(getattr(inner, "decoder", None), "layers", ())
@@ -386,7 +385,7 @@ def same(one, other):
 def run_rank(cell, folder, rank, store, result):
     """Run one rank and leave what it gave in a file."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(cell.ranks), "LOCAL_RANK": str(rank)}
-    with warnings.catch_warnings(record=True) as caught, contextlib.suppress():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = Rank(cell, folder, rank, store)
         made.run()

@@ -1,0 +1,143 @@
+"""The cells of a rehearsal: what is built, over which ranks, and what is done with it. Standard library alone.
+
+A row names a family of the policy, the fields of its configuration that differ, parallel sizes, adapters, and what
+happens besides a step of training. A cell of several ranks names the one-rank cell that it must agree with.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+Settings = Mapping[str, object]
+
+# Arithmetic must not coincide: the heads together are wider than the hidden state, three query heads share one of
+# keys and values, and no two widths are equal. The window is shorter than the text.
+SIZES = {
+    "layers": 2,
+    "hidden": 96,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_size": 64,
+    "ffn": 80,
+    "expert_ffn": 48,
+    "experts": 4,
+    "experts_per_token": 2,
+    "positions": 64,
+    "vocabulary": 512,
+    "window": 8,
+}
+# Families whose kinds of layer are not all in the first two: they have the layers of their recipe.
+DEEPER = frozenset(
+    (
+        "qwen3_next",
+        "qwen3_5",
+        "gemma3",
+        "gemma4",
+        "gemma3_vl",
+        "gemma4_vl",
+        "exaone",
+        "exaone_moe",
+        "exaone45",
+        "nemotron_h",
+    )
+)
+_ADAPTER = {"rank": 4, "alpha": 12}
+_FUSED = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+_APART = ["linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_up", "linear_fc1_gate", "linear_fc2"]
+LORA: Settings = {"type": "lora", **_ADAPTER, "target_modules": _FUSED}
+CANONICAL: Settings = {"type": "canonical_lora", **_ADAPTER, "target_modules": _APART}
+DORA: Settings = {**LORA, "type": "dora"}
+PER_EXPERT: Settings = {**LORA, "share_expert_adapters": False}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row."""
+
+    name: str
+    family: str
+    # Fields of the family's configuration in transformers, by dotted name.
+    fields: Settings = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    # Settings of Megatron-LM's configuration, as verl's `override_transformer_config`.
+    settings: Settings = field(default_factory=dict)
+    tp: int = 1
+    pp: int = 1
+    # Virtual stages of a pipeline stage; 0: none.
+    vpp: int = 0
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    # 0: as tensor parallel.
+    etp: int = 0
+    sequence_parallel: bool = False
+    # Bridge's `create_peft`; empty: every parameter trains.
+    adapter: Settings = field(default_factory=dict)
+    # The second matrix of each adapter is drawn; else it is as Bridge initialises it.
+    filled: bool = True
+    # Save, load into a model and an optimizer that were made again, and go on.
+    resumed: bool = False
+    distributed_optimizer: bool = True
+    # The cell whose loss, gradient norm and weights after a step it must have.
+    agrees_with: str = ""
+    # Why transformers is no reference for it; empty where it is one.
+    no_reference: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def described(self) -> str:
+        """What differs from a plain training on one rank, in words."""
+        usual = Cell(self.name, self.family)
+        differing = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "agrees_with"}
+        given = [f"{name} {value}" for name, value in differing.items() if value != getattr(usual, name)]
+        return ", ".join([self.family, *given])
+
+
+def _cells() -> Iterator[Cell]:
+    plain = {family: Cell(f"{family}-plain", family) for family in FAMILIES}
+    for cell in plain.values():
+        yield cell
+        yield replace(cell, name=f"{cell.family}-lora", adapter=LORA)
+    qwen2, qwen3, moe = (plain[family] for family in ("qwen2", "qwen3", "qwen3_moe"))
+    tied = replace(qwen3, name="qwen3-tied", fields={"tie_word_embeddings": True})
+    lora = replace(qwen3, name="qwen3-lora", adapter=LORA)
+    canonical = replace(qwen3, name="qwen3-canonical", adapter=CANONICAL)
+    experts = replace(moe, name="qwen3_moe-lora", adapter=LORA)
+    per_expert = replace(moe, name="qwen3_moe-lora-per-expert", adapter=PER_EXPERT)
+    yield from (tied, canonical, per_expert)
+    yield replace(qwen2, name="qwen2-canonical", adapter=CANONICAL)
+    yield replace(qwen3, name="qwen3-dora", adapter=DORA)
+    yield replace(lora, name="qwen3-lora-initial", filled=False)
+    yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
+    yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
+    full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    for cell in (qwen3, lora, moe):
+        yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
+    dp2, tp2, pp2 = {"dp": 2}, {"tp": 2}, {"pp": 2}
+    tp2sp = {"tp": 2, "sequence_parallel": True}
+    yield from _parallel(qwen2, dp2=dp2, tp2=tp2)
+    both = {"dp": 2, "distributed_optimizer": False}
+    yield from _parallel(qwen3, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2, dp2tp2=dp2 | tp2, dp2whole=both)
+    yield from _parallel(tied, pp2=pp2, tp2=tp2, dp2pp2=dp2 | pp2)
+    yield from _parallel(lora, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2)
+    yield from _parallel(canonical, tp2=tp2)
+    layouts = {
+        "ep2": {"dp": 2, "ep": 2},
+        "tp2ep2": {**tp2sp, "ep": 2, "etp": 1},
+        "etp2": {**tp2sp, "etp": 2},
+        "tp2ep2etp2": {**tp2sp, "dp": 2, "ep": 2, "etp": 2},
+    }
+    yield from _parallel(moe, dp2=dp2, **layouts)
+    yield from _parallel(experts, **layouts)
+    yield from _parallel(per_expert, **layouts)
+
+
+def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]:
+    for name, sizes in layouts.items():
+        yield replace(cell, name=f"{cell.name}-{name}", agrees_with=cell.name, **sizes)  # type: ignore[arg-type]
+
+
+FAMILIES = ("qwen2", "qwen3", "llama", "qwen3_moe", "gemma", "gemma3", "olmoe", "deepseek_v3", "gpt_oss", "glm4")
+CELLS = {cell.name: cell for cell in _cells()}
