@@ -95,6 +95,9 @@ class Cell:
         return ", ".join([self.family, *given])
 
 
+_EP2 = {"dp": 2, "ep": 2}
+
+
 def _cells() -> Iterator[Cell]:
     plain = {family: Cell(f"{family}-plain", family) for family in FAMILIES}
     for cell in plain.values():
@@ -117,14 +120,23 @@ def _cells() -> Iterator[Cell]:
         yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
     dp2, tp2, pp2 = {"dp": 2}, {"tp": 2}, {"pp": 2}
     tp2sp = {"tp": 2, "sequence_parallel": True}
+    for cell in (qwen3, lora, canonical, experts, per_expert):
+        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
     yield from _parallel(qwen2, dp2=dp2, tp2=tp2)
     both = {"dp": 2, "distributed_optimizer": False}
     yield from _parallel(qwen3, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2, dp2tp2=dp2 | tp2, dp2whole=both)
     yield from _parallel(tied, pp2=pp2, tp2=tp2, dp2pp2=dp2 | pp2)
     yield from _parallel(lora, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2)
     yield from _parallel(canonical, tp2=tp2)
+    deep = replace(qwen3, name="qwen3-deep", sizes={"layers": 4})
+    yield deep
+    yield from _parallel(deep, pp4={"pp": 4}, pp2vpp2={"pp": 2, "vpp": 2})
+    for cell in (*_parallel(qwen3, tp2sp=tp2sp, dp2=dp2), *_parallel(tied, pp2=pp2), *_parallel(lora, tp2sp=tp2sp)):
+        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
+    for cell in (*_parallel(moe, ep2=_EP2), *_parallel(experts, ep2=_EP2), *_parallel(per_expert, ep2=_EP2)):
+        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
     layouts = {
-        "ep2": {"dp": 2, "ep": 2},
+        "ep2": _EP2,
         "tp2ep2": {**tp2sp, "ep": 2, "etp": 1},
         "etp2": {**tp2sp, "etp": 2},
         "tp2ep2etp2": {**tp2sp, "dp": 2, "ep": 2, "etp": 2},

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -231,59 +232,70 @@ def run_cell(name, request, out):
     record["cpu_s"] = round(children.ru_utime + children.ru_stime + own.ru_utime + own.ru_stime, 2)
     record["mib"] = max(children.ru_maxrss, own.ru_maxrss) // 1024
     put(out / f"{name}.json", record)
-    for file in work.iterdir():
-        if file.is_file():
-            file.unlink()
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def ran_cell(cell, folder, work, request):
     """The quantities of a cell, what the oracles found, and the lines that it entered."""
     import oracles
 
-    ranks = []
-    for rank in range(cell.ranks):
-        child = os.fork()
-        if not child:
-            rank_process(cell, folder, work, rank, request)
-            os._exit(0)
-        ranks.append(child)
-    for child in ranks:
-        os.waitpid(child, 0)
-    found = [
-        json.loads((work / f"{rank}.json").read_text())
-        for rank in range(cell.ranks)
-        if (work / f"{rank}.json").exists()
-    ]
-    errors = [rank["error"] for rank in found if rank["error"]]
-    entered = merged_lines([rank["entered"] for rank in found])
-    if errors or len(found) < cell.ranks:
-        died = {"type": "Died", "text": "a rank ended without a word", "at": "", "traceback": []}
-        # When a rank dies its peers say that the connection closed: that is not the cause.
-        cause = sorted(errors, key=lambda error: _is_of_a_peer(error["text"]))
-        return {"error": (cause or [died])[0], "entered": entered}
+    errors, documents = run_ranks(cell, folder, work, request, again=False)
+    if not errors and cell.resumed:
+        errors, resumed = run_ranks(cell, folder, work, request, again=True)
+        documents += resumed
+    entered = merged_lines(documents)
+    if errors:
+        return {"error": errors[0], "entered": entered}
     results = [torch.load(work / f"{rank}.pt") for rank in range(cell.ranks)]
+    if cell.resumed:
+        for rank, result in enumerate(results):
+            again = torch.load(work / f"{rank}-resumed.pt")
+            for kind in ("values", "tensors"):
+                result[kind] |= {n: v for n, v in again[kind].items() if n.startswith(("loaded/", "resumed/"))}
     reference = torch.load(folder / "reference.pt")
     case = oracles.Case(cell, folder, results, reference)
     return {"oracles": oracles.judged(case), "quantities": quantities(results), "entered": entered}
+
+
+def run_ranks(cell, folder, work, request, *, again):
+    """Run all ranks to their end; their errors, the likely cause first, and the lines that each entered."""
+    children, name = [], "resumed" if again else "ran"
+    for rank in range(cell.ranks):
+        child = os.fork()
+        if not child:
+            rank_process(cell, folder, work, rank, request, again=again)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    files = [work / f"{rank}-{name}.json" for rank in range(cell.ranks)]
+    found = [json.loads(file.read_text()) for file in files if file.exists()]
+    errors = [rank["error"] for rank in found if rank["error"]]
+    if len(found) < cell.ranks:
+        errors.append({"type": "Died", "text": "a rank ended without a word", "at": "", "traceback": []})
+    # When a rank dies its peers say that the connection closed: that is not the cause.
+    errors.sort(key=lambda error: _is_of_a_peer(error["text"]))
+    return errors, [rank["entered"] for rank in found]
 
 
 def _is_of_a_peer(text):
     return "onnection" in text or "gloo" in text.lower()
 
 
-def rank_process(cell, folder, work, rank, request):
+def rank_process(cell, folder, work, rank, request, *, again):
     """One rank: its result as a file, its lines and its error as another."""
     import trainer
 
-    sys.stdout = sys.stderr = open(work / f"{rank}.log", "w")  # noqa: SIM115
+    name = "resumed" if again else "ran"
+    sys.stdout = sys.stderr = open(work / f"{rank}-{name}.log", "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
     os.dup2(sys.stdout.fileno(), 2)
     entered = lines.Lines(request["roots"])
     entered.start()
-    store = torch.distributed.FileStore(str(work / "store"), cell.ranks)
-    found = attempted(lambda: trainer.run_rank(cell, folder, rank, store, work / f"{rank}.pt") or {})
+    store = torch.distributed.FileStore(str(work / f"store-{name}"), cell.ranks)
+    found = attempted(lambda: trainer.run_rank(cell, folder, rank, store, work, again) or {})
     entered.stop()
-    put(work / f"{rank}.json", {"error": found["error"], "entered": entered.document()})
+    put(work / f"{rank}-{name}.json", {"error": found["error"], "entered": entered.document()})
 
 
 def merged_lines(documents):

@@ -49,14 +49,17 @@ class _Norm(_Layer):
 
     def __init__(
         self,
-        normalized_shape,
+        normalized_shape=None,
         eps=1e-5,
         zero_centered_gamma=False,
         params_dtype=None,
         sequence_parallel=False,
+        hidden_size=None,
         **_options,
     ):
         super().__init__()
+        # The name of the first argument in older versions.
+        normalized_shape = hidden_size if normalized_shape is None else normalized_shape
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
         self.eps, self.zero_centered_gamma, self.bias = eps, zero_centered_gamma, None
         _parameter(self, "weight", tuple(shape), params_dtype, 0 if zero_centered_gamma else 1)
@@ -74,7 +77,7 @@ class RMSNorm(_Norm):
 class LayerNorm(_Norm):
     kind = "LayerNorm"
 
-    def __init__(self, normalized_shape, params_dtype=None, **options):
+    def __init__(self, normalized_shape=None, params_dtype=None, **options):
         super().__init__(normalized_shape, params_dtype=params_dtype, **options)
         del self.bias
         _parameter(self, "bias", self.weight.shape, params_dtype, 0)

@@ -90,7 +90,10 @@ def reference_model(folder, tensors=None):
 
 
 def reference(model, data, gradient=False):
-    """Logits of the first two sequences, the loss of all, and the norm of its gradient where it is asked for."""
+    """Logits of the first two sequences, the loss of all, and the norm of its gradient where it is asked for.
+
+    A step trains on all sequences, whatever their order.
+    """
     with torch.set_grad_enabled(gradient):
         logits = model(input_ids=data["tokens"], use_cache=False).logits.float()
         loss = weighted_loss(logits, data)

@@ -275,6 +275,32 @@ def _ends(case):
     ]
 
 
+def loaded(case):
+    return _equal_moments(case, "step1", "loaded")
+
+
+def resumed(case):
+    return _equal_moments(case, "step2", "resumed")
+
+
+def _equal_moments(case, before, after):
+    """Whether a resumed process has what the first had: parameters, moments, steps, learning rate, loss and norm."""
+    if not case.cell.resumed:
+        return None
+    found = [(0.0, "")]
+    for number, rank in enumerate(case.ranks):
+        for kind in ("tensors", "values"):
+            for name, value in rank[kind].items():
+                if name.startswith(f"{after}/"):
+                    other = rank[kind].get(name.replace(after, before, 1))
+                    if torch.is_tensor(value):
+                        off_by = float("inf") if other is None else _bits(other, value)
+                    else:
+                        off_by = 0.0 if value == other else float("inf")
+                    found.append((off_by, f"{name} on rank {number}"))
+    return _largest(found)
+
+
 def finite(case):
     found = [(0.0, "")]
     for rank in case.ranks:
@@ -307,6 +333,8 @@ ORACLES = (
     Oracle("moves", moves, "what trains moves in a step, and nothing else does", EXACT),
     Oracle("export-changes-nothing", export_changes_nothing, "an export leaves the model as it was", EXACT),
     Oracle("same-export", same_export, "every rank exports the same", EXACT),
+    Oracle("loaded", loaded, "what is loaded is what was saved, moments, steps and learning rate included", EXACT),
+    Oracle("resumed", resumed, "a step after loading is the step without the interruption", EXACT),
     Oracle("copies", copies, "what ranks hold in common is equal, after two steps too", EXACT),
 )
 

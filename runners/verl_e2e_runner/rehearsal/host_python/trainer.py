@@ -11,12 +11,14 @@ import os
 import warnings
 from functools import partial
 
+import checkpoints
 import models
 import torch
 from megatron.bridge import AutoBridge
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region, model_parallel_cuda_manual_seed
 from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
@@ -33,8 +35,8 @@ EPSILON = 1.0
 class Rank:
     """The process of a rank: builds the model when it is made."""
 
-    def __init__(self, cell, folder, rank, store):
-        self.cell, self.folder = cell, str(folder)
+    def __init__(self, cell, folder, rank, store, again):
+        self.cell, self.folder, self.again = cell, str(folder), again
         self.values, self.tensors = {}, {}
         torch.distributed.init_process_group("gloo", rank=rank, world_size=cell.ranks, store=store)
         mpu.initialize_model_parallel(
@@ -56,8 +58,17 @@ class Rank:
             "edp": mpu.get_expert_data_parallel_rank(),
         }
 
-    def run(self):
-        """All that a cell does."""
+    def resume(self, checkpoint):
+        """What a new process makes of a checkpoint: the state that it loads, and the step after it."""
+        self.build()
+        self.data = models.batch(self.vocabulary)
+        checkpoints.load(self, checkpoint)
+        self.keep("loaded/parameters")
+        self.keep_optimizer("loaded")
+        self.train(STEPS, "resumed")
+
+    def run(self, checkpoint):
+        """All that a cell does, up to its last step."""
         self.build()
         self.export("start")
         data = self.data = models.batch(self.vocabulary)
@@ -65,9 +76,11 @@ class Rank:
         if logits is not None:
             self.tensors["start/logits"] = logits
         for step in range(1, STEPS + 1):
-            self.train(step)
+            self.train(step, f"step{step}")
             if step == 1:
                 self.export("step1")
+                if self.cell.resumed:
+                    checkpoints.save(self, checkpoint)
 
     def build(self):
         """The model with its adapters in Megatron-LM's wrapper for data parallel training, and its optimizer."""
@@ -90,7 +103,7 @@ class Rank:
         if cell.adapter.get("type") != "dora":
             self.bridge.load_hf_weights(self.model)
         config = self.config = unwrap_model(self.model[0]).config
-        if self.adapters is not None and cell.filled:
+        if self.adapters is not None and cell.filled and not self.again:
             self.fill()
         settings = OptimizerConfig(
             optimizer="adam",
@@ -107,6 +120,7 @@ class Rank:
         if any(parameter.requires_grad for chunk in self.model for parameter in chunk.parameters()):
             self.optimizer = get_megatron_optimizer(config=settings, model_chunks=self.model)
             config.grad_scale_func = self.optimizer.scale_loss
+            self.scheduler = scheduler_of(self.optimizer)
         config.finalize_model_grads_func = finalize_model_grads
         self.keep("start/parameters")
         self.values["start/trains"] = sorted(n for n, p in self.named_parameters() if p.requires_grad)
@@ -275,17 +289,17 @@ class Rank:
         kept = found and mpu.get_tensor_model_parallel_rank() == 0 and mpu.get_data_parallel_rank() == 0
         return found[0]["logits"].float()[..., : self.vocabulary] if kept else None
 
-    def train(self, step):
-        """One step of training."""
-        moment = f"step{step}"
+    def train(self, step, moment):
+        """One step of training, on sequences of its own."""
+        data = {name: tensor.roll(step, 0) for name, tensor in self.data.items()}
         for chunk in self.model:
             chunk.zero_grad_buffer()
         if self.optimizer is None:
             with torch.no_grad():
-                found = self.schedule(self.micro_batches(self.data), forward_only=True)
+                found = self.schedule(self.micro_batches(data), forward_only=True)
         else:
             self.optimizer.zero_grad()
-            found = self.schedule(self.micro_batches(self.data))
+            found = self.schedule(self.micro_batches(data))
         loss = torch.zeros(1, dtype=torch.float64)
         for part in found:
             loss += part["loss"].double()
@@ -302,17 +316,39 @@ class Rank:
         )
         _succeeded, norm, _zeros = self.optimizer.step()
         self.values[f"{moment}/grad_norm"] = float(norm)
+        self.scheduler.step(1)
         self.keep(f"{moment}/parameters")
-        self.keep_moments(moment)
+        self.keep_optimizer(moment)
 
-    def keep_moments(self, moment):
-        """Note the optimizer's moments, by the order in which it holds them."""
+    def keep_optimizer(self, moment):
+        """Note the optimizer's moments, by the order in which it holds them, its steps and its learning rate."""
         optimizers = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
         for number, optimizer in enumerate(optimizers):
+            groups = optimizer.optimizer.param_groups
+            self.values[f"{moment}/optimizer/{number}"] = [
+                {name: described_value(value) for name, value in group.items() if name != "params"} for group in groups
+            ]
             for place, state in enumerate(optimizer.optimizer.state.values()):
                 for name, tensor in state.items():
                     if torch.is_tensor(tensor):
                         self.tensors[f"{moment}/optimizer/{number}.{place}.{name}"] = tensor.detach().clone()
+
+
+def scheduler_of(optimizer):
+    """Megatron-LM's scheduler of the learning rate, which is another at every step."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=LEARNING_RATE,
+        min_lr=0.0,
+        lr_warmup_steps=0,
+        lr_decay_steps=10,
+        lr_decay_style="linear",
+        start_wd=0.01,
+        end_wd=0.01,
+        wd_incr_steps=10,
+        wd_incr_style="constant",
+    )
 
 
 def finalize(provider, dtype, overrides):
@@ -382,12 +418,13 @@ def same(one, other):
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def run_rank(cell, folder, rank, store, result):
-    """Run one rank and leave what it gave in a file."""
+def run_rank(cell, folder, rank, store, place, again):
+    """Run one rank and leave what it gave in a file; `again` is the process that resumes."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(cell.ranks), "LOCAL_RANK": str(rank)}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made = Rank(cell, folder, rank, store)
-        made.run()
-    made.values["warnings"] = sorted({f"{item.category.__name__}: {item.message}"[:300] for item in caught})
-    torch.save({"values": made.values, "tensors": made.tensors}, result)
+        made = Rank(cell, folder, rank, store, again)
+        (made.resume if again else made.run)(place / "checkpoint")
+    if not again:
+        made.values["warnings"] = sorted({f"{item.category.__name__}: {item.message}"[:300] for item in caught})
+    torch.save({"values": made.values, "tensors": made.tensors}, place / f"{rank}{'-resumed' if again else ''}.pt")
