@@ -42,6 +42,7 @@ def save(rank, folder):
     torch.distributed.barrier()
 
 
+@torch.no_grad()
 def load(rank, folder):
     """Load what `save` left."""
     model = model_state(rank)

@@ -44,6 +44,22 @@ class _Layer(nn.Module):
         pass
 
 
+class _Stateful(_Layer):
+    """What keeps a state besides its weights: nothing of it where FP8 is off."""
+
+    fp8 = fp8_calibration = False
+
+    @property
+    def fp8_meta(self):
+        return {"fp8_checkpoint": False}
+
+    def get_extra_state(self):
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state):
+        pass
+
+
 class _Norm(_Layer):
     kind = "RMSNorm"
 
@@ -84,7 +100,7 @@ class LayerNorm(_Norm):
         self.bias.sequence_parallel = self.weight.sequence_parallel
 
 
-class Linear(_Layer):
+class Linear(_Stateful):
     def __init__(
         self,
         in_features,
@@ -198,7 +214,7 @@ def _mark_as_cut(parameter, dimension):
     parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dimension, 1
 
 
-class GroupedLinear(_Layer):
+class GroupedLinear(_Stateful):
     def __init__(
         self,
         num_gemms,

@@ -28,11 +28,22 @@ PACKAGES = (
     "fla",
     "flash_attn",
     "apex",
+    "datasets",
+    "torch.utils.tensorboard",
     "open_clip",
     "megatron.energon",
     "nvidia_resiliency_ext",
-    "multistorageclient",
     "triton",
+)
+# These modules alone: where Bridge asks for another of the package, it does without.
+MODULES = (
+    "modelopt",
+    "modelopt.torch",
+    "modelopt.torch.distill",
+    "modelopt.torch.distill.plugins",
+    "modelopt.torch.distill.plugins.megatron",
+    "modelopt.torch.opt",
+    "modelopt.torch.opt.plugins",
 )
 VERSION = "2.16.1"
 # Without these Megatron-LM computes by PyTorch.
@@ -92,7 +103,7 @@ class _Package(types.ModuleType):
     __version__ = VERSION
 
     def __getattr__(self, name):
-        if name.startswith("__") or name in KERNELS:
+        if name.startswith("__") or name in KERNELS or f"{self.__name__}.{name}" in MODULES:
             raise AttributeError(name)
         if self.__name__ == "transformer_engine" and name in ("pytorch", "common"):
             return importlib.import_module(f"{self.__name__}.{name}")
@@ -122,7 +133,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             yield _Distribution()
 
     def find_spec(self, name, path, target=None):
-        known = any(name == package or name.startswith(package + ".") for package in PACKAGES)
+        known = name in MODULES or any(name == package or name.startswith(package + ".") for package in PACKAGES)
         if known and name.rpartition(".")[2] not in KERNELS:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
@@ -202,6 +213,14 @@ def use_cpu():
         **{name: _as_list(value) if name.endswith("split_sizes") else value for name, value in options.items()},
     )
     all_gather, reduce_scatter = torch.distributed.all_gather, torch.distributed.reduce_scatter
+    scatter = torch.distributed.scatter
+    torch.distributed.scatter = lambda output, parts=None, *values, **options: scatter(
+        output,
+        # A copy to a GPU makes a part of a tensor contiguous.
+        [part.contiguous() for part in parts] if parts else parts,
+        *values,
+        **options,
+    )
     torch.distributed.all_gather = partial(_gathered, all_gather)
     torch.distributed.reduce_scatter = partial(_scattered, reduce_scatter)
 
