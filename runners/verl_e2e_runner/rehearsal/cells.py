@@ -79,8 +79,6 @@ class Cell:
     distributed_optimizer: bool = True
     # The cell whose loss, gradient norm and weights after a step it must have.
     agrees_with: str = ""
-    # Why transformers is no reference for it; empty where it is one.
-    no_reference: str = ""
 
     @property
     def ranks(self) -> int:
@@ -151,6 +149,8 @@ def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]
         yield replace(cell, name=f"{cell.name}-{name}", agrees_with=cell.name, **sizes)  # type: ignore[arg-type]
 
 
+# Why transformers is not a reference for a family, besides those whose checkpoints have other names than its class has.
+NO_REFERENCE: Mapping[str, str] = {}
 FAMILIES = (
     "qwen2",
     "qwen3",
