@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import REHEARSAL
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.reach.changes import compare
-from verl_e2e.core.rehearsal import IMPORTS, CellRecord, Outcome, Rehearsal, judge_rehearsal
+from verl_e2e.core.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
 from verl_e2e.wiring.rehearse import read_records
 from verl_e2e_runner.rehearsal.rehearse import Place, check_environment, chosen_cells, run_driver
@@ -34,8 +34,10 @@ CELLS = (
     "qwen3_moe-plain-ep2",
 )
 BRIDGE, CORE = "megatron/bridge", "megatron/core"
-# It reads the base of rope where older releases of transformers kept it, so a model has the base that is the default.
+# It reads the base of rope where older releases of transformers kept it, so a model has the base that is the default;
+# and it always normalises what a router gives to the chosen experts.
 ROPE = {"rope_parameters.rope_theta": 10000.0}
+WANTED = {"qwen3_moe": {**ROPE, "norm_topk_prob": True}}
 
 
 def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dict[str, CellRecord]:
@@ -43,7 +45,7 @@ def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dic
     place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
     check_environment(place)
     recipes: Mapping[str, object] = {
-        family.name: {**family.synthetic.recipe.model_dump(mode="json"), "wanted": ROPE}
+        family.name: {**family.synthetic.recipe.model_dump(mode="json"), "wanted": WANTED.get(family.name, ROPE)}
         for family in packaged_policy().families
         if family.synthetic
     }

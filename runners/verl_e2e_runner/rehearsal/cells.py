@@ -74,6 +74,8 @@ class Cell:
     adapter: Settings = field(default_factory=dict)
     # The second matrix of each adapter is drawn; else it is as Bridge initialises it.
     filled: bool = True
+    # Whether it computes: where not, it is imported and exported alone.
+    trained: bool = True
     # Save, load into a model and an optimizer that were made again, and go on.
     resumed: bool = False
     distributed_optimizer: bool = True
@@ -97,7 +99,7 @@ _EP2 = {"dp": 2, "ep": 2}
 
 
 def _cells() -> Iterator[Cell]:
-    plain = {family: Cell(f"{family}-plain", family) for family in FAMILIES}
+    plain = {family: _plain(family) for family in FAMILIES if family not in NOT_RUN}
     for cell in plain.values():
         yield cell
         yield replace(cell, name=f"{cell.family}-lora", adapter=LORA)
@@ -144,13 +146,30 @@ def _cells() -> Iterator[Cell]:
     yield from _parallel(per_expert, **layouts)
 
 
+def _plain(family: str) -> Cell:
+    fields, settings = FIELDS.get(family, {}), SETTINGS.get(family, {})
+    return Cell(f"{family}-plain", family, fields=fields, settings=settings, trained=family not in UNTRAINED)
+
+
 def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]:
     for name, sizes in layouts.items():
         yield replace(cell, name=f"{cell.name}-{name}", agrees_with=cell.name, **sizes)  # type: ignore[arg-type]
 
 
+# Fields that a family of such small sizes needs.
+FIELDS: Mapping[str, Settings] = {
+    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
+    "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
+}
+# Settings without which Megatron-LM takes a kernel that no CPU has.
+_LINEAR: Settings = {"deterministic_mode": True}
+SETTINGS: Mapping[str, Settings] = {"qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen35_vl": _LINEAR}
+# Families that are imported and exported alone, and why.
+UNTRAINED: Mapping[str, str] = {"nemotron_h": "its state space layers have no form on a CPU"}
+# Families without a cell, and why.
+NOT_RUN: Mapping[str, str] = {"falcon_h1": "its state space layers have no form on a CPU"}
 # Why transformers is not a reference for a family, besides those whose checkpoints have other names than its class has.
-NO_REFERENCE: Mapping[str, str] = {}
+NO_REFERENCE: Mapping[str, str] = {"nemotron_h": "it is not trained"}
 FAMILIES = (
     "qwen2",
     "qwen3",

@@ -177,6 +177,8 @@ def trains(case):
 
 
 def moves(case):
+    if not case.cell.trained:
+        return None
     found = [(0.0, "")]
     for rank in case.ranks:
         if "step1/without_gradient" not in rank["values"]:

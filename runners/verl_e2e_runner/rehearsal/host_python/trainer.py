@@ -72,6 +72,8 @@ class Rank:
         self.build()
         self.export("start")
         data = self.data = models.batch(self.vocabulary)
+        if not self.cell.trained:
+            return
         logits = self.logits(data)
         if logits is not None:
             self.tensors["start/logits"] = logits
