@@ -80,7 +80,7 @@ def _changes(found: Rehearsal) -> Iterator[str]:
         sized = [difference for cell in cells for difference in cell.differences if difference.size is not None]
         largest = max(sized, key=lambda difference: difference.size or 0.0, default=None)
         shown = "it runs now" if first is None else _difference(first)
-        size = "" if largest is None else f"{_number(largest.size)} in {_plain(largest.quantity)}"
+        size = "" if largest is None else f"{_plain(largest.quantity)} by {_number(largest.size)}"
         yield f"| {code(cause or 'no changed function')} | {markdown(names)} | {markdown(shown)} | {markdown(size)} |"
     yield from _more(len(by_cause))
 
@@ -114,8 +114,8 @@ def _unentered(found: Rehearsal) -> Iterator[str]:
     yield f"Changed and entered by no cell, in {len(found.unentered)} of {found.changed} functions:"
     for item in found.unentered[:_MOST_LINES]:
         place = f"{item.path}:{item.symbol}" if item.symbol else item.path
-        lines = f" lines {', '.join(map(str, item.lines[:12]))}" if item.lines else ""
-        yield f"- {code(place)}{markdown(lines)}"
+        lines = f", lines {', '.join(map(str, item.lines[:12]))}" if item.lines else ""
+        yield f"- {code(place)}{lines}"
     yield from _more(len(found.unentered), _MOST_LINES)
     yield ""
 
