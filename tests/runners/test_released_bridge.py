@@ -106,7 +106,7 @@ FAULTS = {
     "an export writes into the weights": (
         f"{BRIDGE}/models/conversion/param_mapping.py",
         "        gathered = [torch.empty_like(tensor) for _ in range(self.tp_size)]\n",
-        "        tensor.mul_(1.001)\n        gathered = [torch.empty_like(tensor) for _ in range(self.tp_size)]\n",
+        "        tensor.data.mul_(1.001)\n        gathered = [torch.empty_like(tensor) for _ in range(self.tp_size)]\n",
         "qwen3-plain-tp2sp",
         "export-changes-nothing",
     ),

@@ -148,7 +148,9 @@ def _cells() -> Iterator[Cell]:
 
 def _plain(family: str) -> Cell:
     fields, settings = FIELDS.get(family, {}), SETTINGS.get(family, {})
-    return Cell(f"{family}-plain", family, fields=fields, settings=settings, trained=family not in UNTRAINED)
+    sizes = WIDER if family in HEADS_FILL_HIDDEN else {}
+    trained = family not in UNTRAINED
+    return Cell(f"{family}-plain", family, fields=fields, sizes=sizes, settings=settings, trained=trained)
 
 
 def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]:
@@ -161,6 +163,9 @@ FIELDS: Mapping[str, Settings] = {
     "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
     "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
 }
+# Families whose heads have no width of their own, and whose rope needs 128.
+HEADS_FILL_HIDDEN = frozenset({"qwen2_5_vl", "qwen25_omni"})
+WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
 # Settings without which Megatron-LM takes a kernel that no CPU has.
 _LINEAR: Settings = {"deterministic_mode": True}
 SETTINGS: Mapping[str, Settings] = {"qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen35_vl": _LINEAR}

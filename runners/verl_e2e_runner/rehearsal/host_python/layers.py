@@ -296,6 +296,11 @@ class DotProductAttention(_Layer):
         return seen.reshape(*seen.shape[:2], -1).to(kept)
 
 
+def l2norm(tensor, eps=1e-6):
+    """A tensor whose last dimension has length one."""
+    return (tensor.float() * torch.rsqrt(tensor.float().pow(2).sum(-1, keepdim=True) + eps)).to(tensor.dtype)
+
+
 class GatedNorm(nn.Module):
     def __init__(self, hidden_size, dtype=None, **_options):
         super().__init__()

@@ -87,9 +87,10 @@ def reference_model(folder, tensors=None):
     config = transformers.AutoConfig.from_pretrained(folder)
     family = getattr(transformers, config.architectures[0])
     options = {"dtype": torch.float32, "attn_implementation": "eager"}
-    if tensors is None:
-        return family.from_pretrained(folder, **options).eval()
-    return family.from_pretrained(None, config=config, state_dict=tensors, **options).eval()
+    given = {"config": config, "state_dict": tensors} if tensors else {}
+    model = family.from_pretrained(None if tensors else folder, **given, **options).eval()
+    # The part of a model that speaks, too, which reads and writes text.
+    return getattr(model, "thinker", model)
 
 
 def reference(model, data, gradient=False):

@@ -79,6 +79,7 @@ PARTS = {
         "get_cpu_offload_context": lambda *_values, **_options: (contextlib.nullcontext(), None),
     },
     "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": layers.GatedNorm},
+    "fla.modules.l2norm": {"l2norm": layers.l2norm},
     "triton": dict.fromkeys(("jit", "autotune", "heuristics"), _kernel),
 }
 
@@ -194,6 +195,8 @@ def use_cpu():
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
     random._get_cuda_rng_state = lambda *_values, **_options: torch.get_rng_state()
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(torch.cuda.nvtx, name, lambda *_values, **_options: None)
     torch.cuda.Stream = torch.cuda.Event = _Stream
     torch.cuda.current_stream = torch.cuda.default_stream = _Stream
     torch.cuda.stream = lambda _stream: contextlib.nullcontext()
