@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 MAKERS = Path(__file__).resolve().parents[2] / "models" / "host_python"
+RECIPE = "recipe.json"
 SEQUENCES, TOKENS = 8, 24
 # Fills the bits of a number that bfloat16 does not have.
 _FINER = 1 + 2**-10 + 2**-13
@@ -52,6 +53,7 @@ def make(cell, recipe, work):
         save_file(tensors, file, metadata={"format": "pt"})
     config = json.loads((unfinished / "config.json").read_text())
     (unfinished / "config.json").write_text(json.dumps(_single(config), indent=1, sort_keys=True))
+    (unfinished / RECIPE).write_text(json.dumps(recipe))
     unfinished.rename(folder)
     return folder
 

@@ -7,13 +7,16 @@ begins with the moment (`start`, `step1`), so that the first that differs betwee
 import dataclasses
 import enum
 import hashlib
+import json
 import os
 import warnings
 from functools import partial
+from pathlib import Path
 
 import checkpoints
 import models
 import torch
+import yaml
 from megatron.bridge import AutoBridge
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallelConfig, finalize_model_grads
@@ -149,6 +152,7 @@ class Rank:
             "moe_permute_fusion": False,
             "apply_rope_fusion": False,
             "pipeline_dtype": torch.float32,
+            **of_recipe(json.loads(Path(self.folder, models.RECIPE).read_text())["overrides"]),
             **cell.settings,
         }
         return {name: value for name, value in chosen.items() if hasattr(provider, name)}
@@ -334,6 +338,12 @@ class Rank:
                 for name, tensor in state.items():
                     if torch.is_tensor(tensor):
                         self.tensors[f"{moment}/optimizer/{number}.{place}.{name}"] = tensor.detach().clone()
+
+
+def of_recipe(overrides):
+    """What a family's recipe has verl set of Megatron-LM's configuration."""
+    settings = (text.partition(".override_transformer_config.")[2].partition("=") for text in overrides)
+    return {name: yaml.safe_load(value) for name, _, value in settings if name}
 
 
 def scheduler_of(optimizer):
