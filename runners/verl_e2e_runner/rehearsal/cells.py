@@ -49,7 +49,7 @@ DORA: Settings = {**LORA, "type": "dora"}
 PER_EXPERT: Settings = {**LORA, "share_expert_adapters": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One row."""
 

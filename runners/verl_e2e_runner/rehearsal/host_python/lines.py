@@ -7,7 +7,7 @@ a few calls of it entered nothing new.
 import sys
 
 # After so many calls in a row without a new line a function is left alone.
-_QUIET_CALLS = 12
+_QUIET_CALLS = 50
 
 
 class Lines:
