@@ -69,8 +69,8 @@ format: $(VENV)/.$(SET) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# What `verl-e2e rehearse` runs in. The CPU build of PyTorch comes from PyTorch's own index, or from a wheel that pip is
-# told of (PIP_FIND_LINKS); no other index has this version, so a build for GPUs, of several GB, is never taken.
+# What `verl-e2e rehearse` runs in. The CPU build of PyTorch comes from PyTorch's own index, or from a wheel that pip
+# finds in a folder (PIP_FIND_LINKS); no other index has this version, so a build for GPUs, of several GB, is never taken.
 #   REHEARSAL=folder          where this environment lies
 #   REHEARSAL_PYTHON=python3.12
 #   TORCH_INDEX=address       the index with the CPU builds of PyTorch

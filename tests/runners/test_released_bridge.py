@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import REHEARSAL
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
 from verl_e2e.core.reach.changes import compare
-from verl_e2e.core.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
 from verl_e2e.wiring.rehearse import read_records
 from verl_e2e_runner.rehearsal.rehearse import Place, check_environment, chosen_cells, run_driver

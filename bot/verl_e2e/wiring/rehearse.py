@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from verl_e2e.core.compare.rehearsal import CellRecord, Rehearsal, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.reach.changes import compare
-from verl_e2e.core.rehearsal import CellRecord, Rehearsal, judge_rehearsal
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 

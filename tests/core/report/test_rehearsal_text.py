@@ -2,8 +2,8 @@
 
 import json
 
-from tests.core.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
-from verl_e2e.core.rehearsal import IMPORTS, Rehearsal, judge_rehearsal
+from tests.core.compare.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
+from verl_e2e.core.compare.rehearsal import IMPORTS, Rehearsal, judge_rehearsal
 from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from verl_e2e.core.rehearsal import RANK, CellVerdict, Difference, Outcome, Rehearsal
+from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Outcome, Rehearsal
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES = 20, 40

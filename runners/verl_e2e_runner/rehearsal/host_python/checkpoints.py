@@ -1,6 +1,6 @@
 """Saves and loads a rank's state as verl's checkpoint manager does: Megatron-LM's distributed checkpoints.
 
-The whole model, or its adapters alone where it has any; the optimizer with its scheduler in a folder beside it.
+The whole model, or its adapters alone where it has any; the optimizer with its scheduler in another folder.
 """
 
 import queue

@@ -26,7 +26,7 @@ os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
 # transformers imports it where it is, and fails where one of its own dependencies is missing; no cell needs it.
 sys.modules["mistral_common"] = None
 
-# The table of cells, which the command line reads too, lies beside this folder.
+# The table of cells, which the command line reads too, lies next to this folder.
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 import torch

@@ -42,7 +42,7 @@ class Case:
         return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
     def of_export(self, moment):
-        """What transformers computes on the weights that were exported; None where it is no reference."""
+        """What transformers computes on the weights that were exported; None where it cannot be a reference."""
         if moment not in self._by_export:
             tensors = dict(self.group(f"{moment}/export/"))
             if not self.reference or not tensors:

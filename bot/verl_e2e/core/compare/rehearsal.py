@@ -1,4 +1,4 @@
-"""A rehearsal: what a change does to the cells that ran on a CPU, head beside base, and the verdict on it.
+"""A rehearsal: what a change does to the cells that ran on a CPU, head against base, and the verdict on it.
 
 A cell is judged in two ways. Its oracles say what must hold whatever the change is; one that fails at the base too
 says nothing about the change. And every quantity of the cell is compared with the base's: two runs of one commit are

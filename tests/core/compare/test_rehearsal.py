@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
-from verl_e2e.core.rehearsal import (
+from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
     CellError,
     CellRecord,
@@ -17,6 +16,7 @@ from verl_e2e.core.rehearsal import (
     Unentered,
     judge_rehearsal,
 )
+from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
 
 PATH = "src/megatron/bridge/peft/lora.py"
 ERROR = CellError(type="KeyError", text="'weight'", at="megatron/bridge/peft/lora.py:3")
