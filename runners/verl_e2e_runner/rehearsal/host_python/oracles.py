@@ -181,13 +181,18 @@ def moves(case):
     if not case.cell.trained:
         return None
     found = [(0.0, "")]
+    experts = {}
     for rank in case.ranks:
         if "step1/without_gradient" not in rank["values"]:
             continue
         still = set(rank["values"]["step1/without_gradient"])
         for name in rank["values"]["start/trains"]:
             one, other = (rank["tensors"][f"{moment}/parameters/{name}"] for moment in ("start", "step1"))
-            if torch.equal(one, other) and not _may_rest(name, case.cell):
+            if ".experts." in name and not (case.cell.adapter and not case.cell.filled):
+                # An expert without tokens rests; all of a layer, on all ranks, do not.
+                kind = re.sub(r"\d+$", "", name)
+                experts[kind] = experts.get(kind, False) or not torch.equal(one, other)
+            elif torch.equal(one, other) and not _may_rest(name, case.cell):
                 found.append((float("inf"), f"{name} did not move"))
             elif name in still and not _may_rest(name, case.cell) and not case.cell.distributed_optimizer:
                 found.append((float("inf"), f"{name} got no gradient"))
@@ -197,6 +202,7 @@ def moves(case):
             other = rank["tensors"].get(f"step1/parameters/{plain}")
             if plain not in rank["values"]["start/trains"] and other is not None:
                 found.append((_bits(rank["tensors"][name], other), f"{plain} moved and should not"))
+    found += [(float("inf"), f"{name} did not move for any expert") for name, moved in experts.items() if not moved]
     return _largest(found)
 
 
