@@ -188,21 +188,25 @@ def moves(case):
         still = set(rank["values"]["step1/without_gradient"])
         for name in rank["values"]["start/trains"]:
             one, other = (rank["tensors"][f"{moment}/parameters/{name}"] for moment in ("start", "step1"))
+            # Weight decay moves what has no gradient, too.
+            moved = name not in still and not torch.equal(one, other)
             if ".experts." in name and not (case.cell.adapter and not case.cell.filled):
                 # An expert without tokens rests; all of a layer, on all ranks, do not.
                 kind = re.sub(r"\d+$", "", name)
-                experts[kind] = experts.get(kind, False) or not torch.equal(one, other)
-            elif torch.equal(one, other) and not _may_rest(name, case.cell):
-                found.append((float("inf"), f"{name} did not move"))
-            elif name in still and not _may_rest(name, case.cell) and not case.cell.distributed_optimizer:
-                found.append((float("inf"), f"{name} got no gradient"))
+                experts[kind] = experts.get(kind, False) or moved
+            elif not moved and not _may_rest(name, case.cell):
+                found.append((float("inf"), f"{name} {'got no gradient' if name in still else 'did not move'}"))
         frozen = [n for n in rank["tensors"] if n.startswith("start/parameters/")]
         for name in frozen:
             plain = name.removeprefix("start/parameters/")
             other = rank["tensors"].get(f"step1/parameters/{plain}")
             if plain not in rank["values"]["start/trains"] and other is not None:
                 found.append((_bits(rank["tensors"][name], other), f"{plain} moved and should not"))
-    found += [(float("inf"), f"{name} did not move for any expert") for name, moved in experts.items() if not moved]
+    found += [
+        (float("inf"), f"{name} got no gradient, or did not move, for any expert")
+        for name, moved in experts.items()
+        if not moved
+    ]
     return _largest(found)
 
 
@@ -345,7 +349,7 @@ ORACLES = (
     Oracle("exported-after-step", exported_after_step, "transformers on what is exported after a step too", NOISE),
     Oracle("merged", merged, "a merged weight is the base and the scaled product of its adapter", NOISE),
     Oracle("trains", trains, "the asked modules train, and nothing else", EXACT),
-    Oracle("moves", moves, "what trains moves in a step, and nothing else does", EXACT),
+    Oracle("moves", moves, "what trains gets a gradient and moves in a step, and nothing else moves", EXACT),
     Oracle("export-changes-nothing", export_changes_nothing, "an export leaves the model as it was", EXACT),
     Oracle("same-export", same_export, "every rank exports the same", EXACT),
     Oracle("loaded", loaded, "what is loaded is what was saved, moments, steps and learning rate included", EXACT),
