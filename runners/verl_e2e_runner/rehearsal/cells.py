@@ -115,6 +115,14 @@ def _cells() -> Iterator[Cell]:
     yield replace(lora, name="qwen3-lora-initial", filled=False)
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
+    for name, family, fields in VARIANTS:
+        changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **fields})
+        yield changed
+        yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
+    for name, widths in SHAPES.items():
+        yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
+    for name, wanted in ADAPTERS.items():
+        yield replace(qwen3, name=f"qwen3-lora-{name}", adapter={**LORA, **wanted})
     full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for cell in (qwen3, lora, moe):
         yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
@@ -144,6 +152,33 @@ def _cells() -> Iterator[Cell]:
     yield from _parallel(moe, dp2=dp2, **layouts)
     yield from _parallel(experts, **layouts)
     yield from _parallel(per_expert, **layouts)
+
+
+# Configurations of a family that take another way, with adapters and without.
+VARIANTS: tuple[tuple[str, str, Settings], ...] = (
+    ("llama3-rope", "llama", {"rope_parameters.rope_type": "llama3", "rope_parameters.factor": 8.0}),
+    ("yarn", "qwen3", {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0}),
+    ("window", "mistral", {"sliding_window": 8}),
+    ("no-window", "mistral", {"sliding_window": None}),
+    ("bias", "llama", {"attention_bias": True, "mlp_bias": True}),
+    ("normalised", "qwen3_moe", {"norm_topk_prob": True}),
+    ("direct-q", "deepseek_v2", {"q_lora_rank": None}),
+    ("mtp", "deepseek_v3", {"num_nextn_predict_layers": 1}),
+    ("tied", "llama", {"tie_word_embeddings": True}),
+)
+# Widths at which arithmetic coincides, and such at which it does not divide as usual.
+SHAPES: Mapping[str, Mapping[str, int]] = {
+    "square": {"hidden": 384, "ffn": 384},
+    "groups-of-two": {"kv_heads": 3},
+    "no-groups": {"kv_heads": 6},
+}
+# What the adapters of a dense model are asked for.
+ADAPTERS: Mapping[str, Settings] = {
+    "qkv": {"target_modules": ["linear_qkv"]},
+    "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},
+    "first-layer": {"target_modules": ["*.layers.0.*.linear_qkv", "*.layers.0.*.linear_proj"]},
+    "rank": {"rank": 6, "alpha": 6},
+}
 
 
 def _plain(family: str) -> Cell:
@@ -177,7 +212,10 @@ UNTRAINED: Mapping[str, str] = {
 # Families without a cell, and why.
 NOT_RUN: Mapping[str, str] = {"falcon_h1": "its state space layers have no form on a CPU"}
 # Why transformers is not a reference for a family, besides those whose checkpoints have other names than its class has.
-NO_REFERENCE: Mapping[str, str] = {"nemotron_h": "it is not trained"}
+NO_REFERENCE: Mapping[str, str] = {
+    "nemotron_h": "it is not trained",
+    "qwen25_omni": "transformers loads it only together with a file of voices",
+}
 FAMILIES = (
     "qwen2",
     "qwen3",

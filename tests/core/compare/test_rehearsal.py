@@ -85,6 +85,12 @@ def changed_to(**quantities: object) -> list[tuple[str, str, float | None]]:
     return [(item.quantity, item.what, item.size) for item in found.cells[1].differences]
 
 
+def test_tensors_are_read_from_a_record_as_tensors() -> None:
+    kept = CellRecord.model_validate_json(GOOD.model_dump_json())
+    assert kept == GOOD
+    assert kept.quantities["step1/x@0"] == TENSOR
+
+
 def test_every_kind_of_difference_is_named() -> None:
     assert changed_to(**{"step1/loss@0": 3.0}) == [("step1/loss@0", "is 3.0, was 2.0", 0.5)]
     other = TENSOR.model_copy(update={"digest": "b" * 16, "sketch": (1.0, 1.0)})

@@ -72,6 +72,10 @@ class TensorSummary(Document):
     sketch: tuple[float | None, ...]
 
 
+# A tensor is read as one before it could be read as any JSON.
+Quantity = Annotated[TensorSummary | JsonValue, Field(union_mode="left_to_right")]
+
+
 class CellRecord(Document):
     """What a cell left."""
 
@@ -84,7 +88,7 @@ class CellRecord(Document):
     # What the oracles found.
     oracles: tuple[OracleFinding, ...] = ()
     # Values and tensors by name, in the order in which they came about.
-    quantities: dict[str, TensorSummary | JsonValue] = Field(default_factory=dict)
+    quantities: dict[str, Quantity] = Field(default_factory=dict)
     # The lines and functions that it entered.
     entered: Entered = Entered()
     # For the imports: whether each name that newer trees have is there.
