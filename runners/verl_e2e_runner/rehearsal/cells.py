@@ -115,8 +115,8 @@ def _cells() -> Iterator[Cell]:
     yield replace(lora, name="qwen3-lora-initial", filled=False)
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
-    for name, family, fields in VARIANTS:
-        changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **fields})
+    for name, family, given in VARIANTS:
+        changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **given})
         yield changed
         yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
     for name, widths in SHAPES.items():

@@ -296,6 +296,13 @@ class DotProductAttention(_Layer):
         return seen.reshape(*seen.shape[:2], -1).to(kept)
 
 
+def parallel_cross_entropy(logits, targets, *_options):
+    """The loss of each token, whose logits lie on all tensor-parallel ranks."""
+    from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+
+    return vocab_parallel_cross_entropy(logits.clone(), targets)
+
+
 def l2norm(tensor, eps=1e-6):
     """A tensor whose last dimension has length one."""
     return (tensor.float() * torch.rsqrt(tensor.float().pow(2).sum(-1, keepdim=True) + eps)).to(tensor.dtype)

@@ -76,6 +76,7 @@ PARTS = {
         "multi_tensor_l2norm": optimizers.multi_tensor_l2norm,
         "multi_tensor_scale": optimizers.multi_tensor_scale,
         "multi_tensor_scale_tensor": optimizers.multi_tensor_scale,
+        "parallel_cross_entropy": layers.parallel_cross_entropy,
         "activation_recompute_forward": lambda *_values, **_options: contextlib.nullcontext(),
         "fp8_autocast": lambda *_values, **_options: contextlib.nullcontext(),
         "get_cpu_offload_context": lambda *_values, **_options: (contextlib.nullcontext(), None),
