@@ -107,7 +107,9 @@ def loss(case):
 
 def gradient_norm(case):
     given = case.value("step1/grad_norm")
-    if not case.reference or case.cell.adapter or given is None:
+    # Layers that foretell further tokens train on a loss of their own.
+    further = case.value("provider_final").get("mtp_num_layers")
+    if not case.reference or case.cell.adapter or given is None or further:
         return None
     return off(given, case.reference["grad_norm"]), "gradient norm of the first step"
 
@@ -262,7 +264,7 @@ def copies(case):
         for name, tensor in rank["tensors"].items():
             if name.startswith(("step2/parameters/", "start/parameters/")):
                 plain = name.partition("/parameters/")[2]
-                key = (name, *_owner(plain, place, cut))
+                key = (name, *_owner(plain, tensor, place, cut))
                 groups.setdefault(key, []).append((number, tensor))
     found = [(0.0, "")]
     for (name, *_place), copied in groups.items():
@@ -272,10 +274,12 @@ def copies(case):
     return _largest(found)
 
 
-def _owner(name, place, cut):
+def _owner(name, tensor, place, cut):
     """What of a rank's place decides which part of a parameter it has."""
     if ".experts." in name:
-        return place["pp"], place["ep"], place["etp"] if name in cut else 0
+        # An adapter that all experts share is one on all ranks of experts, too.
+        shared = ".adapter." in name and tensor.dim() == 2
+        return place["pp"], 0 if shared else place["ep"], place["etp"] if name in cut else 0
     return place["pp"], place["tp"] if name in cut else 0
 
 
