@@ -29,7 +29,8 @@ def test_every_family_with_a_recipe_has_a_plain_cell_and_one_with_adapters_or_a_
 def test_a_cell_agrees_with_one_on_one_rank_that_differs_in_layout_alone() -> None:
     layout = {"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sequence_parallel", "distributed_optimizer"}
     for cell in CELLS.values():
-        if cell.ranks > 1:
+        # Bridge's own initialisation draws other adapters in every layout.
+        if cell.ranks > 1 and cell.filled:
             reference = CELLS[cell.agrees_with]
             differing = {name for name in cells.Cell.__slots__ if getattr(cell, name) != getattr(reference, name)}
             assert reference.ranks == 1

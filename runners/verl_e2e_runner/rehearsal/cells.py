@@ -79,7 +79,7 @@ class Cell:
     # Save, load into a model and an optimizer that were made again, and go on.
     resumed: bool = False
     distributed_optimizer: bool = True
-    # The cell whose loss, gradient norm and weights after a step it must have.
+    # The one-rank cell whose loss, gradient norm and weights after a step it must have.
     agrees_with: str = ""
 
     @property
@@ -152,6 +152,13 @@ def _cells() -> Iterator[Cell]:
     yield from _parallel(moe, dp2=dp2, **layouts)
     yield from _parallel(experts, **layouts)
     yield from _parallel(per_expert, **layouts)
+    # By Bridge's own initialisation, which draws other numbers on every rank: no other layout has the same adapters.
+    for cell in (
+        *_parallel(lora, dp2=dp2, tp2sp=tp2sp),
+        *_parallel(experts, **layouts),
+        *_parallel(per_expert, ep2=_EP2),
+    ):
+        yield replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
 
 
 # Configurations of a family that take another way, with adapters and without.
