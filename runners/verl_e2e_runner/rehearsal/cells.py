@@ -95,9 +95,6 @@ class Cell:
         return ", ".join([self.family, *given])
 
 
-_EP2 = {"dp": 2, "ep": 2}
-
-
 def _cells() -> Iterator[Cell]:
     plain = {family: _plain(family) for family in FAMILIES if family not in NOT_RUN}
     for cell in plain.values():
@@ -126,39 +123,62 @@ def _cells() -> Iterator[Cell]:
     full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for cell in (qwen3, lora, moe):
         yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
-    dp2, tp2, pp2 = {"dp": 2}, {"tp": 2}, {"pp": 2}
-    tp2sp = {"tp": 2, "sequence_parallel": True}
-    for cell in (qwen3, lora, canonical, experts, per_expert):
-        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
-    yield from _parallel(qwen2, dp2=dp2, tp2=tp2)
-    both = {"dp": 2, "distributed_optimizer": False}
-    yield from _parallel(qwen3, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2, dp2tp2=dp2 | tp2, dp2whole=both)
-    yield from _parallel(tied, pp2=pp2, tp2=tp2, dp2pp2=dp2 | pp2)
-    yield from _parallel(lora, dp2=dp2, tp2=tp2, tp2sp=tp2sp, pp2=pp2)
-    yield from _parallel(canonical, tp2=tp2)
+    yield from _layouts(qwen2, qwen3, tied, lora, canonical)
+    yield from _expert_layouts(moe, experts, per_expert)
+
+
+_DP2: Mapping[str, int | bool] = {"dp": 2}
+_TP2: Mapping[str, int | bool] = {"tp": 2}
+_TP2SP: Mapping[str, int | bool] = {"tp": 2, "sequence_parallel": True}
+_PP2: Mapping[str, int | bool] = {"pp": 2}
+_EP2: Mapping[str, int | bool] = {"dp": 2, "ep": 2}
+
+
+def _layouts(qwen2: Cell, qwen3: Cell, tied: Cell, lora: Cell, canonical: Cell) -> Iterator[Cell]:
+    """Dense models over several ranks."""
+    whole = {"dp": 2, "distributed_optimizer": False}
+    both = {"dp": 2, "tp": 2}
+    yield from _parallel(qwen2, dp2=_DP2, tp2=_TP2)
+    yield from _parallel(qwen3, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2, dp2tp2=both, dp2whole=whole)
+    yield from _parallel(tied, pp2=_PP2, tp2=_TP2, dp2pp2={"dp": 2, "pp": 2})
+    yield from _parallel(lora, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2)
+    yield from _parallel(canonical, tp2=_TP2)
     deep = replace(qwen3, name="qwen3-deep", sizes={"layers": 4})
     yield deep
     yield from _parallel(deep, pp4={"pp": 4}, pp2vpp2={"pp": 2, "vpp": 2})
-    for cell in (*_parallel(qwen3, tp2sp=tp2sp, dp2=dp2), *_parallel(tied, pp2=pp2), *_parallel(lora, tp2sp=tp2sp)):
-        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
-    for cell in (*_parallel(moe, ep2=_EP2), *_parallel(experts, ep2=_EP2), *_parallel(per_expert, ep2=_EP2)):
-        yield replace(cell, name=f"{cell.name}-resume", resumed=True)
+    saved = (*_parallel(qwen3, tp2sp=_TP2SP, dp2=_DP2), *_parallel(tied, pp2=_PP2), *_parallel(lora, tp2sp=_TP2SP))
+    for cell in (qwen3, lora, canonical, *saved):
+        yield _resumed(cell)
+    for cell in _parallel(lora, dp2=_DP2, tp2sp=_TP2SP):
+        yield _initial(cell)
+
+
+def _expert_layouts(moe: Cell, experts: Cell, per_expert: Cell) -> Iterator[Cell]:
+    """Models with experts over several ranks."""
     layouts = {
         "ep2": _EP2,
-        "tp2ep2": {**tp2sp, "ep": 2, "etp": 1},
-        "etp2": {**tp2sp, "etp": 2},
-        "tp2ep2etp2": {**tp2sp, "dp": 2, "ep": 2, "etp": 2},
+        "tp2ep2": {**_TP2SP, "ep": 2, "etp": 1},
+        "etp2": {**_TP2SP, "etp": 2},
+        "tp2ep2etp2": {**_TP2SP, "dp": 2, "ep": 2, "etp": 2},
     }
-    yield from _parallel(moe, dp2=dp2, **layouts)
-    yield from _parallel(experts, **layouts)
-    yield from _parallel(per_expert, **layouts)
-    # By Bridge's own initialisation, which draws other numbers on every rank: no other layout has the same adapters.
-    for cell in (
-        *_parallel(lora, dp2=dp2, tp2sp=tp2sp),
-        *_parallel(experts, **layouts),
-        *_parallel(per_expert, ep2=_EP2),
-    ):
-        yield replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
+    yield from _parallel(moe, dp2=_DP2)
+    for cell in (moe, experts, per_expert):
+        yield from _parallel(cell, **layouts)
+        for saved in _parallel(cell, ep2=_EP2):
+            yield _resumed(saved)
+    for cell in (*_parallel(experts, **layouts), *_parallel(per_expert, ep2=_EP2)):
+        yield _initial(cell)
+    for cell in (experts, per_expert):
+        yield _resumed(cell)
+
+
+def _resumed(cell: Cell) -> Cell:
+    return replace(cell, name=f"{cell.name}-resume", resumed=True)
+
+
+def _initial(cell: Cell) -> Cell:
+    """A cell by Bridge's own initialisation, which draws other numbers in every layout."""
+    return replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
 
 
 # Configurations of a family that take another way, with adapters and without.
