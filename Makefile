@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 
 .DEFAULT_GOAL := help
-.PHONY: help run wheel test test-fast test-all coverage check lint types architecture format bench lock clean
+.PHONY: help run wheel test test-fast test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -69,6 +69,35 @@ format: $(VENV)/.$(SET) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# What `verl-e2e rehearse` runs in. The CPU build of PyTorch comes from PyTorch's own index, or from a wheel that pip
+# finds in a folder (PIP_FIND_LINKS); no other index has this version, so a build for GPUs, of several GB, is never taken.
+#   REHEARSAL=folder          where this environment lies
+#   REHEARSAL_PYTHON=python3.12
+#   TORCH_INDEX=address       the index with the CPU builds of PyTorch
+REHEARSAL ?= .venv-rehearsal
+REHEARSAL_PYTHON ?=
+TORCH ?= torch==2.13.0+cpu
+TORCH_INDEX ?=
+REHEARSAL_PIP := $(REHEARSAL)/bin/python -m pip --disable-pip-version-check --quiet
+
+rehearsal-env: $(REHEARSAL)/.ready ## Set up the Python that rehearsals on a CPU run in (1.2 GB)
+
+$(REHEARSAL)/.ready: requirements/rehearsal.txt
+	@scripts/create-venv.sh $(REHEARSAL) $(REHEARSAL_PYTHON)
+	@echo "installing $(TORCH) and requirements/rehearsal.txt into $(REHEARSAL)"
+	@$(REHEARSAL_PIP) install --no-deps --only-binary :all: $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(TORCH) || \
+	  { echo "no CPU build of PyTorch was found: make rehearsal-env TORCH_INDEX=ADDRESS names the index of PyTorch's CPU builds" >&2; exit 1; }
+	@scripts/install.sh $(REHEARSAL)/bin/python requirements/rehearsal.txt $(WHEELS)
+	@touch $@
+
+# The Megatron-Bridge and Megatron-LM that the tests of rehearsals drive, as folders of sources.
+$(REHEARSAL)/released/.ready: requirements/released-bridge.txt $(REHEARSAL)/.ready
+	@rm -rf $(@D)
+	@scripts/install.sh $(REHEARSAL)/bin/python requirements/released-bridge.txt --only-binary :all: --target $(@D)
+	@touch $@
+
+released-bridge: $(REHEARSAL)/released/.ready ## Set up what the tests of rehearsals drive
+
 bench: $(VENV)/.run ## Measure the speed of triage and of webhooks
 	$(BIN)/python bench/bench.py
 
@@ -83,6 +112,12 @@ lock: $(VENV)/.run ## Resolve the dependencies again
 	done
 	echo "torch; python_version < '3'" | $(BIN)/uv --quiet pip compile --group pyproject.toml:bridge-checks \
 	  --override /dev/stdin --output-file requirements/bridge-checks.txt --upgrade --universal --python-version 3.11 $(LOCK)
+	echo '$(TORCH)' > $(VENV)/torch.txt
+	for group in rehearsal released-bridge; do \
+	  $(BIN)/uv --quiet pip compile --group $$group $$([ $$group = rehearsal ] || echo --no-deps) --output-file requirements/$$group.txt \
+	    --no-emit-package torch --constraints $(VENV)/torch.txt --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links || exit; \
+	done
 
 clean: ## Remove what the commands above made
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

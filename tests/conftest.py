@@ -130,6 +130,15 @@ def _models() -> str:
     )
 
 
+# What `make released-bridge` sets up.
+REHEARSAL = Path(os.environ.get("REHEARSAL") or Path(__file__).parents[1] / ".venv-rehearsal").absolute()
+
+
+def _rehearsal() -> str:
+    there = (REHEARSAL / "released" / ".ready").exists()
+    return "" if there else "no released Megatron-Bridge to drive on a CPU (make released-bridge)"
+
+
 # Fixtures are data, the Python files among them too.
 collect_ignore = ["fixtures"]
 
@@ -147,6 +156,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "plots": _plots,
     "postgres": _postgres,
     "ray": _ray,
+    "rehearsal": _rehearsal,
     "slurm": _slurm,
     "sqlite": _program("sqlite3"),
 }
@@ -158,6 +168,7 @@ SLOW = frozenset(
     | {f"adapters/test_{name}.py" for name in ("bombs", "github_faults", "plots", "retention")}
     | {f"e2e/test_{name}.py" for name in ("action_order", "action_story", "card_page", "doctor", "hostile_pulls")}
     | {f"e2e/test_serve_{name}.py" for name in ("database", "kills", "lanes", "lost")}
+    | {"runners/test_released_bridge.py"}
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
@@ -174,6 +185,7 @@ LONGEST = frozenset(
         "e2e/test_serve_lanes.py",
         "e2e/test_serve_story.py",
         "pages/test_every_command.py",
+        "runners/test_released_bridge.py",
         "stories/test_machine.py",
         "stories/test_troubles.py",
     }

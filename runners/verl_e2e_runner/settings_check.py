@@ -17,7 +17,7 @@ from verl_e2e.core.model.record import Finding
 from verl_e2e.core.model.settings_check import SettingsCheck
 from verl_e2e_runner.preflight.compose import NO_HYDRA, composition_request, mismatch
 from verl_e2e_runner.preflight.contract import reads
-from verl_e2e_runner.preflight.rehearsal import Rehearsal, rehearse
+from verl_e2e_runner.preflight.dry_call import DryCall, dry_call
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, Launch
@@ -56,7 +56,7 @@ _TOGETHER = 50
 def check_settings(
     variants: Sequence[Variant], *, verl: Path, python: str, work: Path, base: Mapping[str, str]
 ) -> tuple[SettingsCheck, ...]:
-    """Rehearse the wrapper for each job and compose what verl would get, in one process of `python`.
+    """Make a dry call of the wrapper for each job and compose what verl would get, in one process of `python`.
 
     `work` is a folder of the caller's own, `base` the environment that programs inherit from. Raises UserError where
     the wrapper is missing or `python` has no hydra-core.
@@ -66,12 +66,12 @@ def check_settings(
         raise UserError(f"{verl} has no {WRAPPER_SCRIPT}: give a checkout of verl")
     kept = inherited(base, wrapper_reads=reads(script.read_text(errors="replace")))
     model = _write_model(work / "model")
-    rehearsed = [rehearse(_launch(variant, verl, {**kept, **model}), work) for variant in variants]
-    pairs = list(zip(variants, rehearsed, strict=True))
+    called = [dry_call(_launch(variant, verl, {**kept, **model}), work) for variant in variants]
+    pairs = list(zip(variants, called, strict=True))
     requests = [
         {**composition_request(verl, call), "keys": sorted(_expected(variant)), "validate": True}
         for variant, call in pairs
-        if isinstance(call, Rehearsal)
+        if isinstance(call, DryCall)
     ]
     answers = iter(_composed(requests, verl, python, kept))
     return tuple(_checked(variant, call, answers) for variant, call in pairs)
@@ -127,7 +127,7 @@ def _answers(
     return answers
 
 
-def _checked(variant: Variant, call: Rehearsal | Finding, answers: Iterator[Mapping[str, object]]) -> SettingsCheck:
+def _checked(variant: Variant, call: DryCall | Finding, answers: Iterator[Mapping[str, object]]) -> SettingsCheck:
     if isinstance(call, Finding):
         return SettingsCheck(variant.job_id, call.summary)
     answer = next(answers)

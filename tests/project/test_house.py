@@ -217,7 +217,8 @@ def test_every_dependency_is_used_and_every_import_declared() -> None:
 
 
 def test_the_extra_for_gpu_hosts_has_what_our_programs_in_its_python_import() -> None:
-    ours = [path for path in (ROOT / "runners").rglob("*.py") if {*path.parts} & IN_OTHER_PROGRAMS]
+    programs = [path for path in (ROOT / "runners").rglob("*.py") if {*path.parts} & IN_OTHER_PROGRAMS]
+    ours = [path for path in programs if "rehearsal" not in path.parts]
     imported = {root for path in ours for root in imported_roots(path)} - {path.stem for path in ours}
     requirements = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["gpu"]]
     there = {canonicalize_name(requirement.name) for requirement in requirements}
@@ -227,6 +228,21 @@ def test_the_extra_for_gpu_hosts_has_what_our_programs_in_its_python_import() ->
     assert there.isdisjoint({"verl", "megatron-bridge", "megatron-core"})
     # The stack of the measured runs is Python 3.12's; the service runs on 3.11 too, and gets none of it there.
     assert {str(requirement.marker) for requirement in requirements} == {'python_version >= "3.12"'}
+
+
+def test_the_python_of_rehearsals_has_what_our_programs_in_it_import() -> None:
+    folder = ROOT / "runners" / "verl_e2e_runner" / "rehearsal"
+    imported = {root for path in (folder / "host_python").glob("*.py") for root in imported_roots(path)}
+    ours = {path.stem for path in folder.rglob("*.py")} | {
+        path.stem for path in (ROOT / "runners").rglob("verl_e2e_*.py")
+    }
+    there = locked("rehearsal").keys()
+    named = {"yaml": "pyyaml", "typing_extensions": "typing-extensions"}
+    # PyTorch's CPU build is in no lock; Bridge and Megatron-LM are what is rehearsed.
+    assert {named.get(name, name) for name in imported - ours - {*sys.stdlib_module_names}} - {
+        "megatron",
+        "torch",
+    } <= there
 
 
 @pytest.mark.parametrize("module", ["verl_e2e", "verl_e2e.cli"])

@@ -341,7 +341,7 @@ places = [Path(os.environ[name]) for name in {tuple(KERNEL_CACHES)!r}]
 def look(*, given):
     kernel = places[0] / "{KEY}/kernel.cubin"
     assert kernel.exists() == given, (kernel, given)
-    # Bridge tests, import proof and rehearsal come in no certain order, and each has folders of its own.
+    # Bridge tests, import proof and dry call come in no certain order, and each has folders of its own.
     assert not given or not list(places[0].glob("planted-*")), "left by a program before the wrapper"
 
 def plant():

@@ -8,6 +8,7 @@ from verl_e2e.cli.flaky import flaky
 from verl_e2e.cli.judge import card, judge, triage
 from verl_e2e.cli.maps import maps
 from verl_e2e.cli.plan import backtest, explain, plan, policy
+from verl_e2e.cli.rehearse import rehearse
 from verl_e2e.cli.run import check, demo, run
 from verl_e2e.cli.serve import serve
 from verl_e2e.cli.signal import signal
@@ -16,6 +17,7 @@ from verl_e2e.cli.signal import signal
 for verb in (
     plan,
     explain,
+    rehearse,
     check,
     run,
     judge,

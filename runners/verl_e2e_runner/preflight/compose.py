@@ -9,7 +9,7 @@ from typing import Any
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good
-from verl_e2e_runner.preflight.rehearsal import Rehearsal
+from verl_e2e_runner.preflight.dry_call import DryCall
 from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE
@@ -29,12 +29,12 @@ class Composition:
     findings: tuple[Finding, ...]
 
 
-def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_s: float = 120) -> Composition:
+def compose(job: Job, trees: Trees, calls: Sequence[DryCall], *, timeout_s: float = 120) -> Composition:
     """Compose the overrides of every phase in the job's Python, which imports Hydra and nothing of the stack."""
-    requests = [composition_request(trees.verl, rehearsal) for rehearsal in rehearsals]
+    requests = [composition_request(trees.verl, call) for call in calls]
     finished = run(
         (job.site.python, "-m", "verl_e2e_compose"),
-        env={name: value for name, value in rehearsals[0].environment.items() if name != IMPORTS_VARIABLE},
+        env={name: value for name, value in calls[0].environment.items() if name != IMPORTS_VARIABLE},
         cwd=trees.cwd,
         timeout_s=timeout_s,
         stdin=json.dumps(requests),
@@ -83,9 +83,9 @@ def _same(value: object, expected: object) -> bool:
     return value == expected
 
 
-def composition_request(verl: Path, rehearsal: Rehearsal) -> dict[str, object]:
+def composition_request(verl: Path, call: DryCall) -> dict[str, object]:
     """What the composing program is asked for one call of verl's entry point, in the tree `verl`."""
-    path = Path(rehearsal.option("config-path") or "config")
+    path = Path(call.option("config-path") or "config")
     folder = path if path.is_absolute() else verl / "verl" / "trainer" / path
-    name = rehearsal.option("config-name") or "ppo_trainer"
-    return {"folder": str(folder), "name": name, "overrides": list(rehearsal.overrides)}
+    name = call.option("config-name") or "ppo_trainer"
+    return {"folder": str(folder), "name": name, "overrides": list(call.overrides)}

@@ -1,6 +1,6 @@
 """Which variables a wrapper script reads from its environment, by a search in its text; nothing is executed.
 
-What the wrapper makes of a variable is shown by the rehearsal and by the composed configuration, which preflight holds
+What the wrapper makes of a variable is shown by the call and by the composed configuration, which preflight holds
 against the job. This finds what neither of them can show: a name that the wrapper does not know, and the names that a
 stray variable of the host must not set.
 """

@@ -1,4 +1,9 @@
-"""Layers with the names and shapes of Transformer Engine's, which compute in plain PyTorch on a CPU."""
+"""Layers with the names and shapes of Transformer Engine's, which compute in plain PyTorch on a CPU.
+
+They talk to their tensor-parallel peers by Megatron-LM's own mappings, as the layers that they stand for do.
+"""
+
+import contextlib
 
 import torch
 from torch import nn
@@ -9,6 +14,17 @@ ON_CPU = torch.device("cpu")
 def _parameter(owner, name, shape, dtype, value=None):
     tensor = torch.empty(shape, dtype=dtype, device=ON_CPU)
     owner.register_parameter(name, nn.Parameter(tensor if value is None else tensor.fill_(value)))
+
+
+def _initialize(tensor, init_method, get_rng_state_tracker, rng_tracker_name):
+    """Draw the numbers of a weight as Transformer Engine does, in the tracker's named random state."""
+    if init_method is None:
+        return
+    state = contextlib.nullcontext()
+    if get_rng_state_tracker is not None:
+        state = get_rng_state_tracker().fork(*([rng_tracker_name] if rng_tracker_name else []))
+    with state:
+        init_method(tensor)
 
 
 def _normed(hidden, weight, bias, eps, kind, zero_centered):
@@ -28,14 +44,43 @@ class _Layer(nn.Module):
         pass
 
 
+class _Stateful(_Layer):
+    """What keeps a state besides its weights: nothing of it where FP8 is off."""
+
+    fp8 = fp8_calibration = False
+
+    @property
+    def fp8_meta(self):
+        return {"fp8_checkpoint": False}
+
+    def get_extra_state(self):
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state):
+        pass
+
+
 class _Norm(_Layer):
     kind = "RMSNorm"
 
-    def __init__(self, normalized_shape, eps=1e-5, zero_centered_gamma=False, params_dtype=None, **_options):
+    def __init__(
+        self,
+        normalized_shape=None,
+        eps=1e-5,
+        zero_centered_gamma=False,
+        params_dtype=None,
+        sequence_parallel=False,
+        hidden_size=None,
+        **_options,
+    ):
         super().__init__()
+        # The name of the first argument in older versions.
+        normalized_shape = hidden_size if normalized_shape is None else normalized_shape
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
         self.eps, self.zero_centered_gamma, self.bias = eps, zero_centered_gamma, None
         _parameter(self, "weight", tuple(shape), params_dtype, 0 if zero_centered_gamma else 1)
+        # By it Megatron-LM sums the gradients of norms over tensor-parallel ranks.
+        self.weight.sequence_parallel = sequence_parallel
 
     def forward(self, hidden):
         return _normed(hidden, self.weight, self.bias, self.eps, self.kind, self.zero_centered_gamma)
@@ -48,13 +93,14 @@ class RMSNorm(_Norm):
 class LayerNorm(_Norm):
     kind = "LayerNorm"
 
-    def __init__(self, normalized_shape, params_dtype=None, **options):
+    def __init__(self, normalized_shape=None, params_dtype=None, **options):
         super().__init__(normalized_shape, params_dtype=params_dtype, **options)
         del self.bias
         _parameter(self, "bias", self.weight.shape, params_dtype, 0)
+        self.bias.sequence_parallel = self.weight.sequence_parallel
 
 
-class Linear(_Layer):
+class Linear(_Stateful):
     def __init__(
         self,
         in_features,
@@ -64,7 +110,12 @@ class Linear(_Layer):
         return_bias=False,
         params_dtype=None,
         tp_size=1,
+        tp_group=None,
         parallel_mode=None,
+        sequence_parallel=False,
+        init_method=None,
+        get_rng_state_tracker=None,
+        rng_tracker_name=None,
         **_options,
     ):
         super().__init__()
@@ -72,14 +123,46 @@ class Linear(_Layer):
         in_features //= tp_size if parallel_mode == "row" else 1
         self.in_features, self.out_features, self.tp_size = in_features, out_features, tp_size
         self.use_bias, self.return_bias, self.parallel_mode = bias, return_bias, parallel_mode
+        self.tp_group, self.sequence_parallel = tp_group, sequence_parallel and tp_size > 1
         _parameter(self, "weight", (out_features, in_features), params_dtype)
+        _initialize(self.weight, init_method, get_rng_state_tracker, rng_tracker_name)
         self.bias = None
         if bias:
             del self.bias
             _parameter(self, "bias", (out_features,), params_dtype, 0)
+        if parallel_mode in ("column", "row"):
+            _mark_as_cut(self.weight, 0 if parallel_mode == "column" else 1)
+        if bias and parallel_mode == "column":
+            _mark_as_cut(self.bias, 0)
+        elif bias and parallel_mode == "row":
+            self.bias.sequence_parallel = self.sequence_parallel
+
+    def _multiplied(self, hidden):
+        """The product, between what comes from tensor-parallel peers and what goes to them."""
+        peers = self.tp_size > 1
+        if peers and self.parallel_mode == "column":
+            # The one with `sequence_parallel` sums the gradient over the peers by scattering it.
+            enter = (
+                mappings().gather_from_sequence_parallel_region
+                if self.sequence_parallel
+                else mappings().copy_to_tensor_model_parallel_region
+            )
+            hidden = enter(hidden, group=self.tp_group)
+        after = self.return_bias or self.parallel_mode == "row"
+        given = torch.nn.functional.linear(hidden, self.weight, None if after else self.bias)
+        if peers and self.parallel_mode == "row":
+            leave = (
+                mappings().reduce_scatter_to_sequence_parallel_region
+                if self.sequence_parallel
+                else mappings().reduce_from_tensor_model_parallel_region
+            )
+            given = leave(given, group=self.tp_group)
+        if self.parallel_mode == "row" and not self.return_bias and self.bias is not None:
+            given = given + self.bias
+        return given
 
     def forward(self, hidden, is_first_microbatch=None, **_options):
-        given = torch.nn.functional.linear(hidden, self.weight, None if self.return_bias else self.bias)
+        given = self._multiplied(hidden)
         return (given, self.bias) if self.return_bias else given
 
 
@@ -93,30 +176,65 @@ class LayerNormLinear(Linear):
         normalization="LayerNorm",
         zero_centered_gamma=False,
         params_dtype=None,
+        return_layernorm_output=False,
+        return_layernorm_output_gathered=False,
         **options,
     ):
         super().__init__(in_features, out_features, params_dtype=params_dtype, **options)
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
+        self.return_layernorm_output = return_layernorm_output
+        self.return_layernorm_output_gathered = return_layernorm_output_gathered
         _parameter(self, "layer_norm_weight", (in_features,), params_dtype, 0 if zero_centered_gamma else 1)
+        self.layer_norm_weight.sequence_parallel = self.sequence_parallel
         self.layer_norm_bias = None
         if normalization == "LayerNorm":
             del self.layer_norm_bias
             _parameter(self, "layer_norm_bias", (in_features,), params_dtype, 0)
+            self.layer_norm_bias.sequence_parallel = self.sequence_parallel
 
     def forward(self, hidden, is_first_microbatch=None, **_options):
         weights = (self.layer_norm_weight, self.layer_norm_bias)
-        return super().forward(_normed(hidden, *weights, self.eps, self.normalization, self.zero_centered_gamma))
+        normed = _normed(hidden, *weights, self.eps, self.normalization, self.zero_centered_gamma)
+        given = super().forward(normed)
+        if not self.return_layernorm_output:
+            return given
+        if self.return_layernorm_output_gathered and self.sequence_parallel:
+            normed = mappings().gather_from_sequence_parallel_region(normed, group=self.tp_group)
+        return (*given, normed) if self.return_bias else (given, normed)
 
 
-class GroupedLinear(_Layer):
+def mappings():
+    """Megatron-LM's operations between tensor-parallel ranks, which need a stand-in to be imported."""
+    from megatron.core.tensor_parallel import mappings as found
+
+    return found
+
+
+def _mark_as_cut(parameter, dimension):
+    parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dimension, 1
+
+
+class GroupedLinear(_Stateful):
     def __init__(
-        self, num_gemms, in_features, out_features, *, bias=True, return_bias=False, params_dtype=None, **_options
+        self,
+        num_gemms,
+        in_features,
+        out_features,
+        *,
+        bias=True,
+        return_bias=False,
+        params_dtype=None,
+        init_method=None,
+        get_rng_state_tracker=None,
+        rng_tracker_name=None,
+        **_options,
     ):
         super().__init__()
         self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
         self.use_bias, self.return_bias, self.tp_size = bias, return_bias, 1
         for index in range(num_gemms):
             _parameter(self, f"weight{index}", (out_features, in_features), params_dtype)
+            _initialize(getattr(self, f"weight{index}"), init_method, get_rng_state_tracker, rng_tracker_name)
             if bias:
                 _parameter(self, f"bias{index}", (out_features,), params_dtype, 0)
 
@@ -144,9 +262,11 @@ class DotProductAttention(_Layer):
         window_size=None,
         softmax_type="vanilla",
         attn_mask_type="causal",
+        tp_size=1,
         **_options,
     ):
         super().__init__()
+        num_attention_heads //= tp_size
         keys = kv_channels[0] if isinstance(kv_channels, tuple) else kv_channels
         self.scale = keys**-0.5 if softmax_scale is None else softmax_scale
         self.window, self.softmax_type, self.mask_type = window_size, softmax_type, attn_mask_type
@@ -174,6 +294,18 @@ class DotProductAttention(_Layer):
             ]
         seen = (weights @ value).permute(2, 0, 1, 3)
         return seen.reshape(*seen.shape[:2], -1).to(kept)
+
+
+def parallel_cross_entropy(logits, targets, *_options):
+    """The loss of each token, whose logits lie on all tensor-parallel ranks."""
+    from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+
+    return vocab_parallel_cross_entropy(logits.clone(), targets)
+
+
+def l2norm(tensor, eps=1e-6):
+    """A tensor whose last dimension has length one."""
+    return (tensor.float() * torch.rsqrt(tensor.float().pow(2).sum(-1, keepdim=True) + eps)).to(tensor.dtype)
 
 
 class GatedNorm(nn.Module):

@@ -13,7 +13,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.compose import Composition, compose
-from verl_e2e_runner.preflight.rehearsal import Rehearsal, check_rehearsal, rehearse
+from verl_e2e_runner.preflight.dry_call import DryCall, check_dry_call, dry_call
 from verl_e2e_runner.process.session import Session
 from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch, launches, python_path
@@ -25,9 +25,9 @@ def start(job: Job, trees: Trees, session: Session, base: dict[str, str]) -> Lau
     return launches(job, trees, session, base=base)[0]
 
 
-def rehearsed(job: Job, trees: Trees, session: Session, base: dict[str, str], work: Path) -> Rehearsal:
-    result = rehearse(start(job, trees, session, base), work)
-    assert isinstance(result, Rehearsal)
+def called(job: Job, trees: Trees, session: Session, base: dict[str, str], work: Path) -> DryCall:
+    result = dry_call(start(job, trees, session, base), work)
+    assert isinstance(result, DryCall)
     return result
 
 
@@ -35,23 +35,23 @@ def test_the_recorded_call_is_what_the_entry_point_would_get(
     world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
 ) -> None:
     job = world.job(overrides=("x=1",))
-    call = rehearsed(job, shared_trees, session, base, tmp_path)
+    call = called(job, shared_trees, session, base, tmp_path)
     assert call.program == "python3"
     assert (call.option("config-path"), call.option("config-name")) == ("config", "ppo_megatron_trainer.yaml")
     assert call.overrides[0] == f"data.train_files={job.data.train_files}"
     assert "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1" in call.overrides
     assert "x=1" in call.overrides
     assert call.environment["PYTHONPATH"] == f"/workspace/Megatron-LM:{python_path(job, shared_trees)}"
-    assert "rehearsal" not in call.environment["PATH"]
-    assert check_rehearsal(call, start(job, shared_trees, session, base)) == ()
+    assert "dry-call" not in call.environment["PATH"]
+    assert check_dry_call(call, start(job, shared_trees, session, base)) == ()
 
 
 def test_a_wrapper_that_would_launch_through_uv_fails_closed(
     world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
 ) -> None:
     job = world.job(wrapper={**BASE_WRAPPER, "VERL_USE_UV": "1"})
-    call = rehearsed(job, shared_trees, session, base, tmp_path)
-    (finding,) = check_rehearsal(call, start(job, shared_trees, session, base))
+    call = called(job, shared_trees, session, base, tmp_path)
+    (finding,) = check_dry_call(call, start(job, shared_trees, session, base))
     assert finding.blocking
     assert "uv run" in finding.summary
     assert "VERL_USE_UV=0" in finding.fix
@@ -61,8 +61,8 @@ def test_an_override_that_bash_takes_apart_blocks(
     world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
 ) -> None:
     job = world.job(overrides=("note='two words'",))
-    call = rehearsed(job, shared_trees, session, base, tmp_path)
-    (finding,) = check_rehearsal(call, start(job, shared_trees, session, base))
+    call = called(job, shared_trees, session, base, tmp_path)
+    (finding,) = check_dry_call(call, start(job, shared_trees, session, base))
     assert "note='two words'" in finding.summary
 
 
@@ -79,7 +79,7 @@ def test_a_wrapper_that_never_calls_the_entry_point_blocks(
 ) -> None:
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     (trees.verl / SCRIPT).write_text(wrapper)
-    finding = rehearse(start(world.job(), trees, session, base), tmp_path, timeout_s=2)
+    finding = dry_call(start(world.job(), trees, session, base), tmp_path, timeout_s=2)
     assert isinstance(finding, Finding)
     assert finding.check is Check.WRAPPER
     assert finding.blocking
@@ -90,7 +90,7 @@ def composed(
     world: World, trees: Trees, session: Session, base: dict[str, str], work: Path, **changes: Any
 ) -> Composition:
     job = world.job(**changes)
-    return compose(job, trees, [rehearsed(job, trees, session, base, work)])
+    return compose(job, trees, [called(job, trees, session, base, work)])
 
 
 @pytest.mark.ray

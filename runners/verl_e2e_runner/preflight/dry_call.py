@@ -44,7 +44,7 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryCall:
     """The call of verl's entry point, as the wrapper makes it."""
 
     # `python3`, or the launcher before it.
@@ -64,9 +64,9 @@ class Rehearsal:
         return next((item.removeprefix(prefix) for item in self.arguments if item.startswith(prefix)), None)
 
 
-def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | None = None) -> Rehearsal | Finding:
+def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | None = None) -> DryCall | Finding:
     """Run the wrapper of `launch` against stand-ins below `work`; a finding when it never called the entry point."""
-    name = f"rehearsal-{launch.phase.name}"
+    name = f"dry-call-{launch.phase.name}"
     cage = with_own_scratch(cage, name)
     given = (cage.outbox if cage else work) / name
     folder = cage.outside(given) if cage else given
@@ -86,14 +86,14 @@ def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
             variables = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
             environment = dict(item.split("=", 1) for item in variables if "=" in item)
             environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
-            return Rehearsal(words[0], tuple(words[position + 1 :]), environment)
+            return DryCall(words[0], tuple(words[position + 1 :]), environment)
     return _never_called(launch, finished)
 
 
-def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]:
+def check_dry_call(call: DryCall, launch: Launch) -> tuple[Finding, ...]:
     """Findings for overrides that the entry point does not get, and for `uv`."""
     findings = []
-    if rehearsal.program == "uv":
+    if call.program == "uv":
         findings.append(
             blocked(
                 Check.WRAPPER,
@@ -103,7 +103,7 @@ def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]
             )
         )
     given = launch.argv[2:]
-    lost = [item for item in given if item not in rehearsal.arguments]
+    lost = [item for item in given if item not in call.arguments]
     if lost:
         findings.append(
             blocked(

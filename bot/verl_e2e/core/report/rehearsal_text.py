@@ -1,0 +1,140 @@
+"""A rehearsal for people and programs: the section of the card, and one JSON document."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Outcome, Rehearsal
+from verl_e2e.core.text.escape import code, markdown
+
+_MOST_CELLS, _MOST_LINES = 20, 40
+LIMITS = (
+    "Runs on a CPU, on tiny models, with layers in plain PyTorch in the place of Transformer Engine's: kernels, FP8, "
+    "fused rope, packed attention, CUDA graphs, FSDP and the rollout engine are not run."
+)
+
+
+def headline(found: Rehearsal) -> str:
+    """The verdict in one sentence."""
+    counts = {outcome: len(found.of(outcome)) for outcome in Outcome}
+    parts = [f"{outcome.value} in {counts[outcome]}" for outcome in Outcome if counts[outcome]]
+    return f"Rehearsal (CPU): {found.outcome.value} ({', '.join(parts)} of {len(found.cells)} cells)"
+
+
+def render_rehearsal(found: Rehearsal) -> str:
+    """The section of the card, in Markdown."""
+    rows = [f"### {markdown(headline(found))}", ""]
+    rows += _failures(found)
+    rows += _changes(found)
+    rows += _before(found)
+    rows += _unentered(found)
+    rows += [markdown(f"{LIMITS} {found.environment}."), ""]
+    return "\n".join(rows)
+
+
+def rehearsal_json(found: Rehearsal) -> str:
+    """The whole verdict as one JSON document."""
+    document = asdict(found)
+    for cell, given in zip(document["cells"], found.cells, strict=True):
+        for name in ("head_error", "base_error"):
+            error = getattr(given, name)
+            cell[name] = None if error is None else error.model_dump(mode="json")
+        for name in ("newly", "before_too", "fixed"):
+            cell[name] = [finding.model_dump(mode="json") for finding in getattr(given, name)]
+        cell["differences"] = [asdict(difference) for difference in given.differences]
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _failures(found: Rehearsal) -> Iterator[str]:
+    failed = found.of(Outcome.FAIL)
+    if not failed:
+        return
+    yield "| cell | what fails at the head and not at the base | where | first changed function |"
+    yield "|---|---|---|---|"
+    for cell in failed[:_MOST_CELLS]:
+        for what, where in _failed(cell):
+            yield f"| {code(cell.cell)} | {markdown(what)} | {markdown(where)} | {code(cell.cause or 'none')} |"
+    yield from _more(len(failed))
+
+
+def _failed(cell: CellVerdict) -> Iterator[tuple[str, str]]:
+    if cell.head_error is not None:
+        yield f"{cell.head_error.type}: {cell.head_error.text}"[:300], cell.head_error.at
+    for finding in cell.newly:
+        yield f"{finding.oracle}: off by {_number(finding.off)}", finding.where
+
+
+def _changes(found: Rehearsal) -> Iterator[str]:
+    """What differs, folded by the first changed function that the cells entered."""
+    changed = [cell for cell in found.cells if cell.differences or (cell.base_error and not cell.head_error)]
+    if not changed:
+        return
+    by_cause: dict[str, list[CellVerdict]] = {}
+    for cell in changed:
+        by_cause.setdefault(cell.cause, []).append(cell)
+    yield "| first changed function | cells | first quantity that differs | largest difference |"
+    yield "|---|---|---|---|"
+    for cause, cells in sorted(by_cause.items(), key=lambda pair: -len(pair[1]))[:_MOST_CELLS]:
+        names = ", ".join(cell.cell for cell in cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
+        first = next((cell.differences[0] for cell in cells if cell.differences), None)
+        sized = [difference for cell in cells for difference in cell.differences if difference.size is not None]
+        largest = max(sized, key=lambda difference: difference.size or 0.0, default=None)
+        shown = "it runs now" if first is None else _difference(first)
+        size = "" if largest is None else f"{_plain(largest.quantity)} by {_number(largest.size)}"
+        yield f"| {code(cause or 'no changed function')} | {markdown(names)} | {markdown(shown)} | {markdown(size)} |"
+    yield from _more(len(by_cause))
+
+
+def _before(found: Rehearsal) -> Iterator[str]:
+    """What the base has too, which says nothing about the change."""
+    failing = [
+        f"{cell.cell} ({', '.join(f.oracle for f in cell.before_too)})" for cell in found.cells if cell.before_too
+    ]
+    blocked = [f"{cell.cell} ({cell.base_error.type})" for cell in found.of(Outcome.BLOCKED) if cell.base_error]
+    fixed = [f"{cell.cell} ({', '.join(f.oracle for f in cell.fixed)})" for cell in found.cells if cell.fixed]
+    for title, names in (
+        ("Fails at the base too", failing),
+        ("Does not run at the base, so nothing was compared", blocked),
+        ("Fails at the base and no longer at the head", fixed),
+    ):
+        if names:
+            yield f"- {title}: {markdown(', '.join(names), 2000)}"
+    yield ""
+
+
+def _unentered(found: Rehearsal) -> Iterator[str]:
+    if not found.changed:
+        yield "No function that a run executes is changed."
+        yield ""
+        return
+    if not found.unentered:
+        yield f"The cells entered all changed lines of {found.changed} functions."
+        yield ""
+        return
+    yield f"Changed and entered by no cell, in {len(found.unentered)} of {found.changed} functions:"
+    for item in found.unentered[:_MOST_LINES]:
+        place = f"{item.path}:{item.symbol}" if item.symbol else item.path
+        lines = f", lines {', '.join(map(str, item.lines[:12]))}" if item.lines else ""
+        yield f"- {code(place)}{lines}"
+    yield from _more(len(found.unentered), _MOST_LINES)
+    yield ""
+
+
+def _more(count: int, most: int = _MOST_CELLS) -> Iterator[str]:
+    if count > most:
+        yield f"\n{count - most} more are in the JSON document."
+    yield ""
+
+
+def _difference(difference: Difference) -> str:
+    size = "" if difference.size is None else f" by {_number(difference.size)}"
+    return f"{_plain(difference.quantity)} {difference.what}{size if difference.what == 'differs' else ''}"
+
+
+def _plain(quantity: str) -> str:
+    """A quantity without the number of the first rank."""
+    return quantity.removesuffix(f"{RANK}0").replace(f"{RANK}0.", ".")
+
+
+def _number(value: float | str | None) -> str:
+    return value if isinstance(value, str) else f"{value:.1e}"

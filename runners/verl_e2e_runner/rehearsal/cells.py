@@ -1,0 +1,293 @@
+"""The cells of a rehearsal: what is built, over which ranks, and what is done with it. Standard library alone.
+
+A row names a family of the policy, the fields of its configuration that differ, parallel sizes, adapters, and what
+happens besides a step of training. A cell of several ranks names the one-rank cell that it must agree with.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+Settings = Mapping[str, object]
+
+# Arithmetic must not coincide: the heads together are wider than the hidden state, three query heads share one of
+# keys and values, and no two widths are equal. The window is shorter than the text.
+SIZES = {
+    "layers": 2,
+    "hidden": 96,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_size": 64,
+    "ffn": 80,
+    "expert_ffn": 48,
+    "experts": 4,
+    "experts_per_token": 2,
+    "positions": 64,
+    "vocabulary": 512,
+    "window": 8,
+}
+# Families whose kinds of layer are not all in the first two: they have the layers of their recipe.
+DEEPER = frozenset(
+    (
+        "qwen3_next",
+        "qwen3_5",
+        "gemma3",
+        "gemma4",
+        "gemma3_vl",
+        "gemma4_vl",
+        "exaone",
+        "exaone_moe",
+        "exaone45",
+        "nemotron_h",
+    )
+)
+_ADAPTER = {"rank": 4, "alpha": 12}
+_FUSED = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+_APART = ["linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_up", "linear_fc1_gate", "linear_fc2"]
+LORA: Settings = {"type": "lora", **_ADAPTER, "target_modules": _FUSED}
+CANONICAL: Settings = {"type": "canonical_lora", **_ADAPTER, "target_modules": _APART}
+DORA: Settings = {**LORA, "type": "dora"}
+PER_EXPERT: Settings = {**LORA, "share_expert_adapters": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row."""
+
+    name: str
+    family: str
+    # Fields of the family's configuration in transformers, by dotted name.
+    fields: Settings = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    # Settings of Megatron-LM's configuration, as verl's `override_transformer_config`.
+    settings: Settings = field(default_factory=dict)
+    tp: int = 1
+    pp: int = 1
+    # Virtual stages of a pipeline stage; 0: none.
+    vpp: int = 0
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    # 0: as tensor parallel.
+    etp: int = 0
+    sequence_parallel: bool = False
+    # Bridge's `create_peft`; empty: every parameter trains.
+    adapter: Settings = field(default_factory=dict)
+    # The second matrix of each adapter is drawn; else it is as Bridge initialises it.
+    filled: bool = True
+    # Whether it computes: where not, it is imported and exported alone.
+    trained: bool = True
+    # Save, load into a model and an optimizer that were made again, and go on.
+    resumed: bool = False
+    distributed_optimizer: bool = True
+    # The one-rank cell whose loss, gradient norm and weights after a step it must have.
+    agrees_with: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def described(self) -> str:
+        """What differs from a plain training on one rank, in words."""
+        usual = Cell(self.name, self.family)
+        differing = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "agrees_with"}
+        given = [f"{name} {value}" for name, value in differing.items() if value != getattr(usual, name)]
+        return ", ".join([self.family, *given])
+
+
+def _cells() -> Iterator[Cell]:
+    plain = {family: _plain(family) for family in FAMILIES if family not in NOT_RUN}
+    for cell in plain.values():
+        yield cell
+        yield replace(cell, name=f"{cell.family}-lora", adapter=LORA)
+    qwen2, qwen3, moe = (plain[family] for family in ("qwen2", "qwen3", "qwen3_moe"))
+    tied = replace(qwen3, name="qwen3-tied", fields={"tie_word_embeddings": True})
+    lora = replace(qwen3, name="qwen3-lora", adapter=LORA)
+    canonical = replace(qwen3, name="qwen3-canonical", adapter=CANONICAL)
+    experts = replace(moe, name="qwen3_moe-lora", adapter=LORA)
+    per_expert = replace(moe, name="qwen3_moe-lora-per-expert", adapter=PER_EXPERT)
+    yield from (tied, canonical, per_expert)
+    yield replace(qwen2, name="qwen2-canonical", adapter=CANONICAL)
+    yield replace(qwen3, name="qwen3-dora", adapter=DORA)
+    yield replace(lora, name="qwen3-lora-initial", filled=False)
+    yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
+    yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
+    for name, family, given in VARIANTS:
+        changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **given})
+        yield changed
+        yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
+    for name, widths in SHAPES.items():
+        yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
+    for name, wanted in ADAPTERS.items():
+        yield replace(qwen3, name=f"qwen3-lora-{name}", adapter={**LORA, **wanted})
+    full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    for cell in (qwen3, lora, moe):
+        yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
+    yield from _layouts(qwen2, qwen3, tied, lora, canonical)
+    yield from _expert_layouts(moe, experts, per_expert)
+
+
+_DP2: Mapping[str, int | bool] = {"dp": 2}
+_TP2: Mapping[str, int | bool] = {"tp": 2}
+_TP2SP: Mapping[str, int | bool] = {"tp": 2, "sequence_parallel": True}
+_PP2: Mapping[str, int | bool] = {"pp": 2}
+_EP2: Mapping[str, int | bool] = {"dp": 2, "ep": 2}
+
+
+def _layouts(qwen2: Cell, qwen3: Cell, tied: Cell, lora: Cell, canonical: Cell) -> Iterator[Cell]:
+    """Dense models over several ranks."""
+    whole = {"dp": 2, "distributed_optimizer": False}
+    both = {"dp": 2, "tp": 2}
+    yield from _parallel(qwen2, dp2=_DP2, tp2=_TP2)
+    yield from _parallel(qwen3, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2, dp2tp2=both, dp2whole=whole)
+    yield from _parallel(tied, pp2=_PP2, tp2=_TP2, dp2pp2={"dp": 2, "pp": 2})
+    yield from _parallel(lora, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2)
+    yield from _parallel(canonical, tp2=_TP2)
+    deep = replace(qwen3, name="qwen3-deep", sizes={"layers": 4})
+    yield deep
+    yield from _parallel(deep, pp4={"pp": 4}, pp2vpp2={"pp": 2, "vpp": 2})
+    saved = (*_parallel(qwen3, tp2sp=_TP2SP, dp2=_DP2), *_parallel(tied, pp2=_PP2), *_parallel(lora, tp2sp=_TP2SP))
+    for cell in (qwen3, lora, canonical, *saved):
+        yield _resumed(cell)
+    for cell in _parallel(lora, dp2=_DP2, tp2sp=_TP2SP):
+        yield _initial(cell)
+
+
+def _expert_layouts(moe: Cell, experts: Cell, per_expert: Cell) -> Iterator[Cell]:
+    """Models with experts over several ranks."""
+    layouts = {
+        "ep2": _EP2,
+        "tp2ep2": {**_TP2SP, "ep": 2, "etp": 1},
+        "etp2": {**_TP2SP, "etp": 2},
+        "tp2ep2etp2": {**_TP2SP, "dp": 2, "ep": 2, "etp": 2},
+    }
+    yield from _parallel(moe, dp2=_DP2)
+    for cell in (moe, experts, per_expert):
+        yield from _parallel(cell, **layouts)
+        for saved in _parallel(cell, ep2=_EP2):
+            yield _resumed(saved)
+    for cell in (*_parallel(experts, **layouts), *_parallel(per_expert, ep2=_EP2)):
+        yield _initial(cell)
+    for cell in (experts, per_expert):
+        yield _resumed(cell)
+
+
+def _resumed(cell: Cell) -> Cell:
+    return replace(cell, name=f"{cell.name}-resume", resumed=True)
+
+
+def _initial(cell: Cell) -> Cell:
+    """A cell by Bridge's own initialisation, which draws other numbers in every layout."""
+    return replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
+
+
+# Configurations of a family that take another way, with adapters and without.
+VARIANTS: tuple[tuple[str, str, Settings], ...] = (
+    ("llama3-rope", "llama", {"rope_parameters.rope_type": "llama3", "rope_parameters.factor": 8.0}),
+    ("yarn", "qwen3", {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0}),
+    ("window", "mistral", {"sliding_window": 8}),
+    ("no-window", "mistral", {"sliding_window": None}),
+    ("bias", "llama", {"attention_bias": True, "mlp_bias": True}),
+    ("normalised", "qwen3_moe", {"norm_topk_prob": True}),
+    ("direct-q", "deepseek_v2", {"q_lora_rank": None}),
+    ("mtp", "deepseek_v3", {"num_nextn_predict_layers": 1}),
+    ("tied", "llama", {"tie_word_embeddings": True}),
+)
+# Widths at which arithmetic coincides, and such at which it does not divide as usual.
+SHAPES: Mapping[str, Mapping[str, int]] = {
+    "square": {"hidden": 384, "ffn": 384},
+    "groups-of-two": {"kv_heads": 3},
+    "no-groups": {"kv_heads": 6},
+}
+# What the adapters of a dense model are asked for.
+ADAPTERS: Mapping[str, Settings] = {
+    "qkv": {"target_modules": ["linear_qkv"]},
+    "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},
+    "first-layer": {"target_modules": ["*.layers.0.*.linear_qkv", "*.layers.0.*.linear_proj"]},
+    "rank": {"rank": 6, "alpha": 6},
+}
+
+
+def _plain(family: str) -> Cell:
+    fields, settings = FIELDS.get(family, {}), SETTINGS.get(family, {})
+    sizes = WIDER if family in HEADS_FILL_HIDDEN else {}
+    trained = family not in UNTRAINED
+    return Cell(f"{family}-plain", family, fields=fields, sizes=sizes, settings=settings, trained=trained)
+
+
+def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]:
+    for name, sizes in layouts.items():
+        yield replace(cell, name=f"{cell.name}-{name}", agrees_with=cell.name, **sizes)  # type: ignore[arg-type]
+
+
+# Fields that a family of such small sizes needs.
+FIELDS: Mapping[str, Settings] = {
+    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
+    "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
+}
+# Families whose heads have no width of their own, and whose rope needs 128.
+HEADS_FILL_HIDDEN = frozenset({"qwen2_5_vl", "qwen25_omni"})
+WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
+# Settings without which Megatron-LM takes a kernel that no CPU has.
+_LINEAR: Settings = {"deterministic_mode": True}
+SETTINGS: Mapping[str, Settings] = {"qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen35_vl": _LINEAR}
+# Families that are imported and exported alone, and why.
+UNTRAINED: Mapping[str, str] = {
+    "gemma2": "PyTorch's flexible attention, which Bridge takes for it, has no backward on a CPU",
+    "nemotron_h": "its state space layers have no form on a CPU",
+}
+# Families without a cell, and why.
+NOT_RUN: Mapping[str, str] = {"falcon_h1": "its state space layers have no form on a CPU"}
+# Why transformers is not a reference for a family, besides those whose checkpoints have other names than its class has.
+NO_REFERENCE: Mapping[str, str] = {
+    "nemotron_h": "it is not trained",
+    "qwen25_omni": "transformers loads it only together with a file of voices",
+}
+FAMILIES = (
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen35_vl",
+    "qwen2_audio",
+    "qwen3_asr",
+    "qwen3_omni",
+    "qwen25_omni",
+    "llama",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma3",
+    "gemma2",
+    "gemma4",
+    "gemma",
+    "gemma3_vl",
+    "gemma4_vl",
+    "mistral",
+    "ministral3",
+    "olmoe",
+    "gpt_oss",
+    "falcon_h1",
+    "nemotron",
+    "nemotron_h",
+    "glm47_flash",
+    "glm4",
+    "glm5",
+    "kimi",
+    "minimax_m2",
+    "minimax_m3",
+    "mimo",
+    "mimo_v2_flash",
+    "exaone_moe",
+    "exaone45",
+    "exaone",
+    "ernie_45",
+    "bailing_moe",
+    "hy_v3",
+    "sarvam",
+    "step35",
+    "step37",
+)
+CELLS = {cell.name: cell for cell in _cells()}

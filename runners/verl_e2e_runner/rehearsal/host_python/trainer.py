@@ -1,0 +1,442 @@
+"""One rank of a cell: Bridge and Megatron-LM driven as verl drives them, and what they gave, for the record.
+
+Everything that is recorded lies in two dictionaries: `values` (numbers, words, lists) and `tensors`, by name. A name
+begins with the moment (`start`, `step1`), so that the first that differs between two trees is near the cause.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import json
+import os
+import warnings
+from functools import partial
+from pathlib import Path
+
+import checkpoints
+import models
+import torch
+import yaml
+from megatron.bridge import AutoBridge
+from megatron.core import parallel_state as mpu
+from megatron.core.distributed import DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region, model_parallel_cuda_manual_seed
+from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+from megatron.core.utils import unwrap_model
+
+SEED = 42
+STEPS = 2
+MICRO_BATCH = 2
+LEARNING_RATE = 0.05
+# So large that an update is as good as proportional to its gradient: noise of rounding is not made a step of full size.
+EPSILON = 1.0
+
+
+class Rank:
+    """The process of a rank: builds the model when it is made."""
+
+    def __init__(self, cell, folder, rank, store, again):
+        self.cell, self.folder, self.again = cell, str(folder), again
+        self.values, self.tensors = {}, {}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=cell.ranks, store=store)
+        mpu.initialize_model_parallel(
+            tensor_model_parallel_size=cell.tp,
+            pipeline_model_parallel_size=cell.pp,
+            virtual_pipeline_model_parallel_size=cell.vpp or None,
+            context_parallel_size=cell.cp,
+            expert_model_parallel_size=cell.ep,
+            expert_tensor_parallel_size=cell.etp or None,
+        )
+        model_parallel_cuda_manual_seed(SEED)
+        self.values["place"] = {
+            "dp": mpu.get_data_parallel_rank(),
+            "tp": mpu.get_tensor_model_parallel_rank(),
+            "pp": mpu.get_pipeline_model_parallel_rank(),
+            "cp": mpu.get_context_parallel_rank(),
+            "ep": mpu.get_expert_model_parallel_rank(),
+            "etp": mpu.get_expert_tensor_parallel_rank(),
+            "edp": mpu.get_expert_data_parallel_rank(),
+        }
+
+    def resume(self, checkpoint):
+        """What a new process makes of a checkpoint: the state that it loads, and the step after it."""
+        self.build()
+        self.data = models.batch(self.vocabulary)
+        checkpoints.load(self, checkpoint)
+        self.keep("loaded/parameters")
+        self.keep_optimizer("loaded")
+        self.train(STEPS, "resumed")
+
+    def run(self, checkpoint):
+        """All that a cell does, up to its last step."""
+        self.build()
+        self.export("start")
+        data = self.data = models.batch(self.vocabulary)
+        if not self.cell.trained:
+            return
+        logits = self.logits(data)
+        if logits is not None:
+            self.tensors["start/logits"] = logits
+        for step in range(1, STEPS + 1):
+            self.train(step, f"step{step}")
+            if step == 1:
+                self.export("step1")
+                if self.cell.resumed:
+                    checkpoints.save(self, checkpoint)
+
+    def build(self):
+        """The model with its adapters in Megatron-LM's wrapper for data parallel training, and its optimizer."""
+        cell = self.cell
+        self.bridge = AutoBridge.from_hf_pretrained(self.folder)
+        provider = self.bridge.to_megatron_provider(load_weights=False)
+        self.vocabulary = self.bridge.hf_pretrained.config.get_text_config().vocab_size
+        self.values["provider"] = described(provider)
+        finalize(provider, torch.float32, self.overrides(provider))
+        self.values["provider_final"] = described(provider)
+        self.adapters = adapter_of(cell.adapter)
+        if self.adapters is not None:
+            if cell.adapter["type"] == "dora":
+                # Its magnitudes are those of the weights that are there when it adapts.
+                provider.register_pre_wrap_hook(self.loaded)
+            provider.register_pre_wrap_hook(partial(adapt, self.adapters))
+        distributed = cell.distributed_optimizer
+        ddp = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
+        self.model = provider.provide_distributed_model(ddp_config=ddp, wrap_with_ddp=True, fp16=False, bf16=False)
+        if cell.adapter.get("type") != "dora":
+            self.bridge.load_hf_weights(self.model)
+        config = self.config = unwrap_model(self.model[0]).config
+        if self.adapters is not None and cell.filled and not self.again:
+            self.fill()
+        settings = OptimizerConfig(
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            min_lr=LEARNING_RATE,
+            adam_eps=EPSILON,
+            clip_grad=1000.0,
+            weight_decay=0.01,
+            use_distributed_optimizer=distributed,
+            bf16=False,
+            params_dtype=torch.float32,
+        )
+        self.optimizer = None
+        if any(parameter.requires_grad for chunk in self.model for parameter in chunk.parameters()):
+            self.optimizer = get_megatron_optimizer(config=settings, model_chunks=self.model)
+            config.grad_scale_func = self.optimizer.scale_loss
+            self.scheduler = scheduler_of(self.optimizer)
+        config.finalize_model_grads_func = finalize_model_grads
+        self.keep("start/parameters")
+        self.values["start/trains"] = sorted(n for n, p in self.named_parameters() if p.requires_grad)
+        self.values["cut"] = sorted(n for n, p in self.named_parameters() if getattr(p, "tensor_model_parallel", False))
+
+    def overrides(self, provider):
+        """What verl sets whatever the model is, the cell's own settings, and what has no form on a CPU."""
+        cell = self.cell
+        chosen = {
+            "tensor_model_parallel_size": cell.tp,
+            "pipeline_model_parallel_size": cell.pp,
+            "virtual_pipeline_model_parallel_size": cell.vpp or None,
+            "context_parallel_size": cell.cp,
+            "expert_model_parallel_size": cell.ep,
+            "expert_tensor_parallel_size": cell.etp or cell.tp,
+            "sequence_parallel": cell.sequence_parallel,
+            "overlap_p2p_comm": cell.vpp > 1,
+            "batch_p2p_comm": False,
+            "variable_seq_lengths": True,
+            "moe_token_dispatcher_type": "alltoall",
+            "moe_router_load_balancing_type": "none",
+            "moe_router_dtype": "fp32",
+            "gradient_accumulation_fusion": False,
+            "moe_permute_fusion": False,
+            "apply_rope_fusion": False,
+            "pipeline_dtype": torch.float32,
+            **of_recipe(json.loads(Path(self.folder, models.RECIPE).read_text())["overrides"]),
+            **cell.settings,
+        }
+        return {name: value for name, value in chosen.items() if hasattr(provider, name)}
+
+    def loaded(self, model):
+        """Load the weights into a model that is not wrapped yet."""
+        self.bridge.load_hf_weights(model)
+        return model
+
+    def fill(self):
+        """Draw the adapters whole, and keep this rank's part: every layout trains the same ones."""
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                with torch.no_grad():
+                    parameter.copy_(self.part_of_adapter(name, parameter))
+
+    def part_of_adapter(self, name, parameter):
+        """This rank's part of a matrix of an adapter."""
+        place, expert = self.values["place"], ".experts." in name
+        axis = parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
+        peers, rank = (self.cell.etp or self.cell.tp, place["etp"]) if expert else (self.cell.tp, place["tp"])
+        shape = list(parameter.shape)
+        if axis is not None:
+            shape[axis] *= peers
+        if parameter.dim() == 3:
+            # One matrix for each of the rank's experts.
+            shape[0] *= self.cell.ep
+        digest = hashlib.sha256(name.partition(".")[2].encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        whole = torch.randn(shape, generator=generator) * 0.1
+        if parameter.dim() == 3:
+            whole = whole.chunk(self.cell.ep)[place["ep"]]
+        if axis is None:
+            return whole
+        fused = "linear_fc1.adapter.linear_out" in name and self.config.gated_linear_unit
+        # A rank has its part of the gate above its part of the other half.
+        halves = whole.chunk(2, axis) if fused else [whole]
+        return torch.cat([half.chunk(peers, axis)[rank] for half in halves], axis)
+
+    def named_parameters(self):
+        """Each parameter by its virtual stage and its name, with the layer's number in the whole model."""
+        for number, chunk in enumerate(self.model):
+            inner = unwrap_model(chunk)
+            layers = getattr(getattr(inner, "decoder", None), "layers", ())
+            numbers = {f"decoder.layers.{place}.": layer.layer_number - 1 for place, layer in enumerate(layers)}
+            for name, parameter in inner.named_parameters():
+                start = next((start for start in numbers if name.startswith(start)), None)
+                if start is not None:
+                    name = f"decoder.layers.{numbers[start]}.{name.removeprefix(start)}"  # noqa: PLW2901
+                yield f"{number}.{name}", parameter
+
+    def keep(self, moment):
+        """Note all parameters of the rank as they are."""
+        for name, parameter in self.named_parameters():
+            self.tensors[f"{moment}/{name}"] = parameter.detach().clone()
+
+    def export(self, moment):
+        """What the rollout engine gets: the whole model with merged adapters, and the base and the adapters apart."""
+        before = {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
+        for chunk in self.model:
+            chunk.eval()
+        self._export(f"{moment}/export", self.bridge.export_hf_weights(self.model, cpu=True, show_progress=False))
+        if self.adapters is not None and self.cell.adapter["type"] != "dora":
+            apart = self.bridge.export_hf_weights(
+                self.model, cpu=True, show_progress=False, merge_adapter_weights=False
+            )
+            self._export(f"{moment}/base", apart)
+            self._export(f"{moment}/adapters", self.bridge.export_adapter_weights(self.model, show_progress=False))
+        for chunk in self.model:
+            chunk.train()
+        after = dict(self.named_parameters())
+        changed = [name for name, tensor in before.items() if name not in after or not same(tensor, after[name])]
+        self.values[f"{moment}/changed_by_export"] = changed
+
+    def _export(self, name, given):
+        names = []
+        for key, tensor in given:
+            names.append(key)
+            self.tensors[f"{name}/{key}"] = tensor.detach().clone()
+        self.values[f"{name}/twice"] = sorted({key for key in names if names.count(key) > 1})
+
+    def micro_batches(self, data):
+        """This rank's part of the data, in micro batches."""
+        size, rank = mpu.get_data_parallel_world_size(), mpu.get_data_parallel_rank()
+        rows = range(rank * models.SEQUENCES // size, (rank + 1) * models.SEQUENCES // size)
+        parts = [list(rows)[start : start + MICRO_BATCH] for start in range(0, len(rows), MICRO_BATCH)]
+        return [{name: tensor[part] for name, tensor in data.items()} for part in parts]
+
+    def forward(self, iterator, model):
+        """One micro batch through the rank's part of the model, and the function of its loss."""
+        part = next(iterator)
+        given = model(input_ids=part["tokens"], position_ids=part["positions"], attention_mask=None)
+        given = given[0] if isinstance(given, tuple) else given
+        return given, partial(self.loss, part)
+
+    def loss(self, part, logits):
+        """The share of a micro batch in the mean loss of all tokens, as Megatron-LM's schedule wants it."""
+        lost = vocab_parallel_cross_entropy(
+            logits[:, :-1].float().transpose(0, 1).contiguous(), part["tokens"][:, 1:].transpose(0, 1).contiguous()
+        ).transpose(0, 1)
+        share = (lost * part["weights"][:, :-1]).sum() / self.data["weights"][:, :-1].sum()
+        parts = len(self.micro_batches(self.data)) * mpu.get_data_parallel_world_size()
+        return share * parts, {"loss": share.detach()}
+
+    def schedule(self, batches, loss=None, forward_only=False):
+        """All micro batches through Megatron-LM's own schedule."""
+        forward = self.forward
+
+        def step(iterator, model):
+            given, usual = forward(iterator, model)
+            return given, loss or usual
+
+        iterators = [iter(batches) for _ in self.model]
+        return get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iterators if len(iterators) > 1 else iterators[0],
+            model=self.model,
+            num_microbatches=len(batches),
+            seq_length=models.TOKENS,
+            micro_batch_size=MICRO_BATCH,
+            forward_only=forward_only,
+        )
+
+    def logits(self, data):
+        """Logits of the first two sequences, on the rank that has them whole; None on others."""
+
+        def collected(logits):
+            whole = gather_from_tensor_model_parallel_region(logits.detach().contiguous())
+            return torch.zeros(()), {"logits": whole}
+
+        first = [{name: tensor[:MICRO_BATCH] for name, tensor in data.items()}]
+        if self.cell.vpp:
+            first *= self.cell.pp
+        for chunk in self.model:
+            chunk.eval()
+        with torch.no_grad():
+            found = self.schedule(first, collected, forward_only=True)
+        for chunk in self.model:
+            chunk.train()
+        kept = found and mpu.get_tensor_model_parallel_rank() == 0 and mpu.get_data_parallel_rank() == 0
+        return found[0]["logits"].float()[..., : self.vocabulary] if kept else None
+
+    def train(self, step, moment):
+        """One step of training, on sequences of its own."""
+        data = {name: tensor.roll(step, 0) for name, tensor in self.data.items()}
+        for chunk in self.model:
+            chunk.zero_grad_buffer()
+        if self.optimizer is None:
+            with torch.no_grad():
+                found = self.schedule(self.micro_batches(data), forward_only=True)
+        else:
+            self.optimizer.zero_grad()
+            found = self.schedule(self.micro_batches(data))
+        loss = torch.zeros(1, dtype=torch.float64)
+        for part in found:
+            loss += part["loss"].double()
+        if self.cell.pp > 1:
+            torch.distributed.all_reduce(loss, group=mpu.get_pipeline_model_parallel_group())
+        torch.distributed.all_reduce(loss, group=mpu.get_data_parallel_group())
+        self.values[f"{moment}/loss"] = float(loss)
+        if self.optimizer is None:
+            return
+        self.values[f"{moment}/without_gradient"] = sorted(
+            name
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad and not bool(parameter.main_grad.any())
+        )
+        _succeeded, norm, _zeros = self.optimizer.step()
+        self.values[f"{moment}/grad_norm"] = float(norm)
+        self.scheduler.step(1)
+        self.keep(f"{moment}/parameters")
+        self.keep_optimizer(moment)
+
+    def keep_optimizer(self, moment):
+        """Note the optimizer's moments, by the order in which it holds them, its steps and its learning rate."""
+        optimizers = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
+        for number, optimizer in enumerate(optimizers):
+            groups = optimizer.optimizer.param_groups
+            self.values[f"{moment}/optimizer/{number}"] = [
+                {name: described_value(value) for name, value in group.items() if name != "params"} for group in groups
+            ]
+            for place, state in enumerate(optimizer.optimizer.state.values()):
+                for name, tensor in state.items():
+                    if torch.is_tensor(tensor):
+                        self.tensors[f"{moment}/optimizer/{number}.{place}.{name}"] = tensor.detach().clone()
+
+
+def of_recipe(overrides):
+    """What a family's recipe has verl set of Megatron-LM's configuration."""
+    settings = (text.partition(".override_transformer_config.")[2].partition("=") for text in overrides)
+    return {name: yaml.safe_load(value) for name, _, value in settings if name}
+
+
+def scheduler_of(optimizer):
+    """Megatron-LM's scheduler of the learning rate, which is another at every step."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=LEARNING_RATE,
+        min_lr=0.0,
+        lr_warmup_steps=0,
+        lr_decay_steps=10,
+        lr_decay_style="linear",
+        start_wd=0.01,
+        end_wd=0.01,
+        wd_incr_steps=10,
+        wd_incr_style="constant",
+    )
+
+
+def finalize(provider, dtype, overrides):
+    """Set what a trainer sets, as verl does it with this Bridge and with older ones."""
+    if hasattr(provider, "apply_overrides_and_finalize"):
+        provider.apply_overrides_and_finalize(dtype=dtype, overrides=overrides)
+        return
+    provider.params_dtype, provider.fp16, provider.bf16 = dtype, False, False
+    for name, value in overrides.items():
+        setattr(provider, name, value)
+    provider.finalize()
+
+
+def adapter_of(settings):
+    """Bridge's object for the adapters; None where every parameter trains."""
+    if not settings:
+        return None
+    try:
+        from megatron.bridge.peft.utils import create_peft
+    except ImportError:
+        # Before Bridge had it, a consumer named the class.
+        from megatron.bridge.peft import canonical_lora, dora, lora
+
+        kinds = {"lora": lora.LoRA, "canonical_lora": canonical_lora.CanonicalLoRA, "dora": dora.DoRA}
+        named = {"dim" if name == "rank" else name: value for name, value in settings.items() if name != "type"}
+        return kinds[settings["type"]](**named)
+    return create_peft(settings, dtype=torch.float32)
+
+
+def adapt(adapters, model):
+    """The hook by which a model gets its adapters before it is wrapped."""
+    try:
+        from megatron.bridge.peft.utils import create_peft_hook
+    except ImportError:
+        return adapters(model, training=True)
+    return create_peft_hook(adapters, training=True)(model)
+
+
+def described(config):
+    """The fields of a configuration that can be written down."""
+    return {
+        item.name: described_value(getattr(config, item.name))
+        for item in dataclasses.fields(config)
+        if not item.name.startswith("_") and hasattr(config, item.name)
+    }
+
+
+def described_value(value):
+    """A value of a configuration as JSON: what has no such form by its kind and name."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, (list, tuple)):
+        return [described_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): described_value(item) for name, item in value.items()}
+    if isinstance(value, partial):
+        return f"partial {described_value(value.func)}"
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return getattr(value, "__qualname__", f"a {type(value).__qualname__}")
+
+
+def same(one, other):
+    """Whether two tensors are equal in every bit."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def run_rank(cell, folder, rank, store, place, again):
+    """Run one rank and leave what it gave in a file; `again` is the process that resumes."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(cell.ranks), "LOCAL_RANK": str(rank)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = Rank(cell, folder, rank, store, again)
+        (made.resume if again else made.run)(place / "checkpoint")
+    if not again:
+        made.values["warnings"] = sorted({f"{item.category.__name__}: {item.message}"[:300] for item in caught})
+    torch.save({"values": made.values, "tensors": made.tensors}, place / f"{rank}{'-resumed' if again else ''}.pt")

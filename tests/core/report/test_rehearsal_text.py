@@ -1,0 +1,66 @@
+"""The section of a card and the JSON document that a rehearsal gives."""
+
+import json
+
+from tests.core.compare.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
+from verl_e2e.core.compare.rehearsal import IMPORTS, Rehearsal, judge_rehearsal
+from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
+
+
+def found() -> Rehearsal:
+    """A rehearsal with a cell of every kind."""
+    head = entering(12, functions=(f"{PATH}:f",))
+    changed = head.model_copy(update={"cell": "changed", "quantities": {**GOOD.quantities, "step1/loss@0": 2.5}})
+    base = {
+        IMPORTS: record(IMPORTS),
+        "a": GOOD,
+        "changed": GOOD.model_copy(update={"cell": "changed"}),
+        "raises": GOOD.model_copy(update={"cell": "raises"}),
+        "broken": record("broken", error=ERROR),
+        "known": BAD.model_copy(update={"cell": "known"}),
+    }
+    after = {
+        **base,
+        IMPORTS: record(IMPORTS, python="3.12.4", libraries={"torch": "2.13.0+cpu"}),
+        "a": BAD,
+        "changed": changed,
+        "raises": record("raises", error={**ERROR.model_dump(), "text": "<b>@someone</b>"}),
+    }
+    return judge_rehearsal(base, after, [function("f", (12, 13)), function("g", (40,), first=40)])
+
+
+def test_the_section_says_what_fails_what_changes_and_what_nobody_entered() -> None:
+    text = render_rehearsal(found())
+    assert text.startswith(
+        "### Rehearsal \\(CPU\\): Fail \\(Fail in 2, Blocked in 1, Changed in 1, Equal in 2 of 6 cells\\)"
+    )
+    assert "| `a` | logits: off by inf |  | `none` |" in text
+    assert "<b>" not in text
+    assert f"| `{PATH}:f` | changed | step1/loss is 2.5, was 2.0 | step1/loss by 2.5e-01 |" in text
+    assert "- Fails at the base too: known \\(logits\\)" in text
+    assert "- Does not run at the base, so nothing was compared: broken \\(KeyError\\)" in text
+    assert f"- `{PATH}:f`, lines 13" in text
+    assert f"- `{PATH}:g`, lines 40" in text
+    assert "Python 3.12.4, torch 2.13.0\\+cpu." in text
+
+
+def test_the_document_has_every_cell_with_its_findings() -> None:
+    document = json.loads(rehearsal_json(found()))
+    cells = {cell["cell"]: cell for cell in document["cells"]}
+    assert document["outcome"] == "Fail"
+    assert cells["a"]["newly"][0]["oracle"] == "logits"
+    assert cells["changed"]["differences"] == [{"quantity": "step1/loss@0", "what": "is 2.5, was 2.0", "size": 0.25}]
+    assert cells["raises"]["head_error"]["type"] == "KeyError"
+
+
+def test_a_change_that_no_run_executes_is_said_to_be_one() -> None:
+    base = {IMPORTS: record(IMPORTS), "a": GOOD}
+    assert "No function that a run executes is changed." in render_rehearsal(judge_rehearsal(base, base, ()))
+    entered = judge_rehearsal(base, {**base, "a": entering(12)}, [function("f", (12,))])
+    assert "The cells entered all changed lines of 1 functions." in render_rehearsal(entered)
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    functions = [function(f"f{number}", (number,), first=number) for number in range(1, 61)]
+    base = {IMPORTS: record(IMPORTS), "a": GOOD}
+    assert "20 more are in the JSON document." in render_rehearsal(judge_rehearsal(base, base, functions))

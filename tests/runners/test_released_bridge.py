@@ -1,0 +1,142 @@
+"""A real rehearsal: a released Megatron-Bridge is driven on a CPU, healthy and with faults put into its sources."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REHEARSAL
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
+from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.report.rehearsal_text import render_rehearsal
+from verl_e2e.wiring.rehearse import read_records
+from verl_e2e_runner.rehearsal.rehearse import Place, check_environment, chosen_cells, run_driver
+
+pytestmark = pytest.mark.rehearsal
+
+# Every kind of cell that this release can run: plain, tied, experts, three kinds of adapters, data, tensor, pipeline
+# and expert parallel, an adapter that matches nothing, and a resume.
+CELLS = (
+    "qwen2-plain",
+    "qwen3-plain",
+    "qwen3-lora",
+    "qwen3-canonical",
+    "qwen3-lora-unmatched",
+    "qwen3-tied",
+    "qwen3-tied-pp2",
+    "qwen3-plain-dp2",
+    "qwen3-plain-tp2sp",
+    "qwen3-plain-resume",
+    "qwen3_moe-plain",
+    "qwen3_moe-plain-ep2",
+)
+BRIDGE, CORE = "megatron/bridge", "megatron/core"
+# It reads the base of rope where older releases of transformers kept it, so a model has the base that is the default;
+# and it always normalises what a router gives to the chosen experts.
+ROPE = {"rope_parameters.rope_theta": 10000.0}
+WANTED = {"qwen3_moe": {**ROPE, "norm_topk_prob": True}}
+
+
+def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dict[str, CellRecord]:
+    """The records of cells over the sources in a folder."""
+    place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
+    check_environment(place)
+    recipes: Mapping[str, object] = {
+        family.name: {**family.synthetic.recipe.model_dump(mode="json"), "wanted": WANTED.get(family.name, ROPE)}
+        for family in packaged_policy().families
+        if family.synthetic
+    }
+    run_driver({sources: ""}, chosen_cells(cells), recipes, out, place)
+    return read_records(out)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rehearsal")
+
+
+@pytest.fixture(scope="module")
+def base(work: Path) -> dict[str, CellRecord]:
+    return rehearsed(REHEARSAL / "released", CELLS, work / "base", work)
+
+
+def failing(records: Mapping[str, CellRecord]) -> dict[str, list[str]]:
+    """The oracles that fail, by cell; an error by its type."""
+    found = {
+        name: [*([record.error.type] if record.error else []), *(f.oracle for f in record.oracles if not f.passed)]
+        for name, record in records.items()
+    }
+    return {name: oracles for name, oracles in found.items() if oracles}
+
+
+def test_every_cell_of_a_release_runs_and_every_oracle_holds(base: dict[str, CellRecord]) -> None:
+    assert set(base) == {IMPORTS, *CELLS}
+    # It is the cell that shows an adapter which matches nothing.
+    assert failing(base) == {"qwen3-lora-unmatched": ["trains"]}
+    assert {name: len(record.quantities) > 100 for name, record in base.items() if name != IMPORTS} == dict.fromkeys(
+        CELLS, True
+    )
+
+
+FAULTS = {
+    "gradients of replicas are not summed": (
+        f"{CORE}/distributed/finalize_model_grads.py",
+        "    config = get_model_config(model[0])\n",
+        "    return\n    config = get_model_config(model[0])\n",
+        "qwen3-plain-dp2",
+        "agrees",
+    ),
+    "gate and up are exchanged on both ways": (
+        f"{BRIDGE}/models/qwen/qwen3_bridge.py",
+        'gate="model.layers.*.mlp.gate_proj.weight",\n                    up="model.layers.*.mlp.up_proj.weight"',
+        'gate="model.layers.*.mlp.up_proj.weight",\n                    up="model.layers.*.mlp.gate_proj.weight"',
+        "qwen3-plain",
+        "logits",
+    ),
+    "no module matches": (
+        f"{BRIDGE}/peft/lora.py",
+        "        if (ans := self.match(module, name, prefix)) is not None:\n",
+        "        if (ans := self.match(module, name, prefix)) is not None and name is None:\n",
+        "qwen3-lora",
+        "trains",
+    ),
+    "an export writes into the weights": (
+        f"{BRIDGE}/models/conversion/param_mapping.py",
+        "        gathered = [torch.empty_like(tensor) for _ in range(self.tp_size)]\n",
+        "        tensor.data.mul_(1.001)\n        gathered = [torch.empty_like(tensor) for _ in range(self.tp_size)]\n",
+        "qwen3-plain-tp2sp",
+        "export-changes-nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fails_the_rehearsal(name: str, base: dict[str, CellRecord], work: Path) -> None:
+    path, old, new, cell, oracle = FAULTS[name]
+    sources = work / name.replace(" ", "-")
+    shutil.copytree(REHEARSAL / "released", sources)
+    before = (sources / path).read_text()
+    assert before.count(old) == 1
+    (sources / path).write_text(before.replace(old, new))
+    changed = [
+        function.model_copy(update={"path": path})
+        for function in compare(before.encode(), (sources / path).read_bytes()).functions.changed
+    ]
+    head = rehearsed(sources, [cell], work / f"records-{sources.name}", work)
+    found = judge_rehearsal({name: base[name] for name in head}, head, changed)
+    assert found.outcome is Outcome.FAIL, render_rehearsal(found)
+    judged = {item.cell: item for item in found.cells}
+    assert oracle in [finding.oracle for finding in judged[cell].newly]
+    assert judged[cell].differences
+    assert judged[cell].cause == f"{path}:{changed[0].symbol}"
+    assert found.unentered == ()
+
+
+def test_the_same_sources_are_equal_in_every_bit(base: dict[str, CellRecord], work: Path) -> None:
+    cells = ["qwen3-lora", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
+    again = rehearsed(REHEARSAL / "released", cells, work / "again", work)
+    found = judge_rehearsal({name: base[name] for name in again}, again, ())
+    assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
