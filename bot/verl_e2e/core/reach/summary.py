@@ -126,6 +126,9 @@ def parse(source: bytes) -> ast.Module | str:
     if problem := beyond_limits(source):
         return problem
     try:
+        # Not every version of Python decodes comments, but what reads the sources of a run does.
+        if encoding_of(source) in {"", "utf-8", "utf-8-sig"}:
+            source.decode()
         return ast.parse(source, feature_version=_PYTHON_OF_RUNS)
     except SyntaxError as error:
         return f"line {error.lineno or 1} is not Python ({error.msg})"
