@@ -16,7 +16,10 @@ _PASSIVE_BASES = frozenset(
 )
 
 # What Python calls of a class while others are made, though no instance exists.
-_HOOKS = frozenset({"__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__"})
+_HOOKS = frozenset(
+    {"__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__", "__subclasshook__"}
+    | {"_generate_next_value_", "_missing_"}
+)
 
 _AT_DEFINITION = "may call where it is defined"
 
