@@ -140,7 +140,9 @@ def test_what_python_parses_and_does_not_compile_is_a_problem() -> None:
     assert compare(b"", b"return 1").problem == "it is not Python ('return' outside function (head, line 1))"
 
 
-@pytest.mark.parametrize("text", (b"def f(:", b"\xff\xfe", b"x = '\0'", b"(" * 5000))
+@pytest.mark.parametrize(
+    "text", (b"def f(:", b"\xff\xfe", b"x = 1\n\n# \xe9\n", b"\xef\xbb\xbf# \xe9", b"x = '\0'", b"(" * 5000)
+)
 def test_a_side_that_is_no_python_is_a_problem_and_no_crash(text: bytes) -> None:
     assert compare(b"", text).problem
     assert compare(text, b"").problem

@@ -217,6 +217,14 @@ def test_what_a_message_evaluates_may_not_differ(line: str, hidden: str) -> None
         ("class A:\n    x: int", "class A:\n    x: str"),
         ("def f(x: int): ...", "def f(x: missing): ..."),
         ("def f():\n    x: int\n    return x", "def f():\n    return x"),
+        # Python compiles an annotation that it never evaluates: these make a generator, or a name local.
+        ("def f():\n    x: int = 1", "def f():\n    x: (yield) = 1"),
+        ("def f():\n    x: int", "def f():\n    x: A[(yield from x)]"),
+        ("def f():\n    x = y", "def f():\n    x: (y := int) = y"),
+        ("def f(a):\n    a.x: int = y", "def f(a):\n    a.x: A[y := int] = y"),
+        # The text goes into a file that something may read.
+        ("def f(x):\n    print('a', file=x)", "def f(x):\n    print('b', file=x)"),
+        ("def f(x):\n    print(f'a{x}', **x)", "def f(x):\n    print(f'b{x}', **x)"),
         ("def f():\n    def g(x: int): ...", "def f():\n    def g(x: str): ..."),
         ("def f():\n    class A:\n        x: int", "def f():\n    class A:\n        x: str"),
         ("def f():\n    x = 1\n    return x", "def f():\n    y = 1\n    return y"),

@@ -54,6 +54,34 @@ def test_a_lazy_import_is_an_import(factory: str) -> None:
     assert runs(reach(files, ("p.f", "make")), "p.made", "Made.__init__", "Made.unused") == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("path", "statement", "asked"),
+    (
+        # Python asks for `__path__` first.
+        ("src/p/b.py", "from p.b import f", True),
+        ("src/p/b.py", "import p.b", False),
+        ("src/p/b/__init__.py", "from p.b import f", False),
+        ("src/p/b/__init__.py", "from p.b import other", True),
+        ("src/p/b/__init__.py", "from p.b import *", True),
+    ),
+)
+def test_an_import_asks_a_modules_getattr_for_what_the_module_does_not_bind(
+    path: str, statement: str, asked: bool
+) -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": f"{statement}\ndef run(): pass\n",
+        path: "def f(): pass\ndef __getattr__(name): pass\n",
+    }
+    assert runs(reach(files, ("p.a", "run")), "p.b", "__getattr__") == [asked]
+
+
+@pytest.mark.parametrize("hook", ("_missing_", "_generate_next_value_", "__subclasshook__", "__prepare__"))
+def test_what_python_calls_of_a_class_without_an_instance_runs_from_its_import_on(hook: str) -> None:
+    files = {"src/p/a.py": f"def run(): pass\nclass Made(Enum):\n    def {hook}(cls): pass\n    def other(cls): pass\n"}
+    assert runs(reach(files, ("p.a", "run")), "p.a", f"Made.{hook}", "Made.other") == [True, False]
+
+
 def test_a_registered_class_is_alive_from_its_import_on() -> None:
     files = {
         "src/p/__init__.py": "from p import families\nfrom p.base import Base\n",

@@ -8,7 +8,8 @@ function here removes it, and each of them relies only on what holds in both ver
     strip_idle_statements         `pass`, and a constant that stands alone
     blank_message                 inside a function: the text of a log call, of a raised error or of an assertion
     strip_constant_log_calls      inside a function: one constant text to the module's own logger
-    strip_local_annotation        the annotation of a function's local variable, which is never evaluated
+    strip_local_annotation        the annotation of a function's local variable, which is never evaluated; one that
+                                  makes a generator (`yield`) or a name local (`:=`) stays
     strip_deferred_annotations    those of parameters and results under `from __future__ import annotations`
     strip_type_checking           what is below `if TYPE_CHECKING:`, where it is nothing but imports, at module level
 
@@ -318,8 +319,17 @@ def strip_constant_log_calls(body: list[ast.stmt], loggers: frozenset[str]) -> l
     return [item for item in body if not _constant_log_call(item, loggers)]
 
 
+# Below a `yield` a function is a generator, and what `:=` binds is local, evaluated or not.
+_COMPILED_UNEVALUATED = ast.Yield | ast.YieldFrom | ast.NamedExpr
+
+
 def strip_local_annotation(node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
-    """In a function an annotation is never evaluated; without a value the statement still makes the name local."""
+    """In a function an annotation is never evaluated; without a value the statement still makes the name local.
+
+    What Python's compiler reads of it all the same decides what the function is, so such an annotation stays.
+    """
+    if any(isinstance(part, _COMPILED_UNEVALUATED) for part in walk(node.annotation)):
+        return node
     if node.value is not None:
         return ast.copy_location(ast.Assign([node.target], node.value), node)
     node.annotation = ast.Constant(None)
@@ -377,7 +387,9 @@ def is_log_call(call: ast.Call, builtins: frozenset[str]) -> bool:
     """Whether a call writes a log; `builtins` are names that mean Python's own functions."""
     match call.func:
         case ast.Name(id=name):
-            return name in _LOG_FUNCTIONS or (name == "print" and name in builtins)
+            # What is printed into a file is data.
+            into_file = any(keyword.arg in {None, "file"} for keyword in call.keywords)
+            return name in _LOG_FUNCTIONS or (name == "print" and name in builtins and not into_file)
         case ast.Attribute(value=owner, attr=method):
             return isinstance(owner, ast.Name | ast.Attribute) and (
                 dotted(owner).rpartition(".")[2] in _LOG_OWNERS and method in _LOG_METHODS

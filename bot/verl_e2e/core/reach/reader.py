@@ -252,6 +252,8 @@ class _Reader:
             case ast.AnnAssign():
                 self._annotated_assignment(node, scope, locals_count=locals_count)
             case _:
+                if isinstance(node, ast.MatchClass):
+                    scope.refs.update(dict.fromkeys(f"?.{name}" for name in node.kwd_attrs))
                 if locals_count:
                     _note_type(node, scope)
                 for child in children(node):

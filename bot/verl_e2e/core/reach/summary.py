@@ -23,7 +23,7 @@ BODY = ""
 # What a later Python alone can read, an import in a run cannot, whichever Python this is.
 _PYTHON_OF_RUNS = (3, 12)
 # Raise it whenever a summary of the same text would read differently: stored ones are then made again.
-SUMMARY_VERSION = 7
+SUMMARY_VERSION = 8
 
 
 # Tables of a file are tuples, because a tree has some ten thousand of them: they are made in a quarter of the time.
@@ -126,6 +126,9 @@ def parse(source: bytes) -> ast.Module | str:
     if problem := beyond_limits(source):
         return problem
     try:
+        # Not every version of Python decodes comments, but what reads the sources of a run does.
+        if encoding_of(source) in {"", "utf-8", "utf-8-sig"}:
+            source.decode()
         return ast.parse(source, feature_version=_PYTHON_OF_RUNS)
     except SyntaxError as error:
         return f"line {error.lineno or 1} is not Python ({error.msg})"

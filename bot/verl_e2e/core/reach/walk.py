@@ -16,7 +16,10 @@ _PASSIVE_BASES = frozenset(
 )
 
 # What Python calls of a class while others are made, though no instance exists.
-_HOOKS = frozenset({"__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__"})
+_HOOKS = frozenset(
+    {"__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__", "__subclasshook__"}
+    | {"_generate_next_value_", "_missing_"}
+)
 
 _AT_DEFINITION = "may call where it is defined"
 
@@ -215,9 +218,14 @@ class Reach:
                 self._import(f"{module}.{attribute}", source)
 
     def _ask_module(self, module: str, name: str, source: Node | Entry) -> None:
-        """A name is asked of a module: one that it does not bind is a case for its `__getattr__`."""
+        """A name is asked of a module: one that it does not bind is a case for its `__getattr__`.
+
+        So is the `__path__` of one that is not a package, for which `from module import name` asks first.
+        """
         view = self._program.view(module)
-        if view is not None and "__getattr__" in view.symbols and not {name} & (view.symbols.keys() | view.imports):
+        if view is None or "__getattr__" not in view.symbols:
+            return
+        if not view.package or not {name} & (view.symbols.keys() | view.imports):
             self._reach(Node(module, "__getattr__"), Step(source, "calls"))
 
     def _import(self, module: str, source: Node | Entry, *, sure: bool = True) -> None:
