@@ -21,7 +21,7 @@ from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
 from verl_e2e.core.triage.completion import furthest, missing_metrics, other_trainer
 from verl_e2e.core.triage.nested import outer_stage
 from verl_e2e.core.triage.noise import explain
-from verl_e2e.core.triage.origin import origin_of
+from verl_e2e.core.triage.origin import death_reason, origin_of
 from verl_e2e.core.triage.rules import Fault, Rule, Silent
 from verl_e2e.core.triage.several import judge_runs
 from verl_e2e.core.triage.silent import SilentFault, silent_fault
@@ -218,8 +218,16 @@ def fix_of(name: str, rule: Rule | None = None) -> str:
 
 def shown(error: LoggedError) -> str:
     """An error in at most 160 characters."""
-    text = f"{error.kind}: {error.message}" if error.message and error.kind else error.message or error.kind
+    message = _why_dead(error) or error.message
+    text = f"{error.kind}: {message}" if message and error.kind else message or error.kind
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _why_dead(error: LoggedError) -> str:
+    """What the report of another process's death says of its reason; else empty."""
+    if death_reason(error) is None:
+        return ""
+    return " ".join(error.full_message.partition("is dead because ")[2].split())
 
 
 def _under_construction(stage: Stage) -> bool:
