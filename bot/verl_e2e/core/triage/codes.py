@@ -260,9 +260,7 @@ _MAKERS_WORDS: tuple[tuple[re.Pattern[str], Origin | None], ...] = tuple(
 _ACL = re.compile(
     r"(?i)\b(?:(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?|error code is )(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
 )
-_ASCEND = re.compile(
-    r"\b(?:(?P<comm>E[IJ])\d{4}|E[LEHK]\d{4}|ERR\d{5} \w+ call (?:acl|hccl) api failed)\b"
-)
+_ASCEND = re.compile(r"\b(?:(?P<comm>E[IJ])\d{4}|E[LEHK]\d{4}|ERR\d{5} \w+ call (?:acl|hccl) api failed)\b")
 _COMMUNICATION = re.compile(
     r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
 )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from verl_e2e.core.log.ends import EXIT_STATUS
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import (
@@ -62,9 +63,10 @@ def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bo
 
     What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
     stood still to the `learning_signal` where the run is one for it. Of a run that its recorder `stopped`, what the
-    run had survived until then is not the cause.
+    run had survived until then is not the cause, and its exit status is on record.
     """
-    facts = replace(facts, stopped=stopped)
+    hints = tuple(hint for hint in facts.hints if hint.kind != EXIT_STATUS)
+    facts = replace(facts, stopped=stopped, hints=hints)
     return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
