@@ -118,7 +118,8 @@ _NATIVE = re.compile(
 )
 # The status of what held the run, in the words of schedulers, CI systems, containers, make, MPI and Ray.
 _FAILED = re.compile(
-    r"(?i)\b(?:exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status)|non-zero (?:exit )?(?:code|status))\W{0,8}(?<!-)\d*[1-9]\d*\b"
+    r"(?i)\b(?:exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status)|non-zero (?:exit )?(?:code|status))"
+    r"\W{0,8}(?<!-)\d*[1-9]\d*\b"
     r"|\b(?:with|returned|returned a) non-zero (?:exit )?(?:code|status|return)|\bjob \S{1,80} failed$|\bjob failed\b"
     r"|^make\S*: \*\*\* .{1,200}\bError \d|\bOOM[- _]?Kill|\btask \d+: .{1,60}\(core dumped\)"
 )
