@@ -1,4 +1,4 @@
-"""What a set of logs that nobody here had read showed: failed exits, samples, reasons of deaths, other makers' words."""
+"""What a set of unseen logs showed: failed exits, samples, reasons of deaths, other makers' words."""
 
 import pytest
 

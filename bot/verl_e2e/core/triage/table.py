@@ -340,8 +340,8 @@ RULES: tuple[Rule, ...] = (
         cause="another process holds the memory of the accelerator",
         fix="Free the GPU, or give the job one that nothing else uses.",
         example='  File "verl/workers/megatron_workers.py", line 561, in init_model\n'
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. Process 331 has 77.00 GiB memory in use. "
-        "Including non-PyTorch memory, this process has 600.00 MiB memory in use.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. Process 331 has 77.00 GiB "
+        "memory in use. Including non-PyTorch memory, this process has 600.00 MiB memory in use.",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
     Rule(
