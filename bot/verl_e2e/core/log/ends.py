@@ -15,6 +15,7 @@ from verl_e2e.core.log.traceback import BARE_SHAPE
 TAIL_LINES = 48
 CANCELLED, MEMORY, SPACE, DIED, NATIVE = "Cancelled", "HostMemory", "NoSpace", "WorkerDied", "NativeError"
 HANG = "WatchdogTimeout"
+EXIT_STATUS = "ExitStatus"
 _HARD = frozenset({CANCELLED, MEMORY, SPACE, DIED, HANG, "Killed", "Terminated", "Signal"})
 # An exception without a message.
 _BARE = re.compile(BARE_SHAPE.replace("(?:: |$)", r"\s*$"))
@@ -115,6 +116,13 @@ _NATIVE = re.compile(
     r"|\berror(?: code)?\W{1,3}-?\d|\b(?:terminating|killing|exiting)\b)|\b[A-Z]{2,}(?:_[A-Z]+)*_(?:ERROR|FAILED"
     r"|LOST)\w*"
 )
+# The status of what held the run, in the words of schedulers, CI systems, containers, make, MPI and Ray.
+_FAILED = re.compile(
+    r"(?i)\b(?:exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status)|non-zero (?:exit )?(?:code|status))"
+    r"\W{0,8}(?<!-)\d*[1-9]\d*\b"
+    r"|\b(?:with|returned|returned a) non-zero (?:exit )?(?:code|status|return)|\bjob \S{1,80} failed$|\bjob failed\b"
+    r"|^make\S*: \*\*\* .{1,200}\bError \d|\bOOM[- _]?Kill|\btask \d+: .{1,60}\(core dumped\)"
+)
 _NONE = re.compile(r"(?i)\b(?:0|no) (?:workers?|tasks?|jobs?|pods?|process(?:es)?|errors?)\b")
 _RAY_WARNS = re.compile(r"\[[^\]]{10,40} [WID] \d+ \d+\]")
 _HARMLESS = re.compile(
@@ -138,6 +146,12 @@ def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
             native = line
     if native is not None:
         yield NATIVE, native
+
+
+def failed_exit(tail: Sequence[Line], after: int) -> Line | None:
+    """The first line below line `after` that gives the run a status other than zero; no process of the run can."""
+    rows = (line for line in tail if line.number > after and line.pid is None and not _RAY_WARNS.match(line.text))
+    return next((line for line in rows if _FAILED.search(line.text[:500])), None)
 
 
 def is_soft(kind: str) -> bool:

@@ -49,6 +49,7 @@ class Mark(Enum):
     RETRY = auto()
     BARE = auto()
     OPENING = auto()
+    SAMPLE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,9 @@ _FACTS = (
     Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?\d{1,12} - "),
     Literal("Training Progress:", Mark.PROGRESS, Stage.TRAIN_STEP),
     Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, EPOCHS_SHAPE),
+    # The samples that verl's reward managers print, from the prompt to the score.
+    Literal("[prompt]", Mark.SAMPLE, shape=r"^\[prompt\]", name="begins"),
+    Literal("[score]", Mark.SAMPLE, shape=r"^\[score\]"),
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
@@ -307,7 +311,7 @@ _LONES = (
     _lone("SIGTERM received", "Terminated", r"^\*\*\* SIGTERM received"),
     _lone(" Killed ", "Killed", r": line \d+:\s+\d+ Killed"),
     _lone("CANCELLED AT", "Cancelled", r"^(?:slurmstepd|srun): .*CANCELLED AT"),
-    _lone("The operation was canceled", "Cancelled"),
+    _lone("The operation was canceled", "Cancelled", r"^(?:##\[error\]|(?i:error): )?The operation was canceled"),
     _lone("oom-kill", "HostMemory", r"(?i)oom[-_]kill"),
     _lone("running low on memory", "HostMemory"),
     # Ray, src/ray/raylet/node_manager.cc: the report of its memory monitor, which may count none.

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from verl_e2e.core.log.asked import AskedBook
 from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
-from verl_e2e.core.log.ends import is_soft, last_words
+from verl_e2e.core.log.ends import EXIT_STATUS, failed_exit, is_soft, last_words
 from verl_e2e.core.log.errors import ErrorBook, error_of, folding_key, settled, unvaried
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
@@ -41,6 +41,8 @@ OPEN_WINDOW = 256
 # A traceback whose exception was read waits for no more than a link to the next one.
 SETTLED_WINDOW = 40
 EXPIRE_EVERY = 16
+# No sample that is printed is longer; one without a score hides no more than this.
+SAMPLE_LINES = 200
 
 # Lone lines below which the program says more.
 MULTILINE = frozenset({"ConfigCompositionException", "MissingConfigException", "OverrideParseException"})
@@ -103,6 +105,7 @@ class FactBook:
         self._driver_next: str | None = None
         self._misread: Misread | None = None
         self._ignored: set[str] = set()
+        self._samples: dict[str, int] = {}
         self._lone_message: LoneMessage | None = None
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
@@ -132,6 +135,7 @@ class FactBook:
             Mark.RETRY: self._retry,
             Mark.BARE: self._bare,
             Mark.OPENING: self._opening,
+            Mark.SAMPLE: self._sample,
         }
 
     @property
@@ -425,7 +429,14 @@ class FactBook:
         for book in (self._errors, self._bare_lines):
             book.caught(line)
 
+    def _sample(self, literal: Literal, line: Line) -> None:
+        self._samples.pop(line.source, None)
+        if literal.name and len(self._samples) < MAX_SMALL:
+            self._samples[line.source] = line.number
+
     def _lone(self, literal: Literal, line: Line) -> None:
+        if line.number - self._samples.get(line.source, -SAMPLE_LINES) < SAMPLE_LINES:
+            return  # a model wrote it
         if not literal.soft and line.driver:
             self.run.openings.fail(line.label)
         completed = self.run.completed is not None
@@ -545,6 +556,8 @@ class FactBook:
             for kind, line in last_words(tail):
                 if line.number not in lines and unvaried(line.text) not in printed:
                     hints.add_line(kind, line, self._where(), soft=is_soft(kind))
+        elif (status := failed_exit(tail, self.run.completed.line)) is not None:
+            hints.add_line(EXIT_STATUS, status, self._where(), completed=True)
         return settled([hint for hint in hints.all() if folding_key(hint) not in known], tail)
 
     def _errors_so_far(self) -> ErrorBook:

@@ -15,7 +15,7 @@ from verl_e2e.core.model.stages import Stage
 _ACTOR = "actor_rollout_ref.actor.strategy"
 _MEGATRON = re.compile(r"megatron|mindspeed")
 _FRAME = re.compile(
-    r"(?:^|/)workers/engine/(?!megatron|mindspeed)(\w+)/|(?:^|/)(fsdp|deepspeed|torchtitan|veomni|automodel)_workers\.py:"
+    r"(?:^|/)workers/engine/(?!megatron|mindspeed)(\w+)/|(?:^|/)(fsdp|deepspeed|torchtitan|veomni|automodel)_(?:workers|sft_trainer)\.py:"
     r"|(?:^|/)(?:torch/distributed/)?_?(fsdp|deepspeed|torchtitan|veomni)/|(?:^|/)(dp)_(?:actor|critic|rm)\.py:",
     re.MULTILINE,
 )

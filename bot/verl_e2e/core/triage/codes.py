@@ -258,14 +258,16 @@ _MAKERS_WORDS: tuple[tuple[re.Pattern[str], Origin | None], ...] = tuple(
 )
 # Ascend's runtime (aclError) by the first digit, and its modules by two letters: communication, driver, runtime.
 _ACL = re.compile(
-    r"(?i)\b(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
+    r"(?i)\b(?:(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?|error code is )"
+    r"(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
 )
-_ASCEND = re.compile(r"\b(?P<comm>E[IJ])\d{4}\b|\bE[LEHK]\d{4}\b")
+_ASCEND = re.compile(r"\b(?:(?P<comm>E[IJ])\d{4}|E[LEHK]\d{4}|ERR\d{5} \w+ call (?:acl|hccl) api failed)\b")
 _COMMUNICATION = re.compile(
     r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
 )
 _INDEX = re.compile(
-    r"(?i)\bdevice < num_\w+|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
+    r"(?i)\bdevice < num_\w+|\b(?:found no|the) \w+ driver on your system\b"
+    r"|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
     r"|hpu)[ _-]?(?:id|index|ordinal|number)"
     r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range"
     r"|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"

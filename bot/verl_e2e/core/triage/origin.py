@@ -44,7 +44,10 @@ _CLASSES: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"^MemoryError$|ArrayMemoryError$", Origin.HOST_MEMORY),
         (r"OutOfDiskError$|^NoSpace$", Origin.SPACE),
         (r"^filelock\.|^PermissionError$", Origin.STORAGE),
-        (r"(?:Node|Raylet|Owner|Actor)Died(?:Error)?$|(?:ActorUnavailable|WorkerCrashed|RayActor)Error$", Origin.PEER),
+        (
+            r"(?:Node|Raylet|Owner|Actor|Engine)D(?:ied|ead)(?:Error)?$|(?:ActorUnavailable|WorkerCrashed|RayActor)Error$",
+            Origin.PEER,
+        ),
         (r"^ray\.exceptions\.(?:Rpc|Object\w*(?:Lost|Freed|TimedOut|Failed|Exceeded)\w*)Error$", Origin.PEER),
         (r"^(?:ConnectionReset|ConnectionAborted|BrokenPipe)Error$|^WorkerDied$|BrokenProcessPool$", Origin.PEER),
         (r"DistStoreError$|elastic\.rendezvous\..*Rendezvous(?:Connection|Timeout|Closed|State)Error$", Origin.PEER),

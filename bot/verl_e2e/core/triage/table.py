@@ -43,6 +43,8 @@ BEFORE_SYNC = frozenset(
         Stage.OPTIMIZER,
     }
 )
+# Whatever runs on the GPU beside a worker that builds its model belongs to another run.
+BEFORE_ENGINE = frozenset(stage for stage in Stage if stage.order <= Stage.OPTIMIZER.order) - {Stage.ROLLOUT_ENGINE}
 BEFORE_PEFT = frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT})
 
 RULES: tuple[Rule, ...] = (
@@ -329,6 +331,18 @@ RULES: tuple[Rule, ...] = (
         "ImportError: cannot import name 'LlamaFroCausalLM' from "
         "'transformers.models.llama.modeling_llama'",
         source="CPython, importlib; github.com/ETOgaosion/verl run_qwen_grpo.res",
+    ),
+    Rule(
+        id="gpu-occupied",
+        fault=Fault.OUTSIDE,
+        stood=BEFORE_ENGINE,
+        message=r"Process \d+ has \d{2,}\.\d+ GiB memory in use\..*\bthis process has (?:\d\.\d+ GiB|[\d.]+ MiB)",
+        cause="another process holds the memory of the accelerator",
+        fix="Free the GPU, or give the job one that nothing else uses.",
+        example='  File "verl/workers/megatron_workers.py", line 561, in init_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. Process 331 has 77.00 GiB "
+        "memory in use. Including non-PyTorch memory, this process has 600.00 MiB memory in use.",
+        source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
     Rule(
         id="gpu-memory",
@@ -1108,6 +1122,17 @@ RULES: tuple[Rule, ...] = (
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         "F1120 14:10:32.300000 77 tensor.cc:12] Check failed: rows == columns",
         source="glog, src/logging.cc:LogMessage",
+    ),
+    Rule(
+        id="failed-exit",
+        fault=Fault.OUTSIDE,
+        stage=Stage.SHUTDOWN,
+        kind=r"^ExitStatus$",
+        cause="the requested steps completed, but the run ended with a failure",
+        fix="Find what failed after the last step: a save, a validation, the clean-up, or the script around the run.",
+        example="Training Progress: 100%|x| 1/1 [00:19<00:00, 19.99s/it]\n"
+        "srun: error: n1: task 0: Exited with exit code 1",
+        source="Slurm, src/srun/libsrun/launch.c",
     ),
     Rule(
         id="after-construction",

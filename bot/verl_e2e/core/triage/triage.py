@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from verl_e2e.core.log.ends import EXIT_STATUS
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import (
@@ -21,7 +22,7 @@ from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
 from verl_e2e.core.triage.completion import furthest, missing_metrics, other_trainer
 from verl_e2e.core.triage.nested import outer_stage
 from verl_e2e.core.triage.noise import explain
-from verl_e2e.core.triage.origin import origin_of
+from verl_e2e.core.triage.origin import death_reason, origin_of
 from verl_e2e.core.triage.rules import Fault, Rule, Silent
 from verl_e2e.core.triage.several import judge_runs
 from verl_e2e.core.triage.silent import SilentFault, silent_fault
@@ -62,9 +63,10 @@ def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bo
 
     What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
     stood still to the `learning_signal` where the run is one for it. Of a run that its recorder `stopped`, what the
-    run had survived until then is not the cause.
+    run had survived until then is not the cause, and its exit status is on record.
     """
-    facts = replace(facts, stopped=stopped)
+    hints = tuple(hint for hint in facts.hints if hint.kind != EXIT_STATUS)
+    facts = replace(facts, stopped=stopped, hints=hints)
     return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
@@ -218,8 +220,16 @@ def fix_of(name: str, rule: Rule | None = None) -> str:
 
 def shown(error: LoggedError) -> str:
     """An error in at most 160 characters."""
-    text = f"{error.kind}: {error.message}" if error.message and error.kind else error.message or error.kind
+    message = _why_dead(error) or error.message
+    text = f"{error.kind}: {message}" if message and error.kind else message or error.kind
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _why_dead(error: LoggedError) -> str:
+    """What the report of another process's death says of its reason; else empty."""
+    if death_reason(error) is None:
+        return ""
+    return " ".join(error.full_message.partition("is dead because ")[2].split())
 
 
 def _under_construction(stage: Stage) -> bool:
