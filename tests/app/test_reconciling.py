@@ -189,6 +189,12 @@ def test_nothing_required_is_a_success_with_the_reasons(app: App) -> None:
     (
         ("mallory", "evil/bridge", "action_required"),
         ("mallory", "octo/bridge", "action_required"),
+        # A member opened it, and the fork's owner pushes into it.
+        ("alice", "evil/bridge", "action_required"),
+        ("rita", "alice/bridge", "action_required"),
+        ("alice", "alice-org/bridge", "action_required"),
+        ("alice", "", "action_required"),
+        ("alice", "Alice/bridge", "success"),
         ("alice", "alice/bridge", "success"),
         ("rita", "rita/bridge", "success"),
         ("mona", "octo/bridge", "success"),
