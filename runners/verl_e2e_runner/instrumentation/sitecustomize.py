@@ -18,7 +18,7 @@ import sys
 WATCHED = ("megatron.bridge", "megatron.core", "verl")
 
 
-# Ray sets one of the first two in the processes that it starts; they are no drivers. The last says that the cluster is
+# Ray sets one of the first two in the processes that it starts, not in drivers. The last says that the cluster is
 # not the run's own: what others hold there they may give back, and what waits may be theirs.
 _NOT_WATCHED = ("RAY_RAYLET_PID", "RAY_JOB_ID", "VERL_E2E_SHARED_RAY")
 

@@ -118,7 +118,7 @@ def minutes_of(job: Job) -> int:
 
 def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
     """A job, made portable, as one line of text, with the commit that a failure is compared with and the nonce."""
-    # Whoever checks the rest out reads no policy.
+    # The workflow that checks the rest out reads no policy.
     kept = {name: origin for name, origin in job.origins.items() if name == _MEGATRON_LM}
     text = portable(job).model_copy(update={"origins": kept}).model_dump_json()
     return f"{packed.pack(text)}.{merge_base}.{nonce}".rstrip(".")
