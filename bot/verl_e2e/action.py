@@ -127,6 +127,7 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
         "bridge-sha": taken.job.bridge.commit,
         "verl-sha": taken.job.verl.commit,
         "merge-base": taken.merge_base,
+        "megatron-lm": taken.megatron_lm,
     }
     _write_outputs(environ, outputs)
     return 0

@@ -21,6 +21,7 @@ from verl_e2e_runner.process.session import (
     FINGERPRINTS_VARIABLE,
     IMPORTS_VARIABLE,
     PATH_VARIABLE,
+    SHARED_RAY_VARIABLE,
     Session,
 )
 from verl_e2e_runner.trees.worktrees import Trees
@@ -161,6 +162,8 @@ def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, st
     process["RAY_TMPDIR"] = str(session.ray_folder)
     if address := session.ray_address or job.site.ray_address:
         process["RAY_ADDRESS"] = address
+    if job.site.ray_address is not None:
+        process[SHARED_RAY_VARIABLE] = "1"
     if session.gpus is not None:
         # Without the order of the bus, CUDA counts the fastest GPU first and NVML does not.
         process |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, session.gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

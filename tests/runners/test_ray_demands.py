@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.runners.world import World
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.model.needs import ray_cpus
@@ -21,7 +23,9 @@ from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.trees.worktrees import planned_trees
+from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
 from verl_e2e_runner.watch.gpu import GpuSampler
 from verl_e2e_runner.watch.memory import open_memory_sampler
 from verl_e2e_runner.watch.progress import Progress
@@ -128,6 +132,20 @@ def test_what_fits_runs_to_its_end_also_where_tasks_wait_for_each_other(tmp_path
     """One CPU of the formula is for a task, and this program has none in its first form."""
     ended = supervised(tmp_path, *words)
     assert (ended.reason, ended.exit_code) == (EndReason.EXITED, 0)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("address", "watched"), [(None, True), ("10.0.0.1:6379", False)], ids=["own", "joined"])
+def test_a_cluster_that_others_use_is_not_watched(
+    world: World, tmp_path: Path, session: Session, address: str | None, *, watched: bool
+) -> None:
+    """There another job may hold what this one waits for, and another job's demand may be the one that waits."""
+    job = world.job(site=world.site(ray_address=address))
+    given = launches(job, planned_trees(job, tmp_path), session, base={"PATH": os.environ["PATH"]})[0].environment
+    env = {**given, "PYTHONPATH": str(INSTRUMENTATION), "VERL_E2E_IMPORTS": str(tmp_path / "imports.jsonl")}
+    names = "import ray, threading; print([thread.name for thread in threading.enumerate()])"
+    done = subprocess.run([sys.executable, "-c", names], env=env, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    assert (b"verl-e2e-ray-demands" in done.stdout) is watched
 
 
 @pytest.mark.parametrize(

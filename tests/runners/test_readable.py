@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from verl_e2e.core.model.causes import of_preflight
 from verl_e2e.core.model.jobs import Checkpoint, Data
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.readable import _TRY, check_readable
+from verl_e2e_runner.process.hub import cached_snapshot
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -48,14 +48,14 @@ def kit(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def checked(world: World, root: Path, **changes: Any) -> tuple[Finding, ...]:
+def checked(world: World, root: Path, *, in_cage: bool = True) -> tuple[Finding, ...]:
     """What the check says of a job that reads everything below `root`."""
     data = Data(train_files=str(root / "kit/data/train.parquet"), val_files=str(root / "kit/data/test.parquet"))
-    site = world.site(python="/usr/bin/python3", python_path=(str(root / "kit/site"),), **changes)
+    site = world.site(python="/usr/bin/python3", python_path=(str(root / "kit/site"),))
     model = Checkpoint(model_id="org/tiny", model_path=str(root / "kit/model"))
     job = world.job(site=site, data=data, checkpoint=model)
     trees = Trees(root / "bridge", root / "mlm", root / "verl", root)
-    cage = caged(root, reads=tuple(root / name for name in PLACES))
+    cage = caged(root, reads=tuple(root / name for name in PLACES)) if in_cage else None
     config = {"reward": {"reward_model": {"enable": True, "model_path": str(root / "kit/reward")}}}
     model_path = str(root / "kit/model")
     return check_readable(job, replace(trees, cage=cage), {"PATH": "/usr/bin:/bin"}, config, model=model_path)
@@ -127,6 +127,45 @@ def test_a_run_that_could_not_read_its_model_is_blocked_and_says_whose_file_it_i
     verdict = judge(read_record(out), None)
     assert (verdict.result, of_preflight(Check.READABLE) in verdict.causes) == (Result.BLOCKED, True)
     assert "kit/model/model.safetensors (owner root, mode 600)" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "named"),
+    [
+        ("kit/data", 0o700, "kit/data"),
+        ("kit/data/train.parquet", 0o600, "kit/data/train.parquet"),
+        ("kit/model", 0o700, "kit/model"),
+        ("kit", 0o700, "kit"),
+        ("shut", 0o700, "kit/model/weights"),
+    ],
+)
+def test_a_runner_that_may_not_look_itself_says_what_is_closed(
+    world: World, kit: Path, path: str, mode: int, named: str
+) -> None:
+    """Without a cage, or on a disk of other hosts, where root is a user as any other."""
+    (kit / "shut").mkdir()
+    (kit / "shut/weights").write_text("weights")
+    (kit / "kit/model/weights").symlink_to(kit / "shut/weights")
+    (kit / path).chmod(mode)
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setuid(NOBODY)
+        try:
+            os.write(writing, "\n".join(finding.summary for finding in checked(world, kit, in_cage=False)).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading) as answer:
+        said = answer.read()
+    assert f"the code under test runs as user {NOBODY}, who cannot read {kit / named} (" in said
+    assert "owner root, mode" in said
+
+
+def test_a_hub_cache_of_someone_else_holds_no_model_for_us(tmp_path: Path) -> None:
+    (tmp_path / "models--org--tiny/refs").mkdir(parents=True)
+    (tmp_path / "models--org--tiny/refs/main").mkdir()
+    assert cached_snapshot("org/tiny", {"HF_HUB_CACHE": str(tmp_path)}) is None
 
 
 def test_a_python_that_does_not_start_says_so(world: World, kit: Path) -> None:

@@ -50,7 +50,6 @@ def test_the_document_of_an_order_means_the_same_wherever_its_repositories_lie(o
     placed = with_clones(ordered, tmp_path)
     assert Path(placed.bridge.path).is_absolute()
     assert same_job(placed, ordered)
-    assert with_clones(placed, tmp_path / "elsewhere") == placed, "a follow-up run has the clones of the run"
     assert (
         portable(placed).digest()
         == portable(ordered).digest()
@@ -61,6 +60,22 @@ def test_the_document_of_an_order_means_the_same_wherever_its_repositories_lie(o
 def test_a_job_of_folders_is_left_as_it_is(world: World, tmp_path: Path) -> None:
     assert with_clones(world.job(), tmp_path) == world.job()
     assert "origins" not in world.job().model_dump_json()
+
+
+@pytest.mark.parametrize("name", ["bridge", "verl"])
+def test_nothing_is_fetched_into_a_repository_that_the_job_names_by_its_place(
+    world: World, ordered: Job, tmp_path: Path, name: str
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(getattr(world.job(), name).path, mine)
+    # A commit can hold a folder that looks like a git directory with a configuration.
+    planted = mine / "modules/3rdparty/Megatron-LM"
+    git(mine, "init", "--quiet", "--bare", str(planted))
+    before = sorted(mine.rglob("*"))
+    repository = getattr(ordered, name).model_copy(update={"path": str(mine), "commit": "1" * 40})
+    message = problems(prepared(ordered.model_copy(update={name: repository}), tmp_path))
+    assert "1" * 40 in message
+    assert sorted(mine.rglob("*")) == before
 
 
 def test_a_server_that_gives_the_tips_of_refs_alone_is_asked_for_the_pull_request(

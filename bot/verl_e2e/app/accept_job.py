@@ -18,6 +18,7 @@ from verl_e2e.core.model.record import (
 from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,
+    megatron_lm_of,
     merge_base_of,
     nonce_of,
     placed,
@@ -54,15 +55,18 @@ class AcceptedJob:
     merge_base: str = ""
     # What the run must return, empty for none.
     nonce: str = ""
+    # Where Megatron-LM is fetched from.
+    megatron_lm: str = ""
 
 
 def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
     """Unpack the job for the repositories below `root` and read its head again; raises OrderError for no order."""
-    job = placed(unpack(order.packed), str(root))
+    ordered = unpack(order.packed)
+    job = placed(ordered, str(root))
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
     why = _why_not(order.repository, read_target(order.target), pulls)
-    return AcceptedJob(job, why, merge_base_of(order.packed), nonce_of(order.packed))
+    return AcceptedJob(job, why, merge_base_of(order.packed), nonce_of(order.packed), megatron_lm_of(ordered))
 
 
 def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:

@@ -10,7 +10,17 @@ from verl_e2e.core.pulls.ledger import Approval
 from verl_e2e.core.pulls.messages import MEMBERS
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, has_role, may, may_run
+from verl_e2e.core.pulls.trust import (
+    Actor,
+    Denied,
+    Granted,
+    NeedsApproval,
+    Trusted,
+    has_role,
+    is_of_author,
+    may,
+    may_run,
+)
 from verl_e2e.ports import Clock, People
 
 # An author who loses a role may run so long yet; a person who gives a command is looked up each time.
@@ -61,7 +71,8 @@ class Permissions:
         """The trust in a head with what is known of its author's role, where an approval is needed."""
         if isinstance(trust, Trusted) or isinstance(target, MergeGroup):
             return trust
-        return replace(trust, has_role=has_role(self._author(target, policy), policy.capabilities))
+        known = is_of_author(target) and has_role(self._author(target, policy), policy.capabilities)
+        return replace(trust, has_role=known)
 
     def _author(self, pull: Pull, policy: Policy) -> Actor:
         return self.known_actor(pull.author, Capability.RUN, pull, policy, AUTHOR_KEPT)

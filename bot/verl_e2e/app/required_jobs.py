@@ -201,8 +201,7 @@ class _Builder:
     ) -> None:
         self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
         ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
-        site = sources.fetched_from
-        self._origins = origins_of(repository_of(target), ref, policy, site) if site else {}
+        self._origins = origins_of(repository_of(target), ref, policy, sources.fetched_from)
         self._patches: dict[tuple[str, str], PatchChoice] = {}
         # The version of what runs and judges.
         self.program = sources.program

@@ -18,8 +18,9 @@ import sys
 WATCHED = ("megatron.bridge", "megatron.core", "verl")
 
 
-# Ray sets one of these in the processes that it starts; they are no drivers.
-_OF_RAY = ("RAY_RAYLET_PID", "RAY_JOB_ID")
+# Ray sets one of the first two in the processes that it starts, not in drivers. The last says that the cluster is
+# not the run's own: what others hold there they may give back, and what waits may be theirs.
+_NOT_WATCHED = ("RAY_RAYLET_PID", "RAY_JOB_ID", "VERL_E2E_SHARED_RAY")
 
 
 class _Witness:
@@ -99,7 +100,7 @@ try:
         import verl_e2e_finder
 
         verl_e2e_finder.watch_imports(WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
-        if not any(os.environ.get(name) for name in _OF_RAY):
+        if not any(os.environ.get(name) for name in _NOT_WATCHED):
             verl_e2e_finder.watch_imports(("ray",), _watch_demands)
 except Exception:
     pass

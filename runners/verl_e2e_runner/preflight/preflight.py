@@ -123,15 +123,17 @@ def _cheap(
     if job.site.scratch is not None:
         folders["scratch"] = Path(job.site.scratch)
     config = wrapper.configs[-1] if wrapper.configs else None
+    readable = check_readable(job, trees, variables, config, model=_model(job, base))
     # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.
     findings = (
         *check_gpus(job, devices, variables, session.ray_address),
-        *check_readable(job, trees, variables, config, model=_model(job, base)),
+        *readable,
         check_ray_cpus(job, config, usable_processors()),
         *trees.findings,
         *wrapper.findings,
         *packages,
-        *_inputs(job, trees, variables, config),
+        # What cannot be read is neither there nor missing.
+        *(() if stops(readable) else _inputs(job, trees, variables, config)),
         *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),
     )
@@ -157,8 +159,11 @@ def _prepare(
     made = prepare(job, trees, variables, base, work)
     if stops(made):
         return made
+    readable = check_readable(job, trees, variables, None, model=_model(job, base)) if made else ()
+    if stops(readable):
+        return (*made, *readable)
     there = (
-        *(check_readable(job, trees, variables, None, model=_model(job, base)) if made else ()),
+        *readable,
         *check_data(job, trees.cwd, variables, prepared=True),
         *check_model(job, trees.cwd, variables, prepared=True),
     )

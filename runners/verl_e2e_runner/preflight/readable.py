@@ -14,7 +14,7 @@ from pathlib import Path
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import blocked, good
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.inputs import data_files
 from verl_e2e_runner.process.program import run
@@ -45,11 +45,15 @@ def below(place):
     seen, folders = set(), [place]
     while folders:
         folder = folders.pop()
-        status = os.stat(folder)
+        try:
+            status, entries = os.stat(folder), list(os.scandir(folder))
+        except OSError:
+            yield folder
+            continue
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        for entry in os.scandir(folder):
+        for entry in entries:
             if entry.name in ("__pycache__", ".git"):
                 continue
             if closed(entry.path):
@@ -73,13 +77,15 @@ def check_readable(
 
     `model` is the folder of the model, once it is known. What does not exist yet is left to other checks.
     """
-    places = {name: place for name, place in _places(job, trees, variables, config, model) if place.exists()}
+    places = {name: place for name, place in _places(job, trees, variables, config, model) if not _is_absent(place)}
     user = trees.cage.uid if trees.cage else os.getuid()
     question = json.dumps({name: str(place) for name, place in places.items()})
     where = trees.cage.scratch if trees.cage else Path("/")
     argv = (job.site.python, "-I", "-S", "-c", _TRY)
     plain = {"PATH": variables.get("PATH", os.defpath)}
     asked = run(argv, env=plain, cwd=where, timeout_s=_TRY_S, stdin=question, cage=trees.cage)
+    if asked.timed_out:
+        return (note(Check.READABLE, f"whether user {user} can read all that the job names took too long to find out"),)
     try:
         answer = {str(name): [Path(path) for path in paths] for name, paths in json.loads(asked.stdout).items()}
     except (ValueError, AttributeError):
@@ -90,7 +96,7 @@ def check_readable(
         _closed(name, places[name], closed, user)
         for name, paths in answer.items()
         # A link that leads nowhere is nothing to read for anyone.
-        if (closed := [path for path in paths if path.exists()])
+        if (closed := [path for path in paths if not _is_absent(path)])
     ]
     return tuple(found) or (good(Check.READABLE, f"user {user} can read all that the job names"),)
 
@@ -114,6 +120,14 @@ def _places(
         yield "the reward model", trees.cwd / Path(str(reward_model)).expanduser()
 
 
+def _is_absent(path: Path) -> bool:
+    """Whether a path leads nowhere, and not only to where this process may not look."""
+    try:
+        return not path.exists()
+    except PermissionError:
+        return False
+
+
 def _closed(name: str, place: Path, paths: list[Path], user: int) -> Finding:
     what = ", ".join(f"{path} ({_owner_and_mode(path)})" for path in paths[:_MOST_NAMED])
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
@@ -123,7 +137,8 @@ def _closed(name: str, place: Path, paths: list[Path], user: int) -> Finding:
 
 
 def _owner_and_mode(path: Path) -> str:
-    status = path.stat()
+    # A link may lead to where this process may not look.
+    status = path.stat() if os.access(path, os.F_OK) else path.lstat()
     try:
         owner = pwd.getpwuid(status.st_uid).pw_name
     except KeyError:

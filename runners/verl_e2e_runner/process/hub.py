@@ -30,10 +30,10 @@ def is_offline(variables: Mapping[str, str]) -> bool:
 
 
 def cached_snapshot(model_id: str, variables: Mapping[str, str]) -> Path | None:
-    """The snapshot of a hub model's main branch in the cache, with its configuration; None when it is not there."""
+    """The snapshot of a hub model's main branch in the cache, with its configuration; None when none can be read."""
     folder = hub_cache(variables) / f"models--{model_id.replace('/', '--')}"
-    reference = folder / "refs" / "main"
-    if not reference.is_file():
+    try:
+        snapshot = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
+        return snapshot if (snapshot / "config.json").is_file() else None
+    except OSError:
         return None
-    snapshot = folder / "snapshots" / reference.read_text().strip()
-    return snapshot if (snapshot / "config.json").is_file() else None

@@ -10,6 +10,8 @@ IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
 EXECUTED_VARIABLE = "VERL_E2E_EXECUTED"
 FINGERPRINTS_VARIABLE = "VERL_E2E_FINGERPRINTS"
 PATH_VARIABLE = "VERL_E2E_PATH"
+# Tells the instrumentation that the run joins a Ray cluster which others use.
+SHARED_RAY_VARIABLE = "VERL_E2E_SHARED_RAY"
 
 # A unix socket's path has at most 107 bytes, and Ray adds
 # `/ray/session_YYYY-MM-DD_hh-mm-ss_uuuuuu_ppppppp/sockets/plasma_store` to its folder.

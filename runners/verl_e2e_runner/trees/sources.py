@@ -27,15 +27,21 @@ _FIX = f"see that this host reaches it, and that {TOKEN_VARIABLE} names a token 
 
 
 def with_clones(job: Job, folder: Path) -> Job:
-    """The job with this host's clones below a folder in the place of the names of repositories that have an address."""
+    """The job with this host's clones below a folder in the place of the names of repositories that have an address.
+
+    A repository that the job names by its place is the user's own: nothing is fetched into it.
+    """
     own = folder.resolve() / "repositories" / (platform.node() or "host")
-    return job.model_copy(
-        update={
-            name: repository.model_copy(update={"path": str(own / _folder_of(job.origins[name].url))})
-            for name, repository in (("bridge", job.bridge), ("verl", job.verl))
-            if name in job.origins and not Path(repository.path).is_absolute()
-        }
-    )
+    repositories = {"bridge": job.bridge, "verl": job.verl}
+    clones: dict[str, object] = {
+        name: repository.model_copy(update={"path": str(own / _folder_of(job.origins[name].url))})
+        for name, repository in repositories.items()
+        if name in job.origins and not Path(repository.path).is_absolute()
+    }
+    # Bridge's clone holds the one of Megatron-LM.
+    fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
+    origins = {name: origin for name, origin in job.origins.items() if name in fetched}
+    return job.model_copy(update={**clones, "origins": origins})
 
 
 def fetch(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> None:

@@ -154,7 +154,7 @@ def test_what_starts_and_what_ends(
         ((), {"wanted": (), "plan": NOTHING, "trust": KNOWN, **gate_policy(none=Absence.APPROVE)},
          JobStatus.BLOCKED, "it is a fork"),
         ((), {"wanted": (), "plan": NOTHING, "trust": FORK},
-         JobStatus.BLOCKED, "it is a fork, and its author has no role in the repository"),
+         JobStatus.BLOCKED, "it is a fork, and the head is not that of an author with a role in the repository"),
         ((), {"wanted": (), "plan": NOTHING, "trust": KNOWN}, JobStatus.NOT_REQUIRED, ""),
         ((run(SMOKE),), {"wanted": (replace(WANTED[0], required=False),), "plan": NOTHING, "trust": FORK},
          JobStatus.NOT_REQUIRED, ""),

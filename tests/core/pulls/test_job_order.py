@@ -16,6 +16,7 @@ from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,
     check_inputs,
+    megatron_lm_of,
     merge_base_of,
     minutes_of,
     nonce_of,
@@ -64,6 +65,9 @@ def test_where_repositories_are_fetched_from_is_decided_by_the_base_and_makes_no
     assert ordered.digest() == make_job().digest()
     assert same_job(ordered, make_job())
     assert placed(ordered, "/srv/a").origins == {}, "a workflow has checked everything out"
+    assert megatron_lm_of(unpack(pack(ordered))) == policy.megatron_lm.repository
+    assert megatron_lm_of(unpack(pack(make_job()))) == ""
+    assert origins_of("o/bridge", "", policy, "") == {"megatron_lm": origins["megatron_lm"]}
 
 
 @pytest.mark.parametrize(

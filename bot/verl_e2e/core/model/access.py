@@ -127,7 +127,7 @@ class Absence(StrEnum):
 
     # Nothing: the plan is enough.
     OPEN = "open"
-    # A person's approval of the head, or a level 0 of it that passed, where its author has no role in the repository.
+    # A person's approval of the head, or a level 0 of it that passed, where it is not that of an author with a role.
     APPROVE_STRANGERS = "approve_strangers"
     # The same of every such head.
     APPROVE = "approve"

@@ -50,7 +50,7 @@ def note(about: str, sentence: str, fix: str = "") -> Finding:
 
 _OF_ABSENCE: Mapping[Absence, tuple[State, str]] = {
     Absence.OPEN: (State.NOTE, "opens the gate for everyone, for the fork of a stranger as well"),
-    Absence.APPROVE_STRANGERS: (State.OK, "needs an approval where its author has no role in the repository"),
+    Absence.APPROVE_STRANGERS: (State.OK, "needs an approval but for heads of authors with a role in the repository"),
     Absence.APPROVE: (State.OK, "needs an approval wherever a run would need one"),
 }
 

@@ -284,7 +284,7 @@ def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[st
     if shown or (strangers and trust.has_role):
         return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"
-    whose = ", and its author has no role in the repository" if strangers else ""
+    whose = ", and the head is not that of an author with a role in the repository" if strangers else ""
     return f"{asked}: {trust.reason}{whose}", f"`/verl-e2e approve {target_state.head_sha}` gives it"
 
 

@@ -7,6 +7,7 @@ whole document travels and nothing is planned twice: what runs is byte for byte 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -44,6 +45,7 @@ _HIDDEN_HOST = re.compile(r"(?=[A-Za-z-]*[0-9.:])[A-Za-z0-9][A-Za-z0-9.:-]*")
 BRIDGE_FOLDER = "bridge"
 VERL_FOLDER = "verl"
 MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
+_MEGATRON_LM: Literal["megatron_lm"] = "megatron_lm"
 
 
 class OrderError(UserError, ValueError):
@@ -61,13 +63,22 @@ def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
 def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, Origin]:
     """Where a runner fetches what jobs of a repository at the site `web_url` need; `ref` leads to the head.
 
-    No address is one that the head could change.
+    Without a site the back end checks Bridge and verl out itself. No address is one that the head could change.
     """
+    core: dict[str, Origin] = {_MEGATRON_LM: Origin(url=policy.megatron_lm.repository)}
+    if not web_url:
+        return core
     return {
         BRIDGE_FOLDER: Origin(url=f"{web_url}/{repository}.git", ref=ref),
         VERL_FOLDER: Origin(url=policy.verl.repository),
-        "megatron_lm": Origin(url=policy.megatron_lm.repository),
+        **core,
     }
+
+
+def megatron_lm_of(job: Job) -> str:
+    """Where the Megatron-LM that Bridge names is fetched from, empty where the job does not say."""
+    origin = job.origins.get(_MEGATRON_LM)
+    return origin.url if origin is not None else ""
 
 
 def takes_token(url: str, own: Origin | None) -> bool:
@@ -107,7 +118,9 @@ def minutes_of(job: Job) -> int:
 
 def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
     """A job, made portable, as one line of text, with the commit that a failure is compared with and the nonce."""
-    text = portable(job).model_dump_json()
+    # The workflow that checks the rest out reads no policy.
+    kept = {name: origin for name, origin in job.origins.items() if name == _MEGATRON_LM}
+    text = portable(job).model_copy(update={"origins": kept}).model_dump_json()
     return f"{packed.pack(text)}.{merge_base}.{nonce}".rstrip(".")
 
 

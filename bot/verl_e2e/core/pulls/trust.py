@@ -61,6 +61,14 @@ def has_role(actor: Actor, access: Access) -> bool:
     return actor.role not in WIDE_ROLES or isinstance(may(actor, Capability.RUN, access), Granted)
 
 
+def is_of_author(pull: Pull) -> bool:
+    """Whether the author's own role speaks for the head: it lies in the repository or in an account of theirs.
+
+    Anyone can open a pull request of someone else's fork, whose owner pushes into it.
+    """
+    return not pull.from_fork or pull.head_repository.partition("/")[0].lower() == pull.author.lower()
+
+
 def _needed(grant: Grant) -> str:
     ways = [f"the role {role}" for role in (*grant.roles, *grant.custom_roles)] + [
         f"the team {team}" for team in grant.teams
@@ -81,7 +89,7 @@ class NeedsApproval:
     """This head may not run before someone approves it by its full SHA, and why."""
 
     reason: str
-    # Whether the author is known to have a role in the repository, see `has_role`.
+    # Whether it is the head of an author who is known to have a role in the repository, see `has_role`.
     has_role: bool = False
 
 
