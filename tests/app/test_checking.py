@@ -253,7 +253,7 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     assert levels == sorted(levels, reverse=True)
     costs = [job.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
     assert costs == sorted(costs)
-    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",))
+    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",), reason="a slow one")
     planned = replace(plan(change, packaged_policy(), EVERY_LEVEL), jobs=(*ordered, slow))
     assert [job.id for job in in_order(planned.jobs)].index("0-slow") == sum(levels)
 

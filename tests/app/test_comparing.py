@@ -170,13 +170,14 @@ def policy_text(bands: str) -> str:
 
 
 def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.LocalCheck:
-    """A check of nothing, from the base to itself."""
+    """A check of nothing, from the base to a commit of the same files."""
+    head = git(repository, "commit-tree", "-p", base, "-m", "nothing", f"{base}^{{tree}}").strip()
     verl = out.parent / "verl"
     if not verl.exists():
         commit(verl, {"verl/models/mcore/bridge.py": "import megatron.bridge\n"})
     fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
     places: dict[str, Any] = {"bridge": repository, "verl": verl, "out": out, "work": out.parent / "work"}
-    return checking.LocalCheck(**fields, **places, base=base, head=base, policy=policy)
+    return checking.LocalCheck(**fields, **places, base=base, head=head, policy=policy)
 
 
 def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def levels(made: Planned) -> list[int]:
         ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size", [0, 2, 4]),
         ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size * verbose", [0, 4]),
         ("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return x + tp_size", []),
-        ("src/lib/names.py", "def width", "def new():\n    return 1\n\n\ndef width", []),
+        ("src/lib/names.py", "def width", "def new():\n    return 1\n\n\ndef width", [0]),
         ("src/lib/names.py", "def width", "# a comment\ndef width", []),
         ("src/lib/families.py", 'return ["a"]', 'return ["b"]', [0, 4]),
         ("src/lib/peft.py", "return n", "return n + 1", [0, 1]),

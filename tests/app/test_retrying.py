@@ -21,7 +21,13 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.ports import BackendError, ForgeError
 
-AGAIN = [EngineEnd.NODE_FAILED, EngineEnd.NODE_NOT_READY, EngineEnd.PREEMPTED, EngineEnd.FORGOTTEN]
+AGAIN = [
+    EngineEnd.NODE_FAILED,
+    EngineEnd.NODE_NOT_READY,
+    EngineEnd.PREEMPTED,
+    EngineEnd.RUNNER_KILLED,
+    EngineEnd.FORGOTTEN,
+]
 
 
 @pytest.fixture

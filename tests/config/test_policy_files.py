@@ -69,7 +69,7 @@ def test_a_good_policy_has_its_defaults() -> None:
         ("levels: [0, 1]", "levels: [0]\n    features: [moes]", "p.yml:10: rules.0.features.0: 'moes' is not a"),
         ("schema: 1", "schema: 1\nmost_gpus: a", 'p.yml:2: most_gpus: "a" is not allowed; write a whole number'),
         ("schema: 1", "schema: 1\nmost_gpus: 0", "p.yml:2: most_gpus: 0 is not allowed; write at least 1"),
-        ("schema: 1", "schema: 1\ngate: {none: opn}", "p.yml:2: gate.none: \"opn\" is not allowed; use 'open' or"),
+        ("schema: 1", "schema: 1\ngate: {none: opn}", "p.yml:2: gate.none: \"opn\" is not allowed; use 'open',"),
         ("    reason: verl trains adapters\n", "", "p.yml:7: rules.0.reason: missing; this key is required"),
         ("verl trains adapters", "''", 'p.yml:10: rules.0.reason: "" is not allowed'),
         ("schema: 1", "schema: 2", "p.yml:1: schema: 2 is not allowed"),
