@@ -99,8 +99,11 @@ def test_a_key_that_github_does_not_know_is_no_matter_of_the_clock(at: GithubAda
 
 
 def test_github_is_well_only_where_it_answered_lately(at: GithubAdapters, monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = as_app(APP_ID, at.world.private_key, api_url="http://127.0.0.1:9", retry_policy=RetryPolicy(total_s=0.1))
+    waited: list[float] = []
+    patient = RetryPolicy(sleep=waited.append)
+    silent = as_app(APP_ID, at.world.private_key, api_url="http://127.0.0.1:9", retry_policy=patient)
     assert "GitHub cannot be reached from this machine" in silent.trouble()
+    assert waited == [], "a look at readiness would end before a second answer"
     silent.close()
     before = at.github.calls.total
     assert at.github.trouble() == ""

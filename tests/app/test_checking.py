@@ -35,6 +35,7 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.report.plan_text import PLANNING
 from verl_e2e.core.report.run_card import Card, render_text, result_of, sentence_of
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
@@ -88,8 +89,9 @@ def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(t
     assert f"{NO_GPU.summary}: {NO_GPU.fix}" in card.verdicts[0].followups
     assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
-    assert text[0].startswith("plan: levels 0, 1")
-    assert "Level 3, Megatron-FSDP: not required" in text[1]
+    assert text[0] == PLANNING
+    assert text[1].startswith("plan: levels 0, 1")
+    assert "Level 3, Megatron-FSDP: not required" in text[2]
     assert "Level 3, Megatron-FSDP: not required" in folders.files[tmp_path / "out"]["card.md"]
 
 
@@ -253,7 +255,7 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     assert levels == sorted(levels, reverse=True)
     costs = [job.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
     assert costs == sorted(costs)
-    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",), reason="a slow one")
+    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",), reason="to come last")
     planned = replace(plan(change, packaged_policy(), EVERY_LEVEL), jobs=(*ordered, slow))
     assert [job.id for job in in_order(planned.jobs)].index("0-slow") == sum(levels)
 

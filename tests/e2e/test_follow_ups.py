@@ -66,6 +66,8 @@ def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(total=1 << 40, used=
 def nvmlDeviceGetComputeRunningProcesses(handle): return []
 def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=0)
 """
+# What the recorded runs gave to Ray.
+RAY_CPUS = 16
 LENGTHS = {"MAX_PROMPT_LENGTH": "256", "MAX_RESPONSE_LENGTH": "64"}
 
 
@@ -97,6 +99,7 @@ class Place:
             "python": sys.executable,
             "required_packages": ["pydantic"],
             "min_free_gib": 0,
+            "ray_cpus": RAY_CPUS,
             "wrapper": LENGTHS,
             "process": {"STAND_IN": str(self.recordings)},
             "isolation": {"read": [str(self.recordings)]},
@@ -119,7 +122,7 @@ class Place:
             bridge=Repository(path=str(self.bridge), commit=self.commits[state]),
             wrapper={**BASE_WRAPPER, **LENGTHS},
             process={"STAND_IN": str(self.recordings), **process},
-            site=self.world.site(isolation={"read": [str(self.recordings)]}),
+            site=self.world.site(ray_cpus=RAY_CPUS, isolation={"read": [str(self.recordings)]}),
         )
         file = self.root / f"{state}.json"
         file.write_text(job.model_dump_json())

@@ -44,7 +44,7 @@ def test_a_payload_that_github_would_not_send_is_one_sentence(tmp_path: Path, pa
 MISTAKES = (
     (
         {"GITHUB_EVENT_PATH": "/no/such.json"},
-        "GITHUB_EVENT_PATH: /no/such.json is not an event that can be read; run",
+        "GITHUB_EVENT_PATH: '/no/such.json' is not an event that can be read; run",
     ),
     ({"VERL_E2E_TOKEN": ""}, "VERL_E2E_TOKEN: it is empty; run this as a step of a workflow"),
     ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty; run this as a step of a workflow"),

@@ -14,6 +14,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 OTHERS = {
     "--account": ("sbatch",),
     "--address": ("ray job", "ray start"),
+    "--auto": ("git remote set-head",),
     "--cap-add": ("container",),
     "--ephemeral": ("register",),
     "--filter": ("git -C",),
@@ -23,6 +24,7 @@ OTHERS = {
     "--init": ("git submodule",),
     "--jitconfig": ("register",),
     "--mem": ("sbatch", "VERL_E2E_SLURM_OPTIONS"),
+    "--orphan": ("git switch",),
     "--partition": ("sbatch",),
     "--refetch": ("git -C",),
     "--shm-size": ("container",),

@@ -169,6 +169,6 @@ def test_a_hub_cache_of_someone_else_holds_no_model_for_us(tmp_path: Path) -> No
 
 
 def test_a_python_that_does_not_start_says_so(world: World, kit: Path) -> None:
-    job = world.job(site=world.site(python="/usr/bin/python-of-nobody"))
+    job = world.job(site=world.site(python="/usr/bin/python-of-no-one"))
     (finding,) = check_readable(job, Trees(kit, kit, kit, kit), {}, None, model=None)
-    assert "the job's Python /usr/bin/python-of-nobody does not start as user" in finding.summary
+    assert "the job's Python /usr/bin/python-of-no-one does not start as user" in finding.summary

@@ -1,6 +1,7 @@
 """Recorded GPU runs, passed off in a story as the run of the job that the story dispatched.
 
-Nothing ran: the recording's commits, model and data are renamed to those of the job, and its job.json is the job's own.
+Nothing ran: the recording's commits, model, data and CPUs for Ray are renamed to those of the job, and its job.json is
+the job's own.
 What such a folder proves is how the bot deals with a real run's folder, not that the job would pass.
 """
 
@@ -53,6 +54,10 @@ def _read(path: Path, renamed: tuple[tuple[bytes, bytes], ...]) -> bytes:
 
 
 def _renamed(known: Mapping[str, Any], job: Job) -> Iterator[tuple[bytes, bytes]]:
+    cpus, asked = known["site"]["ray_cpus"], job.site.ray_cpus_of(job.gpus_of_node, job.node_count)
+    # As verl's command line, its saved configuration and its log show them.
+    for shown in ("num_cpus={}", '"num_cpus": {}', "'num_cpus': {}"):
+        yield shown.format(cpus).encode(), shown.format(asked).encode()
     ours = json.loads(job.model_dump_json())
     for keys in (
         ("bridge", "commit"),

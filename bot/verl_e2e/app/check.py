@@ -82,8 +82,6 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     policy or site cannot complete is not run, and the card says what is missing. A change that breaks what verl uses of
     Bridge costs no GPU: no job is started.
     """
-    if request.unable:
-        say(f"No job is run: {request.unable}.")
     say(PLANNING)
     planned, contract = _planned(request, services)
     planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned

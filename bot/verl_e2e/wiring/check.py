@@ -92,6 +92,8 @@ def check(
     )
     blobs = {"bridge": bridge, "verl": verl}
     named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.cache)
+    if request.unable:
+        say(f"No job is run: {request.unable}.")
     say(READING_VERL)
     with repository_named_by(named, policy):
         planner = planner_of(bridge, named, policy, order.base, order.head)

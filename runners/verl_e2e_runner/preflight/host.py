@@ -37,7 +37,7 @@ def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str], cluster
 def check_ray_cpus(job: Job, config: Config | None, processors: int) -> Finding:
     """Whether Ray gets the CPUs that the job holds; with fewer it waits for ever in the stage data.
 
-    They are logical: Ray starts what it is told to, on any number of processors. So few processors slow a run down, and
+    They are logical: Ray starts what is asked for, on any number of processors. So few processors slow a run down, and
     only less than one for each GPU is worth a note.
     """
     units = lookup(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units") or DATA_WORKERS

@@ -37,7 +37,7 @@ LONGER = SMOKE.model_copy(update={"steps": SMOKE.steps + 1})
 ELSEWHERE = Repository(path="p", commit="e" * 40)
 MADE = Checkpoint(model_id="another/model")
 DESELECTED = (DeselectedTest(test="t", reason="r"),)
-# Another value of each key that is no plain one.
+# Another value of each key that is not a plain one.
 OTHERS: dict[str, Any] = {
     "verl": ELSEWHERE,
     "megatron_lm": ELSEWHERE,

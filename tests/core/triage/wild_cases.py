@@ -1,7 +1,7 @@
 """Generated logs of the classes of `triage-wild`: each fault in the words of several makers, behind several prefixes.
 
 A class says what is right before anything reads the log: an end from outside is Blocked whatever was caught before it,
-a run of another backend blames nobody by name, a fault of the machine stays one below a frame of Bridge.
+a run of another backend blames no one by name, a fault of the machine stays one below a frame of Bridge.
 """
 
 from collections.abc import Iterator

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -78,10 +79,12 @@ class GitHub:
         return auth.token if auth else ""
 
     def trouble(self) -> str:
-        """Why the App cannot work with GitHub; empty when GitHub answered it lately. It is asked where it did not."""
+        """Why the App cannot work with GitHub; empty when GitHub answered it lately, or does, asked once."""
         if self.calls.silent_s() > _ANSWERED_S:
+            asking = self.in_lane(self._lane)
+            asking.retry_policy = replace(self.retry_policy, total_s=0.0)
             try:
-                self.app().ask("GET", "/app")
+                asking.app().ask("GET", "/app")
             except ForgeError as error:
                 return str(error)
         return ""

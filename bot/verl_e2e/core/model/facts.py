@@ -300,7 +300,7 @@ class LogFacts:
     workers: tuple[Worker, ...] = ()
     # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
-    # What may be an error and is no traceback: bare last lines of exceptions, and what the last lines of a run that
+    # What may be an error and is not a traceback: bare last lines of exceptions, and what the last lines of a run that
     # did not complete say of its end.
     hints: tuple[LoggedError, ...] = ()
     # Known lines that look like errors and are harmless.

@@ -12,7 +12,7 @@ from verl_e2e.core.model.document import DescribedDocument
 CORES_PER_GPU = 4
 # Host memory of the processes of a run for each GPU, without its /tmp and /dev/shm: an estimate on the high side.
 PROCESS_MEMORY_GIB = 32.0
-# What verl reserves in Ray beside each GPU, as `max_colocate_count` of `ResourcePoolManager` in its
+# What verl reserves in Ray with each GPU, as `max_colocate_count` of `ResourcePoolManager` in its
 # verl/single_controller/ray/base.py says: a place each for actor, rollout and reward model.
 RAY_CPUS_PER_GPU = 3
 # The storage units of TransferQueue, as `num_data_storage_units` of verl/trainer/config/transfer_queue says. Each of
@@ -23,7 +23,7 @@ DATA_WORKERS = 8
 def ray_cpus(gpu_count: int, *, nodes: int = 1, data_workers: int = DATA_WORKERS) -> int:
     """The logical CPUs that Ray must have on each node of a job with so many GPUs on each; with fewer it hangs.
 
-    All of it is held until the run ends: the CPUs beside the GPUs, the node's part of the data workers (they are spread
+    All of it is held until the run ends: the CPUs of the GPUs, the node's part of the data workers (they are spread
     evenly) and their controller, which may be on any node. One is left for a task, which takes one while it runs.
     Actors that name no number (agent loops, reward loops, servers, verl's own TaskRunner) take none.
     """

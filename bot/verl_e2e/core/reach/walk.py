@@ -34,7 +34,7 @@ class Entry:
     """A place in the other program: an import, or an attribute that is used there (`module` empty).
 
     `attribute` is None for the import of a whole module. `file` and `line` say where; `guarded` that the place
-    survives an ImportError. With a `job` it is no place, but a function that a measured run of this job entered.
+    survives an ImportError. With a `job` it is not a place, but a function that a measured run of this job entered.
     """
 
     module: str

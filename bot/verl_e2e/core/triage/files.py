@@ -42,7 +42,7 @@ _OWN_FRAME = re.compile(
     r"|:save_\w+$|:export_\w+$|:load_megatron_model$|training/checkpointing\.py:",
     re.MULTILINE,
 )
-# A path that the run was given and that is not what it should be, whoever found that out.
+# A path that the run was given and that is not what it should be, no matter who found that out.
 _GIVEN = re.compile(
     r"(?i)\b(?:path|director(?:y|ies)|folder|checkpoint|ckpt|snapshot|tokenizer|run[_ ]config|metadata|weights?"
     r"|model)\b"

@@ -43,7 +43,7 @@ BEFORE_SYNC = frozenset(
         Stage.OPTIMIZER,
     }
 )
-# Whatever runs on the GPU beside a worker that builds its model belongs to another run.
+# Whatever runs on the GPU next to a worker that builds its model belongs to another run.
 BEFORE_ENGINE = frozenset(stage for stage in Stage if stage.order <= Stage.OPTIMIZER.order) - {Stage.ROLLOUT_ENGINE}
 BEFORE_PEFT = frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT})
 
