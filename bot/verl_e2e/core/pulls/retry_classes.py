@@ -98,6 +98,8 @@ _OF_RULE: Mapping[str, RetryClass] = {
     "network": _PASSING,
     "device-broke": _PASSING,
     "ray-start": _PASSING,
+    # Another process held the GPU.
+    "gpu-occupied": _PASSING,
     "tracking-late": _PASSING,
     "disk-full": _LASTING,
     "storage": _LASTING,
@@ -134,6 +136,7 @@ _OF_RULE: Mapping[str, RetryClass] = {
     "native-error": _UNKNOWN,
     "watchdog": _UNKNOWN,
     "given-path": _UNKNOWN,
+    "failed-exit": _UNKNOWN,
     "host-memory": _UNKNOWN,
     "engine-memory": _UNKNOWN,
     "worker-died": _UNKNOWN,

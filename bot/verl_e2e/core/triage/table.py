@@ -44,7 +44,22 @@ BEFORE_SYNC = frozenset(
     }
 )
 # Whatever runs on the GPU next to a worker that builds its model belongs to another run.
-BEFORE_ENGINE = frozenset(stage for stage in Stage if stage.order <= Stage.OPTIMIZER.order) - {Stage.ROLLOUT_ENGINE}
+BEFORE_ENGINE = frozenset(
+    {
+        Stage.ENVIRONMENT,
+        Stage.IMPORT,
+        Stage.DATA,
+        Stage.MODEL_DOWNLOAD,
+        Stage.REWARD_MODEL,
+        Stage.RAY,
+        Stage.BRIDGE_PROVIDER,
+        Stage.HF_IMPORT,
+        Stage.PEFT,
+        Stage.DDP_WRAP,
+        Stage.FSDP_WRAP,
+        Stage.OPTIMIZER,
+    }
+)
 BEFORE_PEFT = frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT})
 
 RULES: tuple[Rule, ...] = (
