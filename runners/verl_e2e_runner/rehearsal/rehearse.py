@@ -16,7 +16,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
-from verl_e2e_runner.trees.worktrees import SUBMODULE
+from verl_e2e_runner.trees.sources import SUBMODULE
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 # What the driver's process imports besides Bridge and Megatron-LM, by the name of the module.
