@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import slowness
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.text.redact import redactor
@@ -82,7 +83,7 @@ def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
 def test_what_hangs_after_a_fatal_error_is_gone_soon_after_its_grace(tmp_path: Path, text: str) -> None:
     grace = 0.3
     limits = Limits(time_limit_s=60, stall_s={"default": 60}, hang_grace_s=grace, end_grace_s=0.4)
-    over = seconds_to_end(tmp_path, text, limits) - grace - 0.4
+    over = (seconds_to_end(tmp_path, text, limits) - grace - 0.4) / slowness()
     # What the watch adds to its graces must leave the default ones below the figure.
     default = Limits(time_limit_s=60, stall_s={})
     assert default.hang_grace_s + default.kill_grace_s(default.hang_grace_s) + over <= FATAL_END_S
