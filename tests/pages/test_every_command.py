@@ -28,7 +28,6 @@ WORDS = (
     (r"^verl-e2e check (--baseline-repeats) N$", r"verl-e2e check --repo DIR --base SHA --verl DIR --out DIR \1 2"),
     (r"^verl-e2e run (--baseline COMMIT)$", r"verl-e2e run --job JOB.json --out DIR \1"),
     (r"(?<=maps add )(RUN\.\.\.|out/jobs/0-lora-ddp)", "recorded/jobs/0-lora-ddp"),
-    (r"(?<=--learn )(RUN|out/jobs/2-pp4)", "derived/jobs/0-lora-ddp"),
     (r"(?<=--maps )FILE", "{FRESH}"),
     (r"PATH\[:SYMBOL\]\.\.\.", "src/megatron/bridge/peft/lora.py:LoRA.transform"),
     (r"\[OWNER/REPO\]\.\.\.|OWNER/REPO(?=$| )|NVIDIA-NeMo/Megatron-Bridge(?=$| )", "octo/bridge"),
@@ -89,6 +88,9 @@ NOT_TYPED = {
     r"^verl-e2e policy settings ": "composes verl's own configuration, which the small verl of the pages does not have",
     r"^pip install \.$": "downloads the newest packages; installing from a checkout is typed with those of the tests",
     r"\.venv312": "needs a second interpreter",
+    r"^make rehearsal-env\b|^verl-e2e rehearse ": "needs PyTorch; tests of the marker rehearsal drive it",
+    r"^git switch --orphan ": "pushes a branch to GitHub",
+    r"^python3 -m verl\.trainer\.main_ppo$": "a name in a sentence",
 }
 
 # What a command ends with when it does what the page says: other than 0, and why.
