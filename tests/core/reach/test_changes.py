@@ -1,5 +1,6 @@
 """What differs in effect between two versions of a file."""
 
+import sys
 from textwrap import dedent
 
 import pytest
@@ -158,3 +159,19 @@ def test_comments_and_blank_lines_change_nothing(texts: list[str], data: st.Data
     for text in texts:
         lines.insert(data.draw(st.integers(0, 7)), f"# {text}")
     assert changed(BASE, "\n".join(lines)) == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters are read by Python 3.12 or later")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("def act(x=0):\n    return str(x)\n", "def act[str](x=0):\n    return str(x)\n"),
+        ("def act[T](x: T):\n    return 1\n", "def act[U](x: T):\n    return 1\n"),
+        ("class K:\n    def act(self):\n        return len(self)\n", "class K:\n    def act[len](self):\n        return len(self)\n"),
+        ("def act[T](x):\n    return 1\n", "def act[T: 1 / 0](x):\n    return 1\n"),
+    ],
+)  # fmt: skip
+def test_type_parameters_of_a_function_are_a_change_of_it_and_of_its_import(old: str, new: str) -> None:
+    found = compare(old.encode(), new.encode())
+    assert found.changes
+    assert found.import_time
