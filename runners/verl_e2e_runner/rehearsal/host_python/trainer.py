@@ -181,7 +181,7 @@ class Rank:
             # One matrix for each of the rank's experts.
             shape[0] *= self.cell.ep
         digest = hashlib.sha256(name.partition(".")[2].encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big") + models.SEED)
         whole = torch.randn(shape, generator=generator) * 0.1
         if parameter.dim() == 3:
             whole = whole.chunk(self.cell.ep)[place["ep"]]

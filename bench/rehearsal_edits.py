@@ -1,0 +1,110 @@
+"""Edits of a source file, of which `rehearsal_faults.py` draws some."""
+
+import ast
+import copy
+import itertools
+
+PAIRS = "Eq NotEq, Lt LtE, Gt GtE, Is IsNot, In NotIn, And Or, Add Sub, BitAnd BitOr, Mult Div"
+OPERATORS = {"FloorDiv": "Mult", "Mod": "FloorDiv", "Pow": "Mult"}
+for pair in PAIRS.split(", "):
+    one, other = pair.split()
+    OPERATORS |= {one: other, other: one}
+KINDS = ("compare", "arithmetic", "constant", "arguments", "call", "order")
+# What only tells people something.
+SAID = ("logger.", "logging.", "print", "log_", "warnings.")
+SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
+
+
+def edited(edit, bridge):
+    """The text of a file with an edit; no line changes its number."""
+    source = (bridge / edit["path"]).read_bytes()
+    return (source[: edit["start"]] + edit["text"].encode() + source[edit["end"] :]).decode()
+
+
+def candidates(source):
+    """Every edit of a source: its kind, line, function, the bytes that it replaces, and by what."""
+    data, nodes = source.encode(), []
+    starts = list(itertools.accumulate((len(line) for line in data.splitlines(keepends=True)), initial=0))
+
+    def visit(node, owner, prefix):
+        """Note what computes something, with the qualified name of the function that it runs in."""
+        said = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(SAID)
+        documents = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if said or documents or isinstance(node, (ast.JoinedStr, ast.Raise)):
+            return
+        nodes.append((node, owner))
+        inner = owner, prefix
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            name = prefix + getattr(node, "name", "<lambda>")
+            inner = name, f"{name}.<locals>."
+        elif isinstance(node, ast.ClassDef):
+            inner = owner, f"{prefix}{node.name}."
+        for name, value in ast.iter_fields(node):
+            if name not in ("annotation", "returns", "decorator_list"):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        visit(child, *(inner if name == "body" else (owner, prefix)))
+        body = node.body if isinstance(getattr(node, "body", None), list) else []
+        for one, other in itertools.pairwise(body):
+            simple = isinstance(one, SIMPLE) and isinstance(other, SIMPLE) and one.end_lineno < other.lineno
+            if simple and _share_names(one, other):
+                nodes.append(((one, other), inner[0]))
+
+    def span(first, last):
+        return starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno - 1] + last.end_col_offset
+
+    visit(ast.parse(source), "", "")
+    for node, owner in nodes:
+        if isinstance(node, tuple):
+            (start, middle), (after, end) = span(node[0], node[0]), span(node[1], node[1])
+            text = data[after:end] + data[middle:after] + data[start:middle]
+            yield "order", node[0].lineno, owner, start, end, text.decode()
+            continue
+        for kind, new in changes(node):
+            start, end = span(node, node)
+            # As many lines as before, so that every function keeps its place.
+            ends = "\n" * (node.end_lineno - node.lineno)
+            yield kind, node.lineno, owner, start, end, f"pass{ends}" if new == "pass" else f"({new}{ends})"
+
+
+def _share_names(one, other):
+    """Whether a statement has names that the one before it has too, so that their order may count."""
+    first, second = ({item.id for item in ast.walk(node) if isinstance(item, ast.Name)} for node in (one, other))
+    return bool(first & second)
+
+
+def changes(node):
+    """The edits of one node: kind and new text."""
+    write, new = ast.unparse, copy.deepcopy(node)
+    match new:
+        case ast.Compare(ops=[operator]) if _other(operator):
+            new.ops = [_other(operator)]
+            yield "compare", write(new)
+        case ast.BoolOp() | ast.BinOp() if _other(node.op):
+            new.op = _other(node.op)
+            yield "arithmetic" if isinstance(node, ast.BinOp) else "compare", write(new)
+        case ast.UnaryOp(op=ast.Not()):
+            yield "compare", write(node.operand)
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            kinds = {
+                bool: lambda: not value,
+                int: lambda: value + 1,
+                float: lambda: value * 2 + 1,
+                str: lambda: value[:-1],
+            }
+            yield "constant", repr(kinds[type(value)]())
+        case ast.Expr(value=ast.Call()):
+            yield "call", "pass"
+        case ast.Call(args=[ast.Name() | ast.Attribute() | ast.Call() as only], keywords=[]):
+            yield "call", write(only)
+        case ast.Call(args=[one, other, *_]) if not {type(one), type(other)} & {ast.Starred}:
+            new.args[:2] = other, one
+            yield "arguments", write(new)
+        case ast.Call(keywords=[one, other, *_]) if one.arg and other.arg and write(one.value) != write(other.value):
+            one.arg, other.arg = other.arg, one.arg
+            yield "arguments", write(new)
+
+
+def _other(operator):
+    name = OPERATORS.get(type(operator).__name__)
+    return getattr(ast, name)() if name else None
