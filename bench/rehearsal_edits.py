@@ -26,51 +26,62 @@ def candidates(source):
     data, nodes = source.encode(), []
     starts = list(itertools.accumulate((len(line) for line in data.splitlines(keepends=True)), initial=0))
 
-    def visit(node, owner, prefix):
-        """Note what computes something, with the qualified name of the function that it runs in."""
-        said = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(SAID)
-        documents = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if said or documents or isinstance(node, (ast.JoinedStr, ast.Raise)):
-            return
-        nodes.append((node, owner))
-        inner = owner, prefix
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            name = prefix + getattr(node, "name", "<lambda>")
-            inner = name, f"{name}.<locals>."
-        elif isinstance(node, ast.ClassDef):
-            inner = owner, f"{prefix}{node.name}."
-        for name, value in ast.iter_fields(node):
-            if name not in ("annotation", "returns", "decorator_list"):
-                for child in value if isinstance(value, list) else [value]:
-                    if isinstance(child, ast.AST):
-                        visit(child, *(inner if name == "body" else (owner, prefix)))
-        body = node.body if isinstance(getattr(node, "body", None), list) else []
-        for one, other in itertools.pairwise(body):
-            simple = isinstance(one, SIMPLE) and isinstance(other, SIMPLE) and one.end_lineno < other.lineno
-            if simple and _share_names(one, other):
-                nodes.append(((one, other), inner[0]))
+    def span(node):
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
-    def span(first, last):
-        return starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno - 1] + last.end_col_offset
-
-    visit(ast.parse(source), "", "")
+    _collect(ast.parse(source), "", "", nodes)
     for node, owner in nodes:
         if isinstance(node, tuple):
-            (start, middle), (after, end) = span(node[0], node[0]), span(node[1], node[1])
+            (start, middle), (after, end) = span(node[0]), span(node[1])
             text = data[after:end] + data[middle:after] + data[start:middle]
             yield "order", node[0].lineno, owner, start, end, text.decode()
             continue
         for kind, new in changes(node):
-            start, end = span(node, node)
             # As many lines as before, so that every function keeps its place.
             ends = "\n" * (node.end_lineno - node.lineno)
-            yield kind, node.lineno, owner, start, end, f"pass{ends}" if new == "pass" else f"({new}{ends})"
+            yield kind, node.lineno, owner, *span(node), f"pass{ends}" if new == "pass" else f"({new}{ends})"
 
 
-def _share_names(one, other):
-    """Whether a statement has names that the one before it has too, so that their order may count."""
-    first, second = ({item.id for item in ast.walk(node) if isinstance(item, ast.Name)} for node in (one, other))
-    return bool(first & second)
+def _collect(node, owner, prefix, nodes):
+    """Note what computes something, with the qualified name of the function that it runs in; statements in pairs, too.
+
+    `prefix` is what the name of a function that is defined here begins with.
+    """
+    said = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(SAID)
+    documents = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if said or documents or isinstance(node, (ast.JoinedStr, ast.Raise)):
+        return
+    nodes.append((node, owner))
+    inner = owner, prefix
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        name = prefix + getattr(node, "name", "<lambda>")
+        inner = name, f"{name}.<locals>."
+    elif isinstance(node, ast.ClassDef):
+        inner = owner, f"{prefix}{node.name}."
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns", "decorator_list"):
+            children = [
+                child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)
+            ]
+            for child in children:
+                _collect(child, *(inner if name == "body" else (owner, prefix)), nodes)
+            for one, other in itertools.pairwise(children):
+                simple = isinstance(one, SIMPLE) and isinstance(other, SIMPLE) and one.end_lineno < other.lineno
+                if simple and _depend(one, other):
+                    nodes.append(((one, other), inner[0] if name == "body" else owner))
+
+
+def _depend(one, other):
+    """Whether one of two statements sets what the other one reads, so that their order counts."""
+    return bool(_names(one, ast.Store) & _names(other, ast.Load) or _names(one, ast.Load) & _names(other, ast.Store))
+
+
+def _names(statement, context):
+    """The names and attributes that a statement sets or reads, as they are written."""
+    nodes = (node for node in ast.walk(statement) if isinstance(node, (ast.Name, ast.Attribute)))
+    found = {ast.unparse(node) for node in nodes if isinstance(node.ctx, context)}
+    # `x += 1` reads x, too.
+    return found | ({ast.unparse(statement.target)} if isinstance(statement, ast.AugAssign) else set())
 
 
 def changes(node):
