@@ -20,7 +20,7 @@ _DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to rehearse.")
 @click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commits.")
 @click.option(
-    "--verl", type=FOLDER, help="A verl checkout: adapters are held against what it tells the rollout engine."
+    "--verl", type=FOLDER, help="A verl checkout: adapters are held against what it passes to the rollout engine."
 )
 @click.option("--out", type=FOLDER, help="The folder for records, trees and models; it is used again.")
 @click.option(

@@ -120,10 +120,8 @@ def _cells() -> Iterator[Cell]:
     experts = replace(moe, name="qwen3_moe-lora", adapter=LORA)
     per_expert = replace(moe, name="qwen3_moe-lora-per-expert", adapter=PER_EXPERT)
     yield from (tied, canonical, per_expert)
-    dora = replace(qwen3, name="qwen3-dora", adapter=DORA)
-    yield dora
-    for cell in _parallel(dora, tp2=_TP2):
-        yield _resumed(cell)
+    dora = _resumed(replace(qwen3, name="qwen3-dora", adapter=DORA))
+    yield from (dora, *_parallel(dora, tp2=_TP2))
     yield replace(lora, name="qwen3-lora-initial", filled=False)
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
@@ -225,10 +223,9 @@ VARIANTS: tuple[tuple[str, str, Settings], ...] = (
 VARIANTS_WITH_ADAPTERS = frozenset({"direct-q", "tied"})
 # Families with code of their own for parts of a model, and the layout that takes it there.
 FAMILY_LAYOUTS: tuple[tuple[str, str, Mapping[str, int | bool]], ...] = (
-    # Linear attention, norms over all heads, windows, latent attention: cut over ranks.
+    # Linear attention, norms over all heads, latent attention: cut over ranks.
     ("qwen3_next", "tp2sp", _TP2SP),
     ("minimax_m2", "tp2ep2", _TP2EP2),
-    ("mimo_v2_flash", "tp2ep2", _TP2EP2),
     ("step35", "tp2ep2", _TP2EP2),
     ("deepseek_v3", "tp2ep2", _TP2EP2),
     ("gemma3", "tp2", _TP2),
@@ -237,8 +234,6 @@ FAMILY_LAYOUTS: tuple[tuple[str, str, Mapping[str, int | bool]], ...] = (
     ("gpt_oss", "ep2", _EP2),
     # A model class of Bridge's own, in stages.
     ("gemma", "pp2", _PP2),
-    ("qwen2_5_vl", "pp2", _PP2),
-    ("qwen3_vl", "pp2", _PP2),
     ("qwen2_audio", "pp2", _PP2),
     ("ministral3", "pp2", _PP2),
 )
@@ -268,15 +263,22 @@ def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]
 
 # Fields that a family of such small sizes needs.
 FIELDS: Mapping[str, Settings] = {
-    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
+    # transformers' norms of latent vectors have this epsilon whatever the configuration says.
+    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64, "rms_norm_eps": 1e-6},
     "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
 }
 # Families whose heads have no width of their own, and whose rope needs 128.
 HEADS_FILL_HIDDEN = frozenset({"qwen2_5_vl", "qwen25_omni"})
 WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
-# Settings without which Megatron-LM takes a kernel that no CPU has.
+# Settings without which Megatron-LM takes a kernel that no CPU has, and without which it trains on a loss of its own
+# besides, of which transformers knows nothing.
 _LINEAR: Settings = {"deterministic_mode": True}
-SETTINGS: Mapping[str, Settings] = {"qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen35_vl": _LINEAR}
+SETTINGS: Mapping[str, Settings] = {
+    "qwen3_next": _LINEAR,
+    "qwen3_5": _LINEAR,
+    "qwen35_vl": _LINEAR,
+    "exaone_moe": {"moe_z_loss_coeff": None},
+}
 # Families that are imported and exported alone, and why.
 UNTRAINED: Mapping[str, str] = {
     "gemma2": "PyTorch's flexible attention, which Bridge takes for it, has no backward on a CPU",

@@ -46,8 +46,8 @@ class Case:
         tensors = self.ranks[rank]["tensors"]
         return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
-    def told_to_rollout(self):
-        """What the rollout engine is told of the adapters, by verl's own function where its source is given."""
+    def of_rollout(self):
+        """What the rollout engine gets to know of the adapters, by verl's own function where its source is given."""
         settings = self.cell.adapter
         if not self.verl:
             return {"r": settings["rank"], "lora_alpha": settings["alpha"]}
@@ -177,7 +177,7 @@ def _pairs(adapters):
 
 
 def rollout(case):
-    """Whether each adapter has the name of a weight, both matrices, and the rank that the rollout engine is told."""
+    """Whether each adapter has the name of a weight, both matrices, and the rank that the rollout engine gets."""
     adapters = case.group("start/adapters/")
     if not adapters:
         return None
@@ -185,15 +185,15 @@ def rollout(case):
         [(0.0, "")],
         {name.replace(".base_layer.", "."): t for name, t in case.group("start/base/").items()},
     )
-    told = case.told_to_rollout()
-    if (told["r"], told["lora_alpha"]) != (case.cell.adapter["rank"], case.cell.adapter["alpha"]):
-        found.append((float("inf"), f"the rollout engine is told rank {told['r']} and alpha {told['lora_alpha']}"))
+    given = case.of_rollout()
+    if (given["r"], given["lora_alpha"]) != (case.cell.adapter["rank"], case.cell.adapter["alpha"]):
+        found.append((float("inf"), f"the rollout engine gets rank {given['r']} and alpha {given['lora_alpha']}"))
     pairs = _pairs(adapters)
     if len(adapters) != 2 * len(pairs):
         found.append((float("inf"), "an adapter does not have two matrices, or another name than lora_A and lora_B"))
     for name, (first, second) in pairs.items():
         ranks = first.shape[-2], second.shape[-1]
-        if ranks != (told["r"], told["r"]):
+        if ranks != (given["r"], given["r"]):
             found.append((float("inf"), f"{name} has rank {ranks[0]} and {ranks[1]}"))
         weight = weights.get(name)
         if weight is not None and weight.dim() == 2 and weight.shape != (second.shape[0], first.shape[1]):
@@ -421,7 +421,9 @@ ORACLES = (
     Oracle("exported", exported, "transformers on the exported weights has the trainer's loss", NOISE),
     Oracle("exported-after-step", exported_after_step, "transformers on what is exported after a step too", NOISE),
     Oracle("merged", merged, "a merged weight is the base and the scaled product of its adapter", NOISE),
-    Oracle("rollout", rollout, "exported adapters have the names and ranks that verl tells the rollout engine", EXACT),
+    Oracle(
+        "rollout", rollout, "exported adapters have the names and ranks that verl passes to the rollout engine", EXACT
+    ),
     Oracle("trains", trains, "the asked modules train, and nothing else", EXACT),
     Oracle("moves", moves, "what trains gets a gradient and moves in a step, and nothing else moves", EXACT),
     Oracle("export-changes-nothing", export_changes_nothing, "an export leaves the model as it was", EXACT),

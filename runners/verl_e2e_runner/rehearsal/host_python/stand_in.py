@@ -169,9 +169,13 @@ class _Stream:
 
 class _NoGpu(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, _types, values=(), options=None):
+        if function is torch.Tensor.to:
+            values = [ON_CPU if isinstance(value, torch.device) else value for value in values]
         if not options:
             return function(*values)
-        if "cuda" in str(options.get("device")):
+        device = options.get("device")
+        # A number is that of a GPU.
+        if isinstance(device, int) or "cuda" in str(device):
             options = {**options, "device": ON_CPU}
         if options.get("pin_memory"):
             options = {**options, "pin_memory": False}
@@ -194,7 +198,7 @@ def use_cpu():
     from megatron.core.tensor_parallel import random
 
     _NoGpu().__enter__()
-    torch.cuda.current_device = lambda: ON_CPU
+    torch.cuda.current_device = lambda: 0
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_values, **_options: None)
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: (
