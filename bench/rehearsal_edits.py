@@ -3,16 +3,58 @@
 import ast
 import copy
 import itertools
+import random
 
 PAIRS = "Eq NotEq, Lt LtE, Gt GtE, Is IsNot, In NotIn, And Or, Add Sub, BitAnd BitOr, Mult Div"
 OPERATORS = {"FloorDiv": "Mult", "Mod": "FloorDiv", "Pow": "Mult"}
 for pair in PAIRS.split(", "):
     one, other = pair.split()
     OPERATORS |= {one: other, other: one}
+# What stands for the folder of the sources in a record.
+SHORT = "src/"
 KINDS = ("compare", "arithmetic", "constant", "arguments", "call", "order")
 # What only tells people something.
 SAID = ("logger.", "logging.", "print", "log_", "warnings.")
 SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
+
+
+def drawn(bridge, imports, records, table, seed, count):
+    """Edit 0, which changes nothing, and so many of lines that cells enter: other places, kinds in turn.
+
+    `bridge` is the folder of the sources, `imports` and `records` what they left unedited, `table` the cells by name.
+    An edit needs a process of its own (`apart`) where it runs at import time or in a module that only cells import.
+    """
+    chance, cells_of, found = random.Random(seed), {}, {kind: [] for kind in KINDS}
+    for name, record in records.items():
+        for path, ranges in record.entered.lines.items():
+            for line in itertools.chain(*(range(first, last + 1) for first, last in ranges)):
+                cells_of.setdefault((path, line), []).append(name)
+    for path in sorted({path for path, _line in cells_of if path.startswith(SHORT)}):
+        source = (bridge / path.removeprefix(SHORT)).read_text()
+        for kind, line, owner, start, end, text in candidates(source):
+            if (path, line) in cells_of:
+                apart = not owner or path not in imports.entered.lines or f"{path}:{owner}" in imports.entered.functions
+                place = {"path": path.removeprefix(SHORT), "line": line, "owner": owner, "start": start, "end": end}
+                found[kind].append({"kind": kind, **place, "text": text, "apart": apart})
+    edits = [{"number": 0, "kind": "none", "apart": False, "cells": spread(records, table, chance)}]
+    for number in range(1, count + 1):
+        among = found[KINDS[number % len(KINDS)]]
+        if among:
+            edit = among.pop(chance.randrange(len(among)))
+            cells = spread(cells_of[SHORT + edit["path"], edit["line"]], table, chance)
+            edits.append({"number": number, **edit, "cells": cells})
+    return edits
+
+
+def spread(names, table, chance):
+    """Cells so that kinds take turns, those of one rank first."""
+    kinds = {}
+    for name in sorted(names, key=lambda _name: chance.random()):
+        cell = table[name]
+        kind = cell.ranks > 1, cell.resumed, str(cell.adapter.get("type")), cell.ep > 1 or "moe" in cell.family
+        kinds.setdefault(kind, []).append(name)
+    turns = itertools.zip_longest(*(kinds[kind] for kind in sorted(kinds)))
+    return [name for turn in turns for name in turn if name]
 
 
 def edited(edit, bridge):

@@ -20,12 +20,10 @@ import gc
 import itertools
 import json
 import os
-import random
 import resource
 import shutil
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -38,7 +36,6 @@ import driver  # noqa: E402  (this checkout)
 
 from verl_e2e.core.compare.rehearsal import CellRecord, judge_rehearsal  # noqa: E402
 
-SHORT = "src/"
 # Of address space: an edit may ask for any amount.
 MOST_BYTES = 24 << 30
 
@@ -60,7 +57,7 @@ def main():
     request = {
         "cells": [name for name in driver.cells.CELLS if options.only in name],
         "recipes": json.loads(options.request.read_text())["recipes"],
-        "roots": {str(options.bridge): SHORT, str(options.megatron_lm): "3rdparty/Megatron-LM/"},
+        "roots": {str(options.bridge): rehearsal_edits.SHORT, str(options.megatron_lm): "3rdparty/Megatron-LM/"},
         "models": str(options.out / "models"),
         "out": str(place),
         "workers": options.workers,
@@ -90,14 +87,17 @@ class Sweep:
         if self.options.edit is None:
             self.run_all(place)
         if self.options.edit is not None:
-            edit = json.loads((self.out / "edits.json").read_text())[self.options.edit]
+            edits = json.loads((self.out / "edits.json").read_text())
+            edit = next(edit for edit in edits if edit["number"] == self.options.edit)
             self.read_base(edit["cells"])
             self.rehearse(edit)
             return
         self.read_base(self.request["cells"])
         if not (self.out / "edits.json").exists():
-            self.imports = CellRecord.model_validate_json((place / "import.json").read_bytes())
-            (self.out / "edits.json").write_text(json.dumps(self.drawn(), indent=1))
+            imports = CellRecord.model_validate_json((place / "import.json").read_bytes())
+            asked = self.options.seed, self.options.edits
+            edits = rehearsal_edits.drawn(self.options.bridge, imports, self.base, driver.cells.CELLS, *asked)
+            (self.out / "edits.json").write_text(json.dumps(edits, indent=1))
         self.run_edits(json.loads((self.out / "edits.json").read_text()))
 
     def read_base(self, names):
@@ -136,29 +136,31 @@ class Sweep:
         for item in gc.get_objects():
             if type(item) is types.FunctionType and item.__code__.co_filename.startswith(str(self.options.bridge)):
                 self.by_path.setdefault(item.__code__.co_filename, []).append(item)
-        running = set()
+        running = 0
         while waiting or running:
-            while waiting and len(running) < self.options.workers:
+            while waiting and running < self.options.workers:
                 edit = waiting.pop(0)
-                child = os.fork()
-                if not child:
-                    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                    os.dup2(1, 2)
-                    try:
-                        if self.options.apart or edit["apart"] or not self.swapped(edit):
-                            self.run_apart(edit)
-                        else:
-                            self.rehearse(edit)
-                    except Exception as error:
-                        self.write(edit["number"], {"shown": "", "by": f"the sweep: {error!r}", "tried": []})
-                    finally:
-                        os._exit(0)
-                running.add(child)
-            child, _status = os.wait()
-            running.discard(child)
+                if not os.fork():
+                    self.run_edit(edit)
+                    os._exit(0)
+                running += 1
+            os.wait()
+            running -= 1
             self.write_table(edits)
         self.write_table(edits)
+
+    def run_edit(self, edit):
+        """Put an edit into this process, or into a process of its own, and rehearse it."""
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        try:
+            if self.options.apart or edit["apart"] or not self.swapped(edit):
+                self.run_apart(edit)
+            else:
+                self.rehearse(edit)
+        except Exception as error:
+            self.write(edit["number"], {"shown": "", "by": f"the sweep: {error!r}", "tried": []})
 
     def swapped(self, edit):
         """Give each function that the edit changes its new code; whether that was possible."""
@@ -200,112 +202,63 @@ class Sweep:
 
     def rehearse(self, edit):
         """Run the cells that enter the edit's line, other kinds first, until one shows it."""
-        began, place = time.monotonic(), self.out / "work" / str(edit["number"])
+        place = self.out / "work" / str(edit["number"])
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         # Lines need not be recorded again.
         document = {"lines": {}, "functions": []}
         nothing = types.SimpleNamespace(start=lambda: None, stop=lambda: None, document=lambda: document)
         driver.lines.Lines = lambda _roots: nothing
-        known, found = {}, {"shown": "", "by": "", "differs": ""}
+        tried, found = [], {"shown": "", "by": "", "differs": ""}
         for name in edit["cells"]:
             cell = driver.cells.CELLS[name]
             self.run_cells({**self.request, "cells": [name], "workers": 1}, place)
-            if cell.agrees_with and not (place / f"{cell.agrees_with}.json").exists():
-                reference = self.base.get(cell.agrees_with)
-                if reference:
-                    (place / f"{cell.agrees_with}.json").write_text(reference.model_dump_json())
+            reference = place / f"{cell.agrees_with}.json"
+            if cell.agrees_with in self.base and not reference.exists():
+                reference.write_text(self.base[cell.agrees_with].model_dump_json())
             self.compare_layouts(cell, place)
-            known[name] = CellRecord.model_validate_json((place / f"{name}.json").read_bytes())
-            verdict = judge_rehearsal({name: self.base[name]}, {name: known[name]}, ()).cells[1]
+            tried.append(name)
+            record = CellRecord.model_validate_json((place / f"{name}.json").read_bytes())
+            verdict = judge_rehearsal({name: self.base[name]}, {name: record}, ()).cells[1]
             if error := verdict.head_error:
                 found |= {"shown": "exception", "by": f"{name}: {error.type}: {error.text[:100]}"}
             elif verdict.newly:
                 found |= {"shown": "oracle", "by": f"{name}: {', '.join(item.oracle for item in verdict.newly)}"}
             elif verdict.differences and not found["differs"]:
-                first = verdict.differences[0]
-                found["differs"] = f"{name}: {first.quantity} {first.what}"[:160]
-            if found["shown"] or (found["differs"] and len(known) >= self.options.enough):
+                found["differs"] = f"{name}: {verdict.differences[0].quantity} {verdict.differences[0].what}"[:160]
+            if found["shown"] or (found["differs"] and len(tried) >= self.options.enough):
                 break
         if found["differs"] and not found["shown"]:
             found |= {"shown": "difference", "by": found["differs"]}
-        self.write(edit["number"], {**found, "tried": list(known), "seconds": round(time.monotonic() - began)})
+        self.write(edit["number"], {**found, "tried": tried})
         shutil.rmtree(place)
 
     def write(self, number, found):
         (self.out / "edits").mkdir(exist_ok=True)
         driver.put(self.out / "edits" / f"{number}.json", found)
 
-    def drawn(self):
-        """Edit 0 and the drawn ones: other places, kinds in turn."""
-        chance = random.Random(self.options.seed)
-        cells_of = {}
-        for name, record in self.base.items():
-            for path, ranges in record.entered.lines.items():
-                if path.startswith(SHORT):
-                    for line in itertools.chain(*(range(first, last + 1) for first, last in ranges)):
-                        cells_of.setdefault((path.removeprefix(SHORT), line), []).append(name)
-        loaded, at_import = self.imports.entered.lines, set(self.imports.entered.functions)
-        found = {kind: [] for kind in rehearsal_edits.KINDS}
-        for path in sorted({path for path, _line in cells_of}):
-            for kind, line, owner, start, end, text in rehearsal_edits.candidates(
-                (self.options.bridge / path).read_text()
-            ):
-                names = f"{SHORT}{path}:{owner}"
-                if (path, line) in cells_of:
-                    apart = not owner or SHORT + path not in loaded or names in at_import
-                    found[kind].append((path, line, owner, start, end, text, apart))
-        edits = [{"number": 0, "kind": "none", "apart": False, "cells": self.spread(self.base, chance)}]
-        for number in range(1, self.options.edits + 1):
-            kind = rehearsal_edits.KINDS[number % len(rehearsal_edits.KINDS)]
-            path, line, owner, start, end, text, apart = found[kind].pop(chance.randrange(len(found[kind])))
-            cells = self.spread(cells_of[path, line], chance)
-            place = {"path": path, "line": line, "owner": owner, "start": start, "end": end}
-            edits.append({"number": number, "kind": kind, **place, "text": text, "apart": apart, "cells": cells})
-        return edits
-
-    def spread(self, names, chance):
-        """Cells so that kinds take turns, those of one rank first."""
-        kinds = {}
-        for name in sorted(names, key=lambda _name: chance.random()):
-            cell = driver.cells.CELLS[name]
-            kind = cell.ranks > 1, cell.resumed, str(cell.adapter.get("type")), cell.ep > 1 or "moe" in cell.family
-            kinds.setdefault(kind, []).append(name)
-        turns = itertools.zip_longest(*(kinds[kind] for kind in sorted(kinds)))
-        return [name for turn in turns for name in turn if name]
-
     def write_table(self, edits):
-        rows, counts = [], {}
-        done = [edit for edit in edits[1:] if (self.out / f"edits/{edit['number']}.json").exists()]
-        for edit in done:
-            found = json.loads((self.out / f"edits/{edit['number']}.json").read_text())
-            counts.setdefault(edit["kind"], []).append(found["shown"] or "survived")
-            place = f"{edit['path']}:{edit['line']} {edit['owner']}"
-            tried = f"{len(found['tried'])} of {len(edit['cells'])}"
-            columns = (
-                edit["number"],
-                edit["kind"],
-                place,
-                edit["text"],
-                found["shown"] or "survived",
-                found["by"],
-                tried,
-            )
-            rows.append(
-                f"| {' | '.join(' '.join(str(column).split()).replace('|', '/')[:160] for column in columns)} |"
-            )
+        """The table of all edits that are done, and how many of each kind were shown by what."""
+        rows, counts = (
+            ["| edit | kind | place | becomes | shown | by | cells tried |", "|---|---|---|---|---|---|---|"],
+            {},
+        )
+        for edit in edits[1:]:
+            file = self.out / "edits" / f"{edit['number']}.json"
+            if file.exists():
+                found = json.loads(file.read_text())
+                shown = found["shown"] or "survived"
+                counts.setdefault(edit["kind"], []).append(shown)
+                place = f"{edit['path']}:{edit['line']} {edit['owner']}"
+                tried = f"{len(found['tried'])} of {len(edit['cells'])}"
+                columns = (edit["number"], edit["kind"], place, edit["text"], shown, found["by"], tried)
+                rows.append("| " + " | ".join(" ".join(str(c).split()).replace("|", "/")[:160] for c in columns) + " |")
         words = ("oracle", "exception", "difference", "survived")
         lines = [f"| kind | edits | {' | '.join(words)} |", "|---|---|---|---|---|---|"]
         counts["all"] = list(itertools.chain(*counts.values()))
         for kind, shown in counts.items():
             lines.append(f"| {kind} | {len(shown)} | {' | '.join(str(shown.count(word)) for word in words)} |")
-        lines += [
-            "",
-            "| edit | kind | place | becomes | shown | by | cells tried |",
-            "|---|---|---|---|---|---|---|",
-            *rows,
-        ]
-        (self.out / "faults.md").write_text("\n".join(lines) + "\n")
+        (self.out / "faults.md").write_text("\n".join([*lines, "", *rows]) + "\n")
 
 
 if __name__ == "__main__":

@@ -263,8 +263,7 @@ def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]
 
 # Fields that a family of such small sizes needs.
 FIELDS: Mapping[str, Settings] = {
-    # transformers' norms of latent vectors have this epsilon whatever the configuration says.
-    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64, "rms_norm_eps": 1e-6},
+    "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
     "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
 }
 # Families whose heads have no width of their own, and whose rope needs 128.

@@ -167,15 +167,20 @@ class _Stream:
         return _Stream
 
 
+def _on_gpu(values):
+    """Whether the first value names a device that no CPU has: by the word, or by the number of a GPU."""
+    return any(type(value) is int or "cuda" in str(value) for value in values[:1] if not torch.is_tensor(value))
+
+
 class _NoGpu(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, _types, values=(), options=None):
-        if function is torch.Tensor.to:
-            values = [ON_CPU if isinstance(value, torch.device) else value for value in values]
+        if function is torch.device and _on_gpu(values):
+            return ON_CPU
+        if function is torch.Tensor.to and _on_gpu(values[1:2]):
+            values = (values[0], ON_CPU, *values[2:])
         if not options:
             return function(*values)
-        device = options.get("device")
-        # A number is that of a GPU.
-        if isinstance(device, int) or "cuda" in str(device):
+        if _on_gpu((options.get("device"),)):
             options = {**options, "device": ON_CPU}
         if options.get("pin_memory"):
             options = {**options, "pin_memory": False}
