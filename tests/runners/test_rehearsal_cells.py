@@ -27,14 +27,26 @@ def test_every_family_with_a_recipe_has_a_plain_cell_and_one_with_adapters_or_a_
 
 
 def test_a_cell_agrees_with_one_on_one_rank_that_differs_in_layout_alone() -> None:
-    layout = {"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sequence_parallel", "distributed_optimizer"}
+    sizes = {"tp", "pp", "vpp", "dp", "cp", "ep", "etp"}
+    layout = {*sizes, "sequence_parallel", "distributed_optimizer", "overlapped"}
+    besides = {"name", "agrees_with", "resumed", "loaded_in", "written"}
     for cell in CELLS.values():
         # Bridge's own initialisation draws other adapters in every layout.
         if cell.ranks > 1 and cell.filled:
             reference = CELLS[cell.agrees_with]
             differing = {name for name in cells.Cell.__slots__ if getattr(cell, name) != getattr(reference, name)}
             assert reference.ranks == 1
-            assert differing <= layout | {"name", "agrees_with", "resumed"}
+            assert differing <= layout | besides
+
+
+def test_a_checkpoint_that_is_loaded_in_another_layout_differs_in_sizes_alone() -> None:
+    changed = [cell for cell in CELLS.values() if cell.loaded_in]
+    assert changed
+    for cell in changed:
+        assert cell.resumed
+        # A rank that loads adds to the record of the one that saved.
+        assert cell.loading.ranks <= cell.ranks
+        assert cell.loaded_in.keys() <= {"tp", "pp", "dp", "ep", "etp", "sequence_parallel"}
 
 
 def test_cells_are_chosen_by_patterns_with_those_that_they_agree_with() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from verl_e2e.cli.command import EXIT_BLOCKED, EXIT_FAIL, FOLDER, JSON_OPTION, POLICY_OPTION, json_text
+from verl_e2e.core.model.errors import UserError
 
 _PYTHON = Path(".venv-rehearsal/bin/python")
+_DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
 
 
 @click.command()
@@ -17,6 +19,9 @@ _PYTHON = Path(".venv-rehearsal/bin/python")
 @click.option("--base", metavar="SHA", help="The commit that the change is based on.")
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to rehearse.")
 @click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commits.")
+@click.option(
+    "--verl", type=FOLDER, help="A verl checkout: adapters are held against what it passes to the rollout engine."
+)
 @click.option("--out", type=FOLDER, help="The folder for records, trees and models; it is used again.")
 @click.option(
     "--only", multiple=True, metavar="PATTERN", help="Run the cells that this names, as `qwen3-*`; repeatable."
@@ -36,6 +41,7 @@ def rehearse(
     base: str | None,
     head: str,
     megatron_lm: Path | None,
+    verl: Path | None,
     out: Path | None,
     only: tuple[str, ...],
     python: Path,
@@ -67,7 +73,10 @@ def rehearse(
         raise click.UsageError("--repo, --base and --out are needed, unless --cells asks for the list")
     cells = runner.chosen_cells(only)
     out.mkdir(parents=True, exist_ok=True)
-    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers)
+    described = verl.resolve() / _DESCRIBES_ADAPTERS if verl else None
+    if described and not described.exists():
+        raise UserError(f"--verl {verl}: it has no {_DESCRIBES_ADAPTERS}; give a checkout of verl")
+    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, described)
     runner.check_environment(place)
 
     def run_tree(commit: str, pin: str, megatron: Path, recipes: Mapping[str, object]) -> Path:

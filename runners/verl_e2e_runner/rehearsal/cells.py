@@ -6,6 +6,7 @@ happens besides a step of training. A cell of several ranks names the one-rank c
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 Settings = Mapping[str, object]
 
@@ -78,7 +79,13 @@ class Cell:
     trained: bool = True
     # Save, load into a model and an optimizer that were made again, and go on.
     resumed: bool = False
+    # What differs of the layout in which the checkpoint is loaded; the model's part of it is loaded alone.
+    loaded_in: Mapping[str, int | bool] = field(default_factory=dict)
+    # Write the model, and its adapters, to a folder as a consumer does that publishes them.
+    written: bool = False
     distributed_optimizer: bool = True
+    # Sum the gradients of a bucket as soon as the last micro batch has them.
+    overlapped: bool = False
     # The one-rank cell whose loss, gradient norm and weights after a step it must have.
     agrees_with: str = ""
 
@@ -86,6 +93,12 @@ class Cell:
     def ranks(self) -> int:
         """How many processes train."""
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def loading(self) -> "Cell":
+        """The cell with the layout in which its checkpoint is loaded."""
+        changed: dict[str, Any] = dict(self.loaded_in)
+        return replace(self, **changed)
 
     def described(self) -> str:
         """What differs from a plain training on one rank, in words."""
@@ -107,22 +120,25 @@ def _cells() -> Iterator[Cell]:
     experts = replace(moe, name="qwen3_moe-lora", adapter=LORA)
     per_expert = replace(moe, name="qwen3_moe-lora-per-expert", adapter=PER_EXPERT)
     yield from (tied, canonical, per_expert)
-    yield replace(qwen2, name="qwen2-canonical", adapter=CANONICAL)
-    yield replace(qwen3, name="qwen3-dora", adapter=DORA)
+    dora = _resumed(replace(qwen3, name="qwen3-dora", adapter=DORA))
+    yield from (dora, *_parallel(dora, tp2=_TP2))
     yield replace(lora, name="qwen3-lora-initial", filled=False)
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
     for name, family, given in VARIANTS:
         changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **given})
         yield changed
-        yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
+        if name in VARIANTS_WITH_ADAPTERS:
+            yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
     for name, widths in SHAPES.items():
         yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
     for name, wanted in ADAPTERS.items():
         yield replace(qwen3, name=f"qwen3-lora-{name}", adapter={**LORA, **wanted})
     full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    for cell in (qwen3, lora, moe):
+    for cell in (lora, moe):
         yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
+    for family, name, layout in FAMILY_LAYOUTS:
+        yield from _parallel(plain[family], **{name: layout})
     yield from _layouts(qwen2, qwen3, tied, lora, canonical)
     yield from _expert_layouts(moe, experts, per_expert)
 
@@ -131,17 +147,22 @@ _DP2: Mapping[str, int | bool] = {"dp": 2}
 _TP2: Mapping[str, int | bool] = {"tp": 2}
 _TP2SP: Mapping[str, int | bool] = {"tp": 2, "sequence_parallel": True}
 _PP2: Mapping[str, int | bool] = {"pp": 2}
+_CP2: Mapping[str, int | bool] = {"cp": 2}
 _EP2: Mapping[str, int | bool] = {"dp": 2, "ep": 2}
+_TP2EP2: Mapping[str, int | bool] = {**_TP2SP, "ep": 2, "etp": 1}
+_ONE: Mapping[str, int | bool] = {"dp": 1, "tp": 1, "ep": 1, "etp": 0, "sequence_parallel": False}
 
 
 def _layouts(qwen2: Cell, qwen3: Cell, tied: Cell, lora: Cell, canonical: Cell) -> Iterator[Cell]:
     """Dense models over several ranks."""
     whole = {"dp": 2, "distributed_optimizer": False}
-    both = {"dp": 2, "tp": 2}
-    yield from _parallel(qwen2, dp2=_DP2, tp2=_TP2)
-    yield from _parallel(qwen3, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2, dp2tp2=both, dp2whole=whole)
-    yield from _parallel(tied, pp2=_PP2, tp2=_TP2, dp2pp2={"dp": 2, "pp": 2})
-    yield from _parallel(lora, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2)
+    overlapped = {"dp": 2, "overlapped": True}
+    yield from _parallel(qwen2, tp2=_TP2)
+    yield from _parallel(
+        qwen3, dp2=_DP2, tp2=_TP2, tp2sp=_TP2SP, pp2=_PP2, cp2=_CP2, dp2whole=whole, dp2overlapped=overlapped
+    )
+    yield from _parallel(tied, pp2=_PP2, tp2={**_TP2, "written": True})
+    yield from _parallel(lora, tp2={**_TP2, "written": True}, tp2pp2={**_TP2, **_PP2}, cp2=_CP2)
     yield from _parallel(canonical, tp2=_TP2)
     deep = replace(qwen3, name="qwen3-deep", sizes={"layers": 4})
     yield deep
@@ -149,31 +170,34 @@ def _layouts(qwen2: Cell, qwen3: Cell, tied: Cell, lora: Cell, canonical: Cell) 
     saved = (*_parallel(qwen3, tp2sp=_TP2SP, dp2=_DP2), *_parallel(tied, pp2=_PP2), *_parallel(lora, tp2sp=_TP2SP))
     for cell in (qwen3, lora, canonical, *saved):
         yield _resumed(cell)
+    for cell in _parallel(lora, tp2sp=_TP2SP):
+        yield _loaded_in(cell, "pp2", {"tp": 1, "sequence_parallel": False, "pp": 2})
     for cell in _parallel(lora, dp2=_DP2, tp2sp=_TP2SP):
         yield _initial(cell)
 
 
 def _expert_layouts(moe: Cell, experts: Cell, per_expert: Cell) -> Iterator[Cell]:
     """Models with experts over several ranks."""
-    layouts = {
-        "ep2": _EP2,
-        "tp2ep2": {**_TP2SP, "ep": 2, "etp": 1},
-        "etp2": {**_TP2SP, "etp": 2},
-        "tp2ep2etp2": {**_TP2SP, "dp": 2, "ep": 2, "etp": 2},
-    }
-    yield from _parallel(moe, dp2=_DP2)
+    etp2 = {**_TP2SP, "etp": 2}
+    yield from _parallel(moe, ep2=_EP2, tp2ep2etp2={**_TP2SP, "dp": 2, "ep": 2, "etp": 2})
+    for cell in (experts, per_expert):
+        yield from _parallel(cell, tp2ep2=_TP2EP2, etp2=etp2)
     for cell in (moe, experts, per_expert):
-        yield from _parallel(cell, **layouts)
         for saved in _parallel(cell, ep2=_EP2):
             yield _resumed(saved)
-    for cell in (*_parallel(experts, **layouts), *_parallel(per_expert, ep2=_EP2)):
+    per_rank = (*_parallel(experts, ep2=_EP2), *_parallel(per_expert, ep2=_EP2))
+    for cell in (*_parallel(moe, tp2ep2=_TP2EP2), *per_rank):
+        yield _loaded_in(cell, "one", _ONE)
+    for cell in per_rank:
         yield _initial(cell)
-    for cell in (experts, per_expert):
-        yield _resumed(cell)
 
 
 def _resumed(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}-resume", resumed=True)
+
+
+def _loaded_in(cell: Cell, name: str, layout: Mapping[str, int | bool]) -> Cell:
+    return replace(cell, name=f"{cell.name}-to-{name}", resumed=True, loaded_in=layout)
 
 
 def _initial(cell: Cell) -> Cell:
@@ -181,7 +205,7 @@ def _initial(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
 
 
-# Configurations of a family that take another way, with adapters and without.
+# Configurations of a family that take another way.
 VARIANTS: tuple[tuple[str, str, Settings], ...] = (
     ("llama3-rope", "llama", {"rope_parameters.rope_type": "llama3", "rope_parameters.factor": 8.0}),
     ("yarn", "qwen3", {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0}),
@@ -192,19 +216,36 @@ VARIANTS: tuple[tuple[str, str, Settings], ...] = (
     ("direct-q", "deepseek_v2", {"q_lora_rank": None}),
     ("mtp", "deepseek_v3", {"num_nextn_predict_layers": 1}),
     ("tied", "llama", {"tie_word_embeddings": True}),
+    # Checkpoints say so, and mean the approximation by tanh.
+    ("gelu", "gemma", {"hidden_act": "gelu", "hidden_activation": None}),
+)
+# Those of them that adapters have a part in.
+VARIANTS_WITH_ADAPTERS = frozenset({"direct-q", "tied"})
+# Families with code of their own for parts of a model, and the layout that takes it there.
+FAMILY_LAYOUTS: tuple[tuple[str, str, Mapping[str, int | bool]], ...] = (
+    # Linear attention, norms over all heads, latent attention: cut over ranks.
+    ("qwen3_next", "tp2sp", _TP2SP),
+    ("minimax_m2", "tp2ep2", _TP2EP2),
+    ("step35", "tp2ep2", _TP2EP2),
+    ("deepseek_v3", "tp2ep2", _TP2EP2),
+    ("gemma3", "tp2", _TP2),
+    ("glm4", "tp2sp", _TP2SP),
+    # Experts in one tensor.
+    ("gpt_oss", "ep2", _EP2),
+    # A model class of Bridge's own, in stages.
+    ("gemma", "pp2", _PP2),
+    ("qwen2_audio", "pp2", _PP2),
+    ("ministral3", "pp2", _PP2),
 )
 # Widths at which arithmetic coincides, and such at which it does not divide as usual.
 SHAPES: Mapping[str, Mapping[str, int]] = {
     "square": {"hidden": 384, "ffn": 384},
-    "groups-of-two": {"kv_heads": 3},
     "no-groups": {"kv_heads": 6},
 }
 # What the adapters of a dense model are asked for.
 ADAPTERS: Mapping[str, Settings] = {
-    "qkv": {"target_modules": ["linear_qkv"]},
     "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},
     "first-layer": {"target_modules": ["*.layers.0.*.linear_qkv", "*.layers.0.*.linear_proj"]},
-    "rank": {"rank": 6, "alpha": 6},
 }
 
 
@@ -228,9 +269,15 @@ FIELDS: Mapping[str, Settings] = {
 # Families whose heads have no width of their own, and whose rope needs 128.
 HEADS_FILL_HIDDEN = frozenset({"qwen2_5_vl", "qwen25_omni"})
 WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
-# Settings without which Megatron-LM takes a kernel that no CPU has.
+# Settings without which Megatron-LM takes a kernel that no CPU has, and without which it trains on a loss of its own
+# besides, of which transformers knows nothing.
 _LINEAR: Settings = {"deterministic_mode": True}
-SETTINGS: Mapping[str, Settings] = {"qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen35_vl": _LINEAR}
+SETTINGS: Mapping[str, Settings] = {
+    "qwen3_next": _LINEAR,
+    "qwen3_5": _LINEAR,
+    "qwen35_vl": _LINEAR,
+    "exaone_moe": {"moe_z_loss_coeff": None},
+}
 # Families that are imported and exported alone, and why.
 UNTRAINED: Mapping[str, str] = {
     "gemma2": "PyTorch's flexible attention, which Bridge takes for it, has no backward on a CPU",

@@ -42,6 +42,8 @@ class Place:
     environ: Mapping[str, str]
     # How many processes may train at a time.
     workers: int = 2
+    # verl's file that describes adapters to the rollout engine; None where verl is not at hand.
+    verl: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def run_driver(
         "out": str(out),
         "workers": place.workers,
         "limit_s": _CELL_S,
+        "verl": str(place.verl or ""),
     }
     (out / "request").write_text(json.dumps(request))
     environment = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
@@ -138,7 +141,8 @@ def _digest(sources: Sources, cells: Sequence[str], recipes: Mapping[str, object
     files = sorted((*HOST_PYTHON.glob("*.py"), Path(__file__).with_name("cells.py")))
     scripts = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     commits = (sources.commit, sources.megatron_lm_commit)
-    text = json.dumps([commits, list(cells), dict(recipes), scripts, str(place.python.resolve())], sort_keys=True)
+    verl = place.verl.read_text() if place.verl else ""
+    text = json.dumps([commits, list(cells), dict(recipes), scripts, str(place.python.resolve()), verl], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

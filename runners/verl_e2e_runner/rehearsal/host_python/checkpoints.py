@@ -43,15 +43,19 @@ def save(rank, folder):
 
 
 @torch.no_grad()
-def load(rank, folder):
-    """Load what `save` left."""
-    model = model_state(rank)
-    loaded = read(filtered(rank, model), folder / "model")
+def load_model(rank, folder):
+    """Load the model, or its adapters, that `save` left."""
+    loaded = read(filtered(rank, model_state(rank)), folder / "model")
     for number, chunk in enumerate(rank.model):
         name = "model" if len(rank.model) == 1 else f"model{number}"
         mpu.set_virtual_pipeline_model_parallel_rank(number)
         chunk.load_state_dict(loaded[name], strict=rank.adapters is None)
-    found = read(optimizer_state(rank, model, is_loading=True), folder / "optimizer")
+
+
+@torch.no_grad()
+def load_optimizer(rank, folder):
+    """Load the optimizer, which sets the model's parameters to its own copy of them."""
+    found = read(optimizer_state(rank, model_state(rank), is_loading=True), folder / "optimizer")
     rank.optimizer.load_state_dict(found["optimizer"])
     rank.scheduler.load_state_dict(found["lr_scheduler"])
 

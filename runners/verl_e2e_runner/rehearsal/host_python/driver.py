@@ -82,11 +82,17 @@ def main():
     record |= {"entered": entered.document(), "seconds": round(time.monotonic() - began, 2)}
     record["python"] = ".".join(map(str, sys.version_info[:3]))
     record["libraries"] = {"torch": torch.__version__, "transformers": transformers.__version__}
+    record["libraries"]["verl"] = "by path" if request.get("verl") else "not given"
     put(out / "import.json", record)
     if record["error"]:
         return
     stand_in.use_cpu()
     logging.disable(logging.INFO)
+    # Once for all processes; where one cannot be imported, each cell says why.
+    with contextlib.suppress(Exception):
+        importlib.import_module("trainer")
+        importlib.import_module("oracles")
+    torch.serialization.set_crc32_options(False)
     prepare(request)
     run_cells(request, out)
     for name in request["cells"]:
@@ -246,19 +252,19 @@ def ran_cell(cell, folder, work, request):
 
     errors, documents = run_ranks(cell, folder, work, request, again=False)
     if not errors and cell.resumed:
-        errors, resumed = run_ranks(cell, folder, work, request, again=True)
+        errors, resumed = run_ranks(cell.loading, folder, work, request, again=True)
         documents += resumed
     entered = merged_lines(documents)
     if errors:
         return {"error": errors[0], "entered": entered}
     results = [torch.load(work / f"{rank}.pt") for rank in range(cell.ranks)]
     if cell.resumed:
-        for rank, result in enumerate(results):
+        for rank, result in enumerate(results[: cell.loading.ranks]):
             again = torch.load(work / f"{rank}-resumed.pt")
             for kind in ("values", "tensors"):
                 result[kind] |= {n: v for n, v in again[kind].items() if n.startswith(("loaded/", "resumed/"))}
     reference = torch.load(folder / "reference.pt")
-    case = oracles.Case(cell, folder, results, reference)
+    case = oracles.Case(cell, folder, results, reference, request.get("verl", ""))
     return {"oracles": oracles.judged(case), "quantities": quantities(results), "entered": entered}
 
 
@@ -334,13 +340,12 @@ def summary(tensor):
     plain = tensor.detach().contiguous()
     digest = hashlib.sha256(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"").hexdigest()[:16]
     flat = plain.double().flatten()
-    signs = _signs(flat.numel())
     return {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "digest": digest,
         "norm": finite(float(flat.norm())),
-        "sketch": [finite(value) for value in (signs @ flat).tolist()],
+        "sketch": [finite(value) for value in (flat @ _signs(flat.numel())).tolist()],
     }
 
 
@@ -349,14 +354,17 @@ def finite(value):
     return value if abs(value) < float("inf") else None
 
 
-_SIGNS = {}
+_SIGNS = torch.empty(0, 6, dtype=torch.float64)
 
 
 def _signs(count):
-    if count not in _SIGNS:
-        generator = torch.Generator().manual_seed(count)
-        _SIGNS[count] = torch.randint(0, 2, (6, count), generator=generator).double() * 2 - 1
-    return _SIGNS[count]
+    """Random signs for so many numbers: the first of them are the same for every count."""
+    global _SIGNS  # noqa: PLW0603
+    if count > len(_SIGNS):
+        generator = torch.Generator().manual_seed(6)
+        drawn = torch.randint(0, 2, (1 << count.bit_length(), 6), generator=generator, dtype=torch.int8)
+        _SIGNS = drawn.double() * 2 - 1
+    return _SIGNS[:count]
 
 
 if __name__ == "__main__":

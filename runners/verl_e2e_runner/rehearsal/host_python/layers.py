@@ -263,10 +263,12 @@ class DotProductAttention(_Layer):
         softmax_type="vanilla",
         attn_mask_type="causal",
         tp_size=1,
+        cp_group=None,
         **_options,
     ):
         super().__init__()
         num_attention_heads //= tp_size
+        self.cp_group = cp_group
         keys = kv_channels[0] if isinstance(kv_channels, tuple) else kv_channels
         self.scale = keys**-0.5 if softmax_scale is None else softmax_scale
         self.window, self.softmax_type, self.mask_type = window_size, softmax_type, attn_mask_type
@@ -275,10 +277,20 @@ class DotProductAttention(_Layer):
 
     def forward(self, query, key, value, attention_mask=None, attn_mask_type=None, core_attention_bias=0, **_options):
         repeat, kept = query.shape[2] // key.shape[2], query.dtype
+        places = torch.arange(len(query))
+        known = torch.arange(len(key))
+        if self.cp_group is not None and torch.distributed.get_world_size(self.cp_group) > 1:
+            # Each rank has a piece from the start of the sequence and one from its end, and sees the keys of all.
+            size, rank = torch.distributed.get_world_size(self.cp_group), torch.distributed.get_rank(self.cp_group)
+            pieces = torch.arange(size * len(query)).chunk(2 * size)
+            held = [torch.cat([pieces[number], pieces[-1 - number]]) for number in range(size)]
+            places, known = held[rank], torch.cat(held)
+            gather = mappings().gather_from_sequence_parallel_region
+            key, value = gather(key, group=self.cp_group), gather(value, group=self.cp_group)
         query, key, value = (part.float().permute(1, 2, 0, 3) for part in (query, key, value))
         key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
         scores = query @ key.transpose(-1, -2) * self.scale + core_attention_bias
-        ages = torch.arange(scores.shape[-2])[:, None] - torch.arange(scores.shape[-1])[None]
+        ages = places[:, None] - known[None]
         hidden = torch.zeros_like(ages, dtype=torch.bool)
         if "causal" in (attn_mask_type or self.mask_type):
             hidden = ages < 0

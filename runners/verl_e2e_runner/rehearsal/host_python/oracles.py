@@ -5,6 +5,8 @@ weights. It gives the largest deviation and where that is, or None where the cel
 """
 
 import re
+import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +17,17 @@ from safetensors.torch import load_file
 # Of two numbers in single precision, added up in another order.
 NOISE = 2e-5
 EXACT = 0.0
+PEFT = (("PeftType", "LORA"), ("TaskType", "CAUSAL_LM"))
 
 
 class Case:
     """What the oracles of one cell look at."""
 
-    def __init__(self, cell, folder, ranks, reference):
+    def __init__(self, cell, folder, ranks, reference, verl=""):
         self.cell, self.folder, self.ranks, self.reference = cell, folder, ranks, reference
-        self.data = models.batch(_vocabulary(folder))
+        # The file in which verl describes adapters to the rollout engine; empty where there is no verl.
+        self.verl = verl
+        self.data = models.batch(models.config_of(folder).get_text_config().vocab_size)
         self.files = {}
         for file in sorted(Path(folder).glob("*.safetensors")):
             self.files |= load_file(file)
@@ -41,6 +46,18 @@ class Case:
         tensors = self.ranks[rank]["tensors"]
         return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
+    def of_rollout(self):
+        """What the rollout engine gets to know of the adapters, by verl's own function where its source is given."""
+        settings = self.cell.adapter
+        if not self.verl:
+            return {"r": settings["rank"], "lora_alpha": settings["alpha"]}
+        # Two names of it are all that verl takes of PEFT.
+        kinds = {kind: types.SimpleNamespace(**dict.fromkeys((kind, name), name)) for kind, name in PEFT}
+        sys.modules["peft"] = types.SimpleNamespace(**kinds)
+        code = {}
+        exec(compile(Path(self.verl).read_text(), self.verl, "exec"), code)
+        return code["build_peft_config_for_vllm"](settings)
+
     def of_export(self, moment):
         """What transformers computes on the weights that were exported; None where it cannot be a reference."""
         if moment not in self._by_export:
@@ -49,12 +66,6 @@ class Case:
                 return None
             self._by_export[moment] = models.reference(models.reference_model(self.folder, tensors), self.data)
         return self._by_export[moment]
-
-
-def _vocabulary(folder):
-    import transformers
-
-    return transformers.AutoConfig.from_pretrained(folder).get_text_config().vocab_size
 
 
 def off(one, other):
@@ -163,6 +174,34 @@ def _pairs(adapters):
             if second is not None:
                 pairs[plain] = (tensor, second)
     return pairs
+
+
+def rollout(case):
+    """Whether each adapter has the name of a weight, both matrices, and the rank that the rollout engine gets."""
+    adapters = case.group("start/adapters/")
+    if not adapters:
+        return None
+    found, weights = (
+        [(0.0, "")],
+        {name.replace(".base_layer.", "."): t for name, t in case.group("start/base/").items()},
+    )
+    given = case.of_rollout()
+    if (given["r"], given["lora_alpha"]) != (case.cell.adapter["rank"], case.cell.adapter["alpha"]):
+        found.append((float("inf"), f"the rollout engine gets rank {given['r']} and alpha {given['lora_alpha']}"))
+    pairs = _pairs(adapters)
+    if len(adapters) != 2 * len(pairs):
+        found.append((float("inf"), "an adapter does not have two matrices, or another name than lora_A and lora_B"))
+    for name, (first, second) in pairs.items():
+        ranks = first.shape[-2], second.shape[-1]
+        if ranks != (given["r"], given["r"]):
+            found.append((float("inf"), f"{name} has rank {ranks[0]} and {ranks[1]}"))
+        weight = weights.get(name)
+        if weight is not None and weight.dim() == 2 and weight.shape != (second.shape[0], first.shape[1]):
+            found.append((float("inf"), f"{name} is {list(weight.shape)}, its adapter's product is not"))
+        # Experts in one tensor have an adapter each.
+        if weight is None and ".experts." not in name:
+            found.append((float("inf"), f"{name} is not a weight of the model"))
+    return _largest(found)
 
 
 def trains(case):
@@ -306,7 +345,7 @@ def loaded(case):
 
 
 def resumed(case):
-    return _equal_moments(case, "step2", "resumed")
+    return None if case.cell.loaded_in else _equal_moments(case, "step2", "resumed")
 
 
 def _equal_moments(case, before, after):
@@ -317,7 +356,8 @@ def _equal_moments(case, before, after):
     for number, rank in enumerate(case.ranks):
         for kind in ("tensors", "values"):
             for name, value in rank[kind].items():
-                if name.startswith(f"{after}/"):
+                # A weight is merged from other parts in another layout: the base and the adapters are compared.
+                if name.startswith(f"{after}/") and not (case.cell.adapter and name.startswith(f"{after}/export/")):
                     other = rank[kind].get(name.replace(after, before, 1))
                     if torch.is_tensor(value):
                         off_by = float("inf") if other is None else _bits(other, value)
@@ -327,11 +367,37 @@ def _equal_moments(case, before, after):
     return _largest(found)
 
 
+def written(case):
+    """Whether the files of a model have what is exported."""
+    if not case.cell.written:
+        return None
+    found = []
+    for part, exported in (("model", "export"), ("adapters", "adapters")):
+        tensors = case.group(f"start/{exported}/")
+        files = {name.rpartition("/")[2]: tensor for name, tensor in case.group(f"start/written/{part}/").items()}
+        # PEFT's prefix.
+        files = {name.removeprefix("base_model.model."): tensor for name, tensor in files.items()}
+        missing = sorted(tensors.keys() ^ files.keys())
+        found += [(float("inf"), f"{name} is in the files or in the export alone") for name in missing[:1]]
+        found += [(_bits(tensors[name], files[name]), name) for name in tensors.keys() & files.keys()]
+    return _largest(found)
+
+
+# What Bridge says where it leaves a weight out, or has none for a parameter.
+_DROPPED = re.compile(r"no mapping found|can't find|not in global_names_index_dict|skipping|not found|missing", re.I)
+
+
+def drops_nothing(case):
+    lines = [line for rank in case.ranks for line in rank["values"].get("warnings", ()) if _DROPPED.search(line)]
+    return _largest([(0.0, ""), *((float("inf"), line) for line in lines[:1])])
+
+
 def finite(case):
     found = [(0.0, "")]
     for rank in case.ranks:
         for name, tensor in rank["tensors"].items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            # A sum has what one of its numbers has.
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
                 found.append((float("inf"), name))
     return _largest(found)
 
@@ -355,12 +421,17 @@ ORACLES = (
     Oracle("exported", exported, "transformers on the exported weights has the trainer's loss", NOISE),
     Oracle("exported-after-step", exported_after_step, "transformers on what is exported after a step too", NOISE),
     Oracle("merged", merged, "a merged weight is the base and the scaled product of its adapter", NOISE),
+    Oracle(
+        "rollout", rollout, "exported adapters have the names and ranks that verl passes to the rollout engine", EXACT
+    ),
     Oracle("trains", trains, "the asked modules train, and nothing else", EXACT),
     Oracle("moves", moves, "what trains gets a gradient and moves in a step, and nothing else moves", EXACT),
     Oracle("export-changes-nothing", export_changes_nothing, "an export leaves the model as it was", EXACT),
     Oracle("same-export", same_export, "every rank exports the same", EXACT),
     Oracle("loaded", loaded, "what is loaded is what was saved, moments, steps and learning rate included", EXACT),
     Oracle("resumed", resumed, "a step after loading is the step without the interruption", EXACT),
+    Oracle("written", written, "the files of a model and of its adapters have what is exported", EXACT),
+    Oracle("drops-nothing", drops_nothing, "no warning says that a weight is left out", EXACT),
     Oracle("copies", copies, "what ranks hold in common is equal, after two steps too", EXACT),
 )
 

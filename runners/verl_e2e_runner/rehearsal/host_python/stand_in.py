@@ -44,6 +44,8 @@ MODULES = (
     "modelopt.torch.distill.plugins.megatron",
     "modelopt.torch.opt",
     "modelopt.torch.opt.plugins",
+    "modelopt.torch.quantization",
+    "modelopt.torch.quantization.utils",
 )
 VERSION = "2.16.1"
 # Without these Megatron-LM computes by PyTorch.
@@ -83,6 +85,7 @@ PARTS = {
     },
     "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": layers.GatedNorm},
     "fla.modules.l2norm": {"l2norm": layers.l2norm},
+    "modelopt.torch.quantization": {"is_quantized": lambda _model: False},
     "triton": dict.fromkeys(("jit", "autotune", "heuristics"), _kernel),
 }
 
@@ -164,11 +167,23 @@ class _Stream:
         return _Stream
 
 
+def _on_gpu(values):
+    """Whether the first value names a device that no CPU has: by the word, or by the number of a GPU."""
+    return any(type(value) is int or "cuda" in str(value) for value in values[:1] if not torch.is_tensor(value))
+
+
 class _NoGpu(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, _types, values=(), options=None):
-        options = dict(options or {})
-        if "cuda" in str(options.get("device")):
-            options["device"] = ON_CPU
+        if function is torch.device and _on_gpu(values):
+            return ON_CPU
+        if function is torch.Tensor.to and _on_gpu(values[1:2]):
+            values = (values[0], ON_CPU, *values[2:])
+        if not options:
+            return function(*values)
+        if _on_gpu((options.get("device"),)):
+            options = {**options, "device": ON_CPU}
+        if options.get("pin_memory"):
+            options = {**options, "pin_memory": False}
         return function(*values, **options)
 
 
@@ -188,7 +203,7 @@ def use_cpu():
     from megatron.core.tensor_parallel import random
 
     _NoGpu().__enter__()
-    torch.cuda.current_device = lambda: ON_CPU
+    torch.cuda.current_device = lambda: 0
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_values, **_options: None)
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: (
@@ -198,6 +213,8 @@ def use_cpu():
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_values, **_options: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_values, **_options: torch.set_rng_state(state)
     random._get_cuda_rng_state = lambda *_values, **_options: torch.get_rng_state()
+    # In its place Megatron-LM compiles an extension, which takes a compiler and 40 s.
+    random._share_storage_ext = types.SimpleNamespace(share_storage=_copy_storage)
     for name in ("range_push", "range_pop", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *_values, **_options: None)
     torch.cuda.Stream = torch.cuda.Event = _Stream
@@ -229,6 +246,12 @@ def use_cpu():
     )
     torch.distributed.all_gather = partial(_gathered, all_gather)
     torch.distributed.reduce_scatter = partial(_scattered, reduce_scatter)
+
+
+def _copy_storage(kept, given):
+    """Give a tensor, and all views of it, the bytes of another, without autograd's notice."""
+    storage = given.untyped_storage()
+    kept.untyped_storage().resize_(storage.nbytes()).copy_(storage)
 
 
 def _gathered(all_gather, kept, given, group=None, **options):

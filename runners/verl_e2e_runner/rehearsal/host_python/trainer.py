@@ -4,10 +4,13 @@ Everything that is recorded lies in two dictionaries: `values` (numbers, words, 
 begins with the moment (`start`, `step1`), so that the first that differs between two trees is near the cause.
 """
 
+import contextlib
 import dataclasses
 import enum
 import hashlib
+import io
 import json
+import logging.handlers
 import os
 import warnings
 from functools import partial
@@ -23,9 +26,14 @@ from megatron.core.distributed import DistributedDataParallelConfig, finalize_mo
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region, model_parallel_cuda_manual_seed
+from megatron.core.tensor_parallel import (
+    gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
+    model_parallel_cuda_manual_seed,
+)
 from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from megatron.core.utils import unwrap_model
+from safetensors.torch import load_file
 
 SEED = 42
 STEPS = 2
@@ -65,8 +73,14 @@ class Rank:
         """What a new process makes of a checkpoint: the state that it loads, and the step after it."""
         self.build()
         self.data = models.batch(self.vocabulary)
-        checkpoints.load(self, checkpoint)
+        checkpoints.load_model(self, checkpoint)
+        if self.cell.loaded_in:
+            # verl's form of the optimizer's state cannot be loaded in another layout.
+            self.export("loaded")
+            return
+        # Before the optimizer is loaded, which hides what is wrong with them.
         self.keep("loaded/parameters")
+        checkpoints.load_optimizer(self, checkpoint)
         self.keep_optimizer("loaded")
         self.train(STEPS, "resumed")
 
@@ -74,6 +88,8 @@ class Rank:
         """All that a cell does, up to its last step."""
         self.build()
         self.export("start")
+        if self.cell.written:
+            self.write(checkpoint.with_name("written"))
         data = self.data = models.batch(self.vocabulary)
         if not self.cell.trained:
             return
@@ -103,7 +119,9 @@ class Rank:
                 provider.register_pre_wrap_hook(self.loaded)
             provider.register_pre_wrap_hook(partial(adapt, self.adapters))
         distributed = cell.distributed_optimizer
-        ddp = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
+        ddp = DistributedDataParallelConfig(
+            use_distributed_optimizer=distributed, grad_reduce_in_fp32=True, overlap_grad_reduce=cell.overlapped
+        )
         self.model = provider.provide_distributed_model(ddp_config=ddp, wrap_with_ddp=True, fp16=False, bf16=False)
         if cell.adapter.get("type") != "dora":
             self.bridge.load_hf_weights(self.model)
@@ -127,9 +145,16 @@ class Rank:
             config.grad_scale_func = self.optimizer.scale_loss
             self.scheduler = scheduler_of(self.optimizer)
         config.finalize_model_grads_func = finalize_model_grads
+        if cell.overlapped:
+            # As verl registers them: gradients are summed during the last micro batch alone.
+            functions = [(chunk.no_sync, chunk.start_grad_sync) for chunk in self.model]
+            config.no_sync_func, config.grad_sync_func = (
+                functions[0] if len(functions) == 1 else zip(*functions, strict=True)
+            )
         self.keep("start/parameters")
         self.values["start/trains"] = sorted(n for n, p in self.named_parameters() if p.requires_grad)
         self.values["cut"] = sorted(n for n, p in self.named_parameters() if getattr(p, "tensor_model_parallel", False))
+        self.values["start/attributes"] = {name: attributes(parameter) for name, parameter in self.named_parameters()}
 
     def overrides(self, provider):
         """What verl sets whatever the model is, the cell's own settings, and what has no form on a CPU."""
@@ -181,7 +206,7 @@ class Rank:
             # One matrix for each of the rank's experts.
             shape[0] *= self.cell.ep
         digest = hashlib.sha256(name.partition(".")[2].encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big") + models.SEED)
         whole = torch.randn(shape, generator=generator) * 0.1
         if parameter.dim() == 3:
             whole = whole.chunk(self.cell.ep)[place["ep"]]
@@ -234,12 +259,33 @@ class Rank:
             self.tensors[f"{name}/{key}"] = tensor.detach().clone()
         self.values[f"{name}/twice"] = sorted({key for key in names if names.count(key) > 1})
 
+    def write(self, folder):
+        """Write the model and its adapters as files that transformers and PEFT load, and note what is in them."""
+        self.bridge.save_hf_pretrained(self.model, str(folder / "model"), show_progress=False)
+        if self.adapters is not None:
+            self.bridge.save_hf_adapter(self.model, str(folder / "adapters"), self.adapters, show_progress=False)
+        torch.distributed.barrier()
+        for file in sorted(folder.rglob("*")):
+            name = f"start/written/{file.relative_to(folder)}"
+            if file.suffix == ".safetensors":
+                self.tensors |= {f"{name}/{key}": tensor for key, tensor in load_file(file).items()}
+            elif file.suffix == ".json" and "token" not in file.name:
+                self.values[name] = json.loads(file.read_text())
+            elif file.is_file():
+                self.values[name] = file.stat().st_size
+
     def micro_batches(self, data):
         """This rank's part of the data, in micro batches."""
         size, rank = mpu.get_data_parallel_world_size(), mpu.get_data_parallel_rank()
         rows = range(rank * models.SEQUENCES // size, (rank + 1) * models.SEQUENCES // size)
         parts = [list(rows)[start : start + MICRO_BATCH] for start in range(0, len(rows), MICRO_BATCH)]
-        return [{name: tensor[part] for name, tensor in data.items()} for part in parts]
+        return [{name: tensor[part][:, self.columns()] for name, tensor in data.items()} for part in parts]
+
+    def columns(self):
+        """The places in a sequence that this context-parallel rank has: a piece from its start, one from its end."""
+        pieces = torch.arange(models.TOKENS).chunk(2 * self.cell.cp)
+        rank = mpu.get_context_parallel_rank()
+        return torch.cat([pieces[rank], pieces[-1 - rank]]) if self.cell.cp > 1 else slice(None)
 
     def forward(self, iterator, model):
         """One micro batch through the rank's part of the model, and the function of its loss."""
@@ -251,9 +297,9 @@ class Rank:
     def loss(self, part, logits):
         """The share of a micro batch in the mean loss of all tokens, as Megatron-LM's schedule wants it."""
         lost = vocab_parallel_cross_entropy(
-            logits[:, :-1].float().transpose(0, 1).contiguous(), part["tokens"][:, 1:].transpose(0, 1).contiguous()
+            logits.float().transpose(0, 1).contiguous(), part["next"].transpose(0, 1).contiguous()
         ).transpose(0, 1)
-        share = (lost * part["weights"][:, :-1]).sum() / self.data["weights"][:, :-1].sum()
+        share = (lost * part["weights"]).sum() / self.data["weights"].sum()
         parts = len(self.micro_batches(self.data)) * mpu.get_data_parallel_world_size()
         return share * parts, {"loss": share.detach()}
 
@@ -281,9 +327,14 @@ class Rank:
 
         def collected(logits):
             whole = gather_from_tensor_model_parallel_region(logits.detach().contiguous())
+            if self.cell.cp > 1:
+                group = mpu.get_context_parallel_group()
+                places = gather_from_sequence_parallel_region(self.columns(), group=group)
+                whole = gather_from_sequence_parallel_region(whole.transpose(0, 1).contiguous(), group=group)
+                whole = whole[places.argsort()].transpose(0, 1)
             return torch.zeros(()), {"logits": whole}
 
-        first = [{name: tensor[:MICRO_BATCH] for name, tensor in data.items()}]
+        first = [{name: tensor[:MICRO_BATCH][:, self.columns()] for name, tensor in data.items()}]
         if self.cell.vpp:
             first *= self.cell.pp
         for chunk in self.model:
@@ -311,7 +362,7 @@ class Rank:
             loss += part["loss"].double()
         if self.cell.pp > 1:
             torch.distributed.all_reduce(loss, group=mpu.get_pipeline_model_parallel_group())
-        torch.distributed.all_reduce(loss, group=mpu.get_data_parallel_group())
+        torch.distributed.all_reduce(loss, group=mpu.get_data_parallel_group(with_context_parallel=True))
         self.values[f"{moment}/loss"] = float(loss)
         if self.optimizer is None:
             return
@@ -425,6 +476,24 @@ def described_value(value):
     return getattr(value, "__qualname__", f"a {type(value).__qualname__}")
 
 
+# By these of a parameter Megatron-LM decides over which ranks it sums its gradient, and counts its norm.
+ATTRIBUTES = (
+    *("tensor_model_parallel", "partition_dim", "partition_stride", "sequence_parallel", "allreduce", "shared"),
+    *(
+        "shared_embedding",
+        "is_embedding_parameter",
+        "average_gradients_across_tp_domain",
+        "is_embedding_or_output_parameter",
+    ),
+)
+
+
+def attributes(parameter):
+    """What Megatron-LM and Bridge have noted at a parameter."""
+    found = {name: getattr(parameter, name) for name in ATTRIBUTES if hasattr(parameter, name)}
+    return {name: described_value(value) for name, value in found.items()}
+
+
 def same(one, other):
     """Whether two tensors are equal in every bit."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
@@ -433,10 +502,16 @@ def same(one, other):
 def run_rank(cell, folder, rank, store, place, again):
     """Run one rank and leave what it gave in a file; `again` is the process that resumes."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(cell.ranks), "LOCAL_RANK": str(rank)}
-    with warnings.catch_warnings(record=True) as caught:
+    said, printed = logging.handlers.BufferingHandler(10_000), io.StringIO()
+    said.setLevel(logging.WARNING)
+    logging.getLogger("megatron").addHandler(said)
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(printed):
         warnings.simplefilter("always")
         made = Rank(cell, folder, rank, store, again)
         (made.resume if again else made.run)(place / "checkpoint")
+    found = [f"{item.category.__name__}: {item.message}" for item in caught]
+    found += [f"{record.name}: {record.getMessage()}" for record in said.buffer]
+    found += [line for line in printed.getvalue().splitlines() if "WARNING" in line]
     if not again:
-        made.values["warnings"] = sorted({f"{item.category.__name__}: {item.message}"[:300] for item in caught})
+        made.values["warnings"] = sorted({line.replace(str(folder), "MODEL")[:300] for line in found})
     torch.save({"values": made.values, "tensors": made.tensors}, place / f"{rank}{'-resumed' if again else ''}.pt")
