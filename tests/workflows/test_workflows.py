@@ -115,7 +115,7 @@ def test_the_one_job_that_may_attest_runs_no_code_under_test_and_not_on_our_mach
     assert set(may) == {"attest"}
     assert attest["runs-on"] == "ubuntu-24.04"
     assert "container" not in attest
-    assert attest["needs"] == "run"
+    assert attest["needs"] == ["run", "rehearse"]
     checked_out = [step["with"]["repository"] for step in attest["steps"] if "checkout@" in step["uses"]]
     assert checked_out == ["${{ inputs.tool_repository }}"]
     assert not any("run" in step for step in attest["steps"])

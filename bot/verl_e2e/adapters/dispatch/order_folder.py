@@ -121,7 +121,7 @@ class OrderFolder:
 
     def write_order(self, run: Run, arguments: tuple[str, ...]) -> None:
         """Write the order once; BackendError, final, for a run without a job."""
-        if run.job is None:
+        if run.order is None:
             raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
         self.path.mkdir(parents=True, exist_ok=True)
         if self.ordered:
@@ -235,7 +235,7 @@ class OrderFolder:
 
 
 def _job_text(run: Run) -> str:
-    return f"{run.job.model_dump_json(indent=2)}\n" if run.job else ""
+    return f"{run.order.model_dump_json(indent=2)}\n" if run.order else ""
 
 
 @contextmanager

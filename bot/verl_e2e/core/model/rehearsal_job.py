@@ -13,8 +13,8 @@ from verl_e2e.core.model.validated import Text
 
 # The id of every rehearsal, where a job has its level and variant.
 REHEARSAL = "rehearsal"
-# Where it runs does not change what it finds.
-_NOT_THE_WORK = {"origins", "runner", "python", "isolation", "time_limit_s"}
+# Where its run folder has the records of the cells of each side.
+BASE_RECORDS, HEAD_RECORDS = "base", "head"
 
 _Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -45,7 +45,7 @@ class RehearsalJob(Document):
     # The commit that it is compared with.
     base: Sha
     # Where the runner fetches the repositories from; without an address it takes the one at `bridge.path`.
-    origins: dict[Literal["bridge", "megatron_lm"], Origin] = Field(default_factory=dict)
+    origins: dict[str, Origin] = Field(default_factory=dict)
     # How the model of each family is made, by its name.
     recipes: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     # Patterns of cells; empty: all of them.
@@ -66,9 +66,15 @@ class RehearsalJob(Document):
 
     def digest(self) -> str:
         """SHA-256 of what its result follows from: the commits, the recipes and the cells."""
-        document = self.model_dump(mode="json", exclude=_NOT_THE_WORK)
-        document["bridge"] = self.bridge.commit
-        return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return _digest([self.bridge.commit, self.base, self.cells_digest()])
+
+    def cells_digest(self) -> str:
+        """SHA-256 of what it runs on a commit: the recipes and the cells."""
+        return _digest([self.recipes, self.cells])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 Order = Job | RehearsalJob

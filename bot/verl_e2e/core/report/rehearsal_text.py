@@ -21,6 +21,15 @@ def headline(found: Rehearsal) -> str:
     return f"Rehearsal (CPU): {found.outcome.value} ({', '.join(parts)} of {len(found.cells)} cells)"
 
 
+def first_failure(found: Rehearsal) -> str:
+    """What failed in the first cell that did, as a clause; empty where none did."""
+    for cell in found.of(Outcome.FAIL):
+        for what, where in _failed(cell):
+            cause = f", first changed function {cell.cause}" if cell.cause else ""
+            return f"{cell.cell}: {what}{f' at {where}' if where else ''}{cause}"
+    return ""
+
+
 def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
