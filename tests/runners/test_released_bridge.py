@@ -9,11 +9,12 @@ import pytest
 
 from tests.conftest import REHEARSAL
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, Sight, observations
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
-from verl_e2e.wiring.rehearse import read_records
-from verl_e2e_runner.rehearsal.rehearse import Place, check_environment, chosen_cells, run_driver
+from verl_e2e.wiring.rehearse import consumer_imports, read_records
+from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, check_environment, chosen_cells, run_driver
 
 pytestmark = pytest.mark.rehearsal
 
@@ -40,7 +41,9 @@ ROPE = {"rope_parameters.rope_theta": 10000.0}
 WANTED = {"qwen3_moe": {**ROPE, "norm_topk_prob": True}}
 
 
-def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dict[str, CellRecord]:
+def rehearsed(
+    sources: Path, cells: Sequence[str], out: Path, work: Path, faults: Faults | None = None
+) -> dict[str, CellRecord]:
     """The records of cells over the sources in a folder."""
     place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
     check_environment(place)
@@ -49,8 +52,9 @@ def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dic
         for family in packaged_policy().families
         if family.synthetic
     }
-    run_driver({sources: ""}, chosen_cells(cells), recipes, out, place)
-    return read_records(out)
+    wanted = Wanted(chosen_cells(cells), recipes, consumer_imports(), faults)
+    run_driver({sources: ""}, wanted, out, place)
+    return read_records(out, wanted.cells)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +144,23 @@ def test_the_same_sources_are_equal_in_every_bit(base: dict[str, CellRecord], wo
     again = rehearsed(REHEARSAL / "released", cells, work / "again", work)
     found = judge_rehearsal({name: base[name] for name in again}, again, ())
     assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
+
+
+# Functions that cells enter, and what becomes of faults in each.
+WATCHED = {
+    f"{BRIDGE}/peft/lora.py:LoRA.transform": Sight.OBSERVED,
+    f"{BRIDGE}/models/conversion/param_mapping.py:GatedMLPMapping.hf_to_megatron": Sight.OBSERVED,
+    f"{CORE}/distributed/finalize_model_grads.py:finalize_model_grads": Sight.OBSERVED,
+}
+
+
+def test_faults_in_functions_that_cells_enter_are_noticed_or_it_is_said_that_nothing_would(work: Path) -> None:
+    limits = ObserveLimits(seconds=60)
+    faults = Faults(dict.fromkeys(WATCHED, ()), limits)
+    out = work / "observed"
+    records = rehearsed(REHEARSAL / "released", ["qwen3-plain", "qwen3-lora", "qwen3-plain-dp2"], out, work, faults)
+    observed = Observed.model_validate_json((out / "observed.json").read_bytes())
+    print((out / "observed.json").read_text())
+    print((out / "run.json").read_text())
+    assert observed.unjudged == {}
+    assert failing(records) == {}

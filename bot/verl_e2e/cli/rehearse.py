@@ -1,7 +1,6 @@
 """The verb that rehearses a change on a CPU."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -29,6 +28,20 @@ _PYTHON = Path(".venv-rehearsal/bin/python")
     help="The Python that `make rehearsal-env` made.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes at a time.")
+@click.option("--require-cage", is_flag=True, help="Fail where this host cannot keep the code apart from the recorder.")
+@click.option(
+    "--observe-functions",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Try faults in so many changed functions.",
+)
+@click.option(
+    "--observe-faults", type=click.IntRange(1), default=6, show_default=True, help="So many faults in each function."
+)
+@click.option(
+    "--observe-seconds", type=click.FloatRange(1), default=90, show_default=True, help="Seconds for all faults."
+)
 @POLICY_OPTION
 @JSON_OPTION
 def rehearse(
@@ -40,8 +53,12 @@ def rehearse(
     only: tuple[str, ...],
     python: Path,
     workers: int,
+    observe_functions: int,
+    observe_faults: int,
+    observe_seconds: float,
     policy: Path | None,
     *,
+    require_cage: bool,
     list_cells: bool,
     as_json: bool,
 ) -> int:
@@ -49,10 +66,12 @@ def rehearse(
 
     Needs no GPU. An oracle that fails at the head and not at the base is a Fail; a quantity that differs is Changed,
     and the section says in which cells and which changed function they entered first; changed lines that no cell
-    entered are listed. It is not a level and replaces none.
+    entered are listed, and so are changed functions in which the cells would notice no fault. It is not a level and
+    replaces none.
 
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
+    from verl_e2e.core.compare.observation import ObserveLimits
     from verl_e2e.core.compare.rehearsal import Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
     from verl_e2e.wiring import rehearse as rehearsing
@@ -67,13 +86,16 @@ def rehearse(
         raise click.UsageError("--repo, --base and --out are needed, unless --cells asks for the list")
     cells = runner.chosen_cells(only)
     out.mkdir(parents=True, exist_ok=True)
-    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers)
+    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, require_cage)
     runner.check_environment(place)
 
-    def run_tree(commit: str, pin: str, megatron: Path, recipes: Mapping[str, object]) -> Path:
-        return runner.rehearse(runner.Sources(repo, commit, megatron, pin), cells, recipes, place)
+    def run_tree(run: rehearsing.TreeRun) -> Path:
+        wanted = runner.Wanted(run.cells, run.recipes, run.imports, run.faults)
+        return runner.rehearse(runner.Sources(repo, run.commit, run.megatron_lm, run.megatron_lm_commit), wanted, place)
 
-    order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy)
+    observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
+    whole = len(cells) == len(CELLS)
+    order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
     found = rehearsing.rehearse(order, run_tree, lambda text: click.echo(text, err=True))
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
