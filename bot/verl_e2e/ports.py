@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from verl_e2e.core.compare.rehearsal import CellRecord
+    from verl_e2e.core.compare.observation import Observed
+    from verl_e2e.core.compare.rehearsal import CellRecord, RunNote
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
     from verl_e2e.core.model.causes import EngineEnd
     from verl_e2e.core.model.change import Change
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
-    from verl_e2e.core.model.rehearsal_job import RehearsalJob
+    from verl_e2e.core.model.rehearsal_job import AskedCells, RehearsalJob
     from verl_e2e.core.plan.pytest_marks import Marks
     from verl_e2e.core.plan.reached_files import ReachedFiles
     from verl_e2e.core.pulls.admission import Snapshot
@@ -185,9 +186,15 @@ class RehearsalFolder:
 
     # What was ordered, None where that cannot be read.
     order: RehearsalJob | None
+    # The cells that were to run, as the recorder says.
+    asked: AskedCells
     # The records of the cells on the base and on the head, by the cell's name.
     base: Mapping[str, CellRecord]
     head: Mapping[str, CellRecord]
+    # What faults showed at the head, None where none were tried.
+    observed: Observed | None = None
+    # How the code of the head ran, None where that is not known.
+    note: RunNote | None = None
 
 
 class RunFolders(Protocol):

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REHEARSAL
+from verl_e2e.adapters.files.rehearsal_folder import read_records
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, Sight, observations
+from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, Sight
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
-from verl_e2e.wiring.rehearse import consumer_imports, read_records
+from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, check_environment, chosen_cells, run_driver
 
 pytestmark = pytest.mark.rehearsal

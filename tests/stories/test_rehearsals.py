@@ -54,7 +54,7 @@ def check(story: Story, number: int = 1) -> tuple[str, str, str]:
     """Status, conclusion and title of the check of the rehearsal."""
     found = story.world.check(story.world.head(number), CHECK)
     assert found is not None
-    return found.status, found.conclusion or "", found.title
+    return found.status, found.conclusion or "", found.title or ""
 
 
 def test_jobs_start_after_a_rehearsal_that_found_nothing(rehearsed: Story) -> None:

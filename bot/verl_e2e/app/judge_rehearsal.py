@@ -13,6 +13,7 @@ from verl_e2e.app.judge_finished import (
     cannot_be_judged,
     reported_s,
 )
+from verl_e2e.core.compare.observation import ObserveLimits
 from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
@@ -62,18 +63,28 @@ def _judged(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> 
     if why := _why_not(record, run):
         return replace(cannot_be_judged(why), reported_s=reported_s(record))
     changed = tuple(changed_functions(trees, run.rehearsal.base, run.rehearsal.bridge.commit))
-    found = judge_rehearsal(left.base, left.head, changed)
+    asked = left.asked
+    found = judge_rehearsal(
+        left.base,
+        left.head,
+        changed,
+        asked=asked.cells,
+        whole=asked.whole,
+        observed=left.observed,
+        observe=ObserveLimits(),
+        run=left.note,
+    )
     folders.write(folder, {DOCUMENT: rehearsal_json(found), SECTION: render_rehearsal(found)})
-    return replace(outcome(found, whole=not run.rehearsal.cells), reported_s=reported_s(record))
+    return replace(outcome(found), reported_s=reported_s(record))
 
 
-def outcome(found: Rehearsal, *, whole: bool) -> Judged:
-    """What a rehearsal comes to for its run; `whole` says that every cell of the table was to run."""
+def outcome(found: Rehearsal) -> Judged:
+    """What a rehearsal comes to for its run."""
     worst = first_failure(found)
     sentence = f"{headline(found)}: {worst}" if worst else headline(found)
     rehearsed = Rehearsed(
         outcome=found.outcome,
-        equal_everywhere=whole and found.outcome is Outcome.EQUAL,
+        equal_everywhere=found.equal_everywhere,
         unentered=len(found.unentered),
         section=_shortened(render_rehearsal(found)),
     )

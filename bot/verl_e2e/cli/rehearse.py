@@ -1,13 +1,30 @@
 """The verb that rehearses a change on a CPU."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from verl_e2e.cli.command import EXIT_BLOCKED, EXIT_FAIL, FOLDER, JSON_OPTION, POLICY_OPTION, json_text
+from verl_e2e.cli.command import (
+    EXIT_BLOCKED,
+    EXIT_FAIL,
+    EXIT_INTERRUPTED,
+    FOLDER,
+    JSON_OPTION,
+    POLICY_OPTION,
+    json_text,
+)
+
+if TYPE_CHECKING:
+    from verl_e2e.core.model.rehearsal_job import RehearsalJob
+    from verl_e2e.wiring.rehearse import TreeRun
+    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
 
 _PYTHON = Path(".venv-rehearsal/bin/python")
+# Where an ordered rehearsal finds its Python, unless the site profile says it.
+PYTHON_VARIABLE = "VERL_E2E_REHEARSAL_PYTHON"
 
 
 @click.command()
@@ -90,8 +107,7 @@ def rehearse(
     runner.check_environment(place)
 
     def run_tree(run: rehearsing.TreeRun) -> Path:
-        wanted = runner.Wanted(run.cells, run.recipes, run.imports, run.faults)
-        return runner.rehearse(runner.Sources(repo, run.commit, run.megatron_lm, run.megatron_lm_commit), wanted, place)
+        return runner.rehearse(*_side(repo, run), place)
 
     observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
     whole = len(cells) == len(CELLS)
@@ -102,3 +118,54 @@ def rehearse(
     (out / "rehearsal.md").write_text(section)
     click.echo(document if as_json else section, nl=False)
     return {Outcome.FAIL: EXIT_FAIL, Outcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
+
+
+def run_ordered(
+    job: "RehearsalJob",
+    job_file: Path,
+    out: Path,
+    work: Path | None,
+    environ: Mapping[str, str],
+    *,
+    prepare: bool,
+) -> int:
+    """Run an ordered rehearsal and leave its run folder, or the records of its base alone; the exit code."""
+    from verl_e2e.core.model.jobs import Isolation
+    from verl_e2e.core.model.record import EndReason
+    from verl_e2e.wiring import rehearse as rehearsing
+    from verl_e2e.wiring.job_nonce import take_nonce
+    from verl_e2e_runner.rehearsal import rehearse as runner
+    from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal
+    from verl_e2e_runner.trees.sources import fetch
+
+    python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)
+    place = runner.Place(
+        python.absolute(),
+        (work or out.parent).resolve() / "rehearsals",
+        environ,
+        require_cage=job.isolation is Isolation.REQUIRED,
+    )
+    place.work.mkdir(parents=True, exist_ok=True)
+    cells, bridge = runner.chosen_cells(job.cells), Path(job.bridge.path)
+
+    def sides() -> Sides:
+        base, head = rehearsing.ordered_runs(job, cells, lambda name, commit: fetch(job, name, commit, base=environ))
+        return _side(bridge, base), _side(bridge, head)
+
+    def say(sentence: str) -> None:
+        click.echo(sentence, err=True)
+
+    if prepare:
+        prepare_base(sides, place)
+        return 0
+    ended = record_rehearsal(job, out, sides, place, order_nonce=take_nonce(job_file), say=say)
+    if ended is EndReason.INTERRUPTED:
+        return EXIT_INTERRUPTED
+    return 0 if ended is EndReason.EXITED else EXIT_BLOCKED
+
+
+def _side(bridge: Path, run: "TreeRun") -> "tuple[Sources, Wanted]":
+    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
+
+    sources = Sources(bridge, run.commit, run.megatron_lm, run.megatron_lm_commit)
+    return sources, Wanted(run.cells, run.recipes, run.imports, run.faults)

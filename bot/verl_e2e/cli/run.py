@@ -58,7 +58,11 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     help="Leave the kernels that this run of trusted code compiles in this new folder, for `kernel_caches` of a site.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the exact commands as a bash script, and run nothing.")
-@click.option("--prepare", is_flag=True, help="Create the folders that the script of --dry-run needs, and run nothing.")
+@click.option(
+    "--prepare",
+    is_flag=True,
+    help="Create the folders that the script of --dry-run needs, and run nothing. Of a rehearsal, run the base alone.",
+)
 @JSON_OPTION
 def run(
     job_file: Path,
@@ -74,6 +78,8 @@ def run(
 ) -> int:
     """Run one job on this GPU host, write its run folder, judge it and show its card.
 
+    A rehearsal runs without a GPU: it leaves the records of both commits, and who ordered it judges them.
+
     With --baseline, a failed job runs again on that commit. If it does not fail there, it runs once more on the head.
     The result is a regression, a pre-existing failure, or a failure that was not reproduced. These runs are written
     into the folder's related/.
@@ -83,8 +89,10 @@ def run(
     from verl_e2e.adapters.files.folders import run_folders
     from verl_e2e.adapters.files.job_files import read_job, read_junit_file
     from verl_e2e.app import judge_folder as judging
+    from verl_e2e.cli.rehearse import run_ordered
     from verl_e2e.core.judge.followups import NOTHING, may_follow
     from verl_e2e.core.model.needs import unable
+    from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
@@ -96,6 +104,10 @@ def run(
     if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
         raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
     job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
+    if isinstance(job, RehearsalJob):
+        if flags["dry_run"] or keep_caches or junit:
+            raise click.UsageError(f"{job_file} is a rehearsal: --dry-run, --junit and --keep-caches are for jobs")
+        return run_ordered(job, job_file, out, work, environ, prepare=flags["prepare"])
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
     missing = fetch_baseline(job, baseline, base=environ) if baseline and not flags["dry_run"] else ""

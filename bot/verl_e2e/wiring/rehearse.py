@@ -3,34 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
-from pydantic import ValidationError
-
+from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
-from verl_e2e.core.compare.rehearsal import (
-    IMPORTS,
-    MOST_BYTES,
-    MOST_BYTES_OF_ALL,
-    CellRecord,
-    Rehearsal,
-    RunNote,
-    judge_rehearsal,
-)
+from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
-from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 
 SUBMODULE = "3rdparty/Megatron-LM"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
-
-
-# Files of a folder of records besides those of cells: what was tried at the head, and how the driver ran.
-OBSERVED, RUN_NOTE = "observed.json", "run.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +55,8 @@ class TreeRun:
 
 # Runs the cells over a tree; gives the folder with the records.
 RunTree = Callable[[TreeRun], Path]
+# Brings a commit of Bridge or of Megatron-LM to this host.
+Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
 
 def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None]) -> Rehearsal:
@@ -75,31 +64,57 @@ def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None
     bridge = GitRepository(order.repo)
     change = bridge.change(order.base, order.head)
     base, head = change.merge_base or change.base, change.head
-    megatron = _megatron_lm(order)
+    megatron = _megatron_lm(order.repo, order.megatron_lm)
     policy = policy_of(bridge, order.base, order.policy)
     recipes = {
         family.name: family.synthetic.recipe.model_dump(mode="json") for family in policy.families if family.synthetic
     }
-    pins = _pin(bridge, base), _pin(bridge, head)
-    changed = [*_changed(bridge, (base, head), _BRIDGE_CODE, "")]
-    if pins[0] != pins[1]:
-        changed += _changed(megatron, pins, _MEGATRON_CODE, f"{SUBMODULE}/")
-    faults = _faults(changed, order.observe)
+    runs, changed = tree_runs(bridge, megatron, (base, head), recipes, order.cells, order.observe)
     folders = []
-    for name, commit, pin, tried in (("base", base, pins[0], None), ("head", head, pins[1], faults)):
-        say(f"rehearsing the {name}, Bridge {commit[:12]} with Megatron-LM {pin[:12]}")
-        run = TreeRun(commit, pin, megatron.path, recipes, consumer_imports(), order.cells, tried)
+    for name, run in zip(("base", "head"), runs, strict=True):
+        say(f"rehearsing the {name}, Bridge {run.commit[:12]} with Megatron-LM {run.megatron_lm_commit[:12]}")
         folders.append(run_tree(run))
+    faults = runs[1].faults
     return judge_rehearsal(
         read_records(folders[0], order.cells),
         read_records(folders[1], order.cells),
         changed,
         asked=order.cells,
         whole=order.whole,
-        observed=None if faults is None else _read(folders[1] / OBSERVED, Observed) or Observed(),
+        observed=None if faults is None else read_document(folders[1] / OBSERVED, Observed) or Observed(),
         observe=order.observe,
-        run=_read(folders[1] / RUN_NOTE, RunNote),
+        run=read_document(folders[1] / RUN_NOTE, RunNote),
     )
+
+
+def tree_runs(
+    bridge: GitRepository,
+    megatron: GitRepository,
+    commits: tuple[str, str],
+    recipes: Mapping[str, object],
+    cells: tuple[str, ...],
+    observe: ObserveLimits,
+) -> tuple[tuple[TreeRun, TreeRun], tuple[ChangedFunction, ...]]:
+    """What is to run over a base and a head of Bridge, and the functions that differ between them."""
+    base, head = commits
+    pins = _pin(bridge, base), _pin(bridge, head)
+    changed = [*_changed(bridge, commits, _BRIDGE_CODE, "")]
+    if pins[0] != pins[1]:
+        changed += _changed(megatron, pins, _MEGATRON_CODE, f"{SUBMODULE}/")
+    shared = (megatron.path, recipes, consumer_imports(), cells)
+    runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
+    return runs, tuple(changed)
+
+
+def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> tuple[TreeRun, TreeRun]:
+    """What is to run for an ordered rehearsal, on a host where `fetch` brings a commit; UserError, RepositoryError."""
+    for commit in (job.bridge.commit, job.base):
+        fetch("bridge", commit)
+    bridge = GitRepository(job.bridge.path)
+    for commit in (job.bridge.commit, job.base):
+        fetch("megatron_lm", _pin(bridge, commit))
+    megatron = _megatron_lm(Path(job.bridge.path), None)
+    return tree_runs(bridge, megatron, (job.base, job.bridge.commit), job.recipes, cells, ObserveLimits())[0]
 
 
 def consumer_imports() -> tuple[Mapping[str, object], ...]:
@@ -123,18 +138,14 @@ def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> Faults
     return Faults(functions, limits) if functions and limits.functions else None
 
 
-def _megatron_lm(order: RehearsalOrder) -> GitRepository:
+def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:
     """The repository that has Megatron-LM's commits."""
-    candidates = [
-        order.repo / SUBMODULE,
-        order.repo / ".git" / "modules" / SUBMODULE,
-        order.repo / "modules" / SUBMODULE,
-    ]
-    named = [order.megatron_lm] if order.megatron_lm else []
+    candidates = [repo / SUBMODULE, repo / ".git" / "modules" / SUBMODULE, repo / "modules" / SUBMODULE]
+    named = [named_place] if named_place else []
     for path in (*named, *candidates):
         if (path / ".git").exists() or (path / "objects").is_dir():
             return GitRepository(path)
-    raise UserError(f"{order.repo} has no checkout of {SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
+    raise UserError(f"{repo} has no checkout of {SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
 
 
 def _pin(bridge: GitRepository, commit: str) -> str:
@@ -143,32 +154,6 @@ def _pin(bridge: GitRepository, commit: str) -> str:
     if pin is None:
         raise UserError(f"Bridge {commit} has no submodule {SUBMODULE}; give a commit that has it")
     return pin
-
-
-def read_records(folder: Path, cells: Iterable[str]) -> dict[str, CellRecord]:
-    """The records of these cells and of the imports; one that cannot be read, or is another's, is not there."""
-    found: dict[str, CellRecord] = {}
-    left = MOST_BYTES_OF_ALL
-    for name in (IMPORTS, *cells):
-        file = folder / f"{name}.json"
-        record = _read(file, CellRecord) if left > 0 else None
-        if record is not None and record.cell == name:
-            found[name] = record
-            left -= file.stat().st_size
-    return found
-
-
-_Read = TypeVar("_Read", bound=Document)
-
-
-def _read(file: Path, kind: type[_Read]) -> _Read | None:
-    """A document in a file of the folder of records; None where there is none of this kind, or one that is too long."""
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-        return None if len(data) > MOST_BYTES else kind.model_validate_json(data)
-    except (OSError, ValidationError):
-        return None
 
 
 def _changed(repository: GitRepository, commits: tuple[str, str], below: str, prefix: str) -> Iterator[ChangedFunction]:

@@ -197,14 +197,26 @@ def _is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
     if not (out / COMPLETE).exists():
         return False
     try:
-        note = RunNote.model_validate_json((out / RUN_NOTE).read_bytes())
         tried = (out / _TRIED).read_text() if wanted.faults else ""
-    except (OSError, ValueError):
+    except OSError:
         return False
-    if place.require_cage and not note.isolated:
+    if place.require_cage and not is_isolated(out):
         (out / COMPLETE).unlink()
         return False
     return wanted.faults is None or tried == _digest_of_faults(wanted.faults)
+
+
+def record_files(out: Path) -> tuple[Path, ...]:
+    """The documents of a folder of records that a judgement reads."""
+    return tuple(file for file in sorted(out.glob("*.json")) if file.name != COMPLETE)
+
+
+def is_isolated(out: Path) -> bool:
+    """Whether the code that left these records was kept apart from the recorder."""
+    try:
+        return RunNote.model_validate_json((out / RUN_NOTE).read_bytes()).isolated
+    except (OSError, ValueError):
+        return False
 
 
 def _digest_of_faults(faults: Faults) -> str:

@@ -13,8 +13,8 @@ from verl_e2e.core.model.validated import Text
 
 # The id of every rehearsal, where a job has its level and variant.
 REHEARSAL = "rehearsal"
-# Where its run folder has the records of the cells of each side.
-BASE_RECORDS, HEAD_RECORDS = "base", "head"
+# Where its run folder has the records of the cells of each side, and which were to run.
+BASE_RECORDS, HEAD_RECORDS, ASKED_FILE = "base", "head", "cells.json"
 
 _Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -71,6 +71,15 @@ class RehearsalJob(Document):
     def cells_digest(self) -> str:
         """SHA-256 of what it runs on a commit: the recipes and the cells."""
         return _digest([self.recipes, self.cells])
+
+
+class AskedCells(Document):
+    """`cells.json` of a run folder: what the runner was to run."""
+
+    # The names of the cells.
+    cells: tuple[str, ...] = ()
+    # Whether they are all of the table.
+    whole: bool = False
 
 
 def _digest(value: object) -> str:
