@@ -135,6 +135,7 @@ def run_ordered(
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.rehearsal import rehearse as runner
+    from verl_e2e_runner.rehearsal.apart import Limits
     from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal
     from verl_e2e_runner.trees.sources import fetch
 
@@ -144,6 +145,8 @@ def run_ordered(
         (work or out.parent).resolve() / "rehearsals",
         environ,
         require_cage=job.isolation is Isolation.REQUIRED,
+        # Of both trees together; models and what is tried of faults come on top.
+        limits=Limits(seconds=job.time_limit_s / 2),
     )
     place.work.mkdir(parents=True, exist_ok=True)
     cells, bridge = runner.chosen_cells(job.cells), Path(job.bridge.path)

@@ -99,10 +99,8 @@ def run(
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees.sources import fetch_baseline, with_clones
 
-    if keep_caches and (flags["prepare"] or flags["dry_run"]):
-        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
-    if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
-        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
+    if keep_caches:
+        _check_new(keep_caches, runs=not (flags["prepare"] or flags["dry_run"]))
     job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
     if isinstance(job, RehearsalJob):
         if flags["dry_run"] or keep_caches or junit:
@@ -142,6 +140,14 @@ def run(
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
+
+
+def _check_new(keep_caches: Path, *, runs: bool) -> None:
+    """UsageError where the folder for kernels is not new, or where nothing runs that could fill it."""
+    if not runs:
+        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
+    if keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
+        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
 
 
 def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:

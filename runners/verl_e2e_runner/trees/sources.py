@@ -7,7 +7,7 @@ credential goes to the host of the repository under test and to no other one.
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from verl_e2e.core.model.errors import ForgeError
@@ -34,9 +34,8 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     """
     own = folder.resolve() / "repositories" / (platform.node() or "host")
     named: dict[Name, Repository] = {"bridge": job.bridge}
-    verl = job.verl if isinstance(job, Job) else None
-    if verl is not None:
-        named["verl"] = verl
+    if isinstance(job, Job):
+        named["verl"] = job.verl
     origins: Mapping[Any, Origin] = job.origins
     clones: dict[Any, object] = {
         name: repository.model_copy(update={"path": str(own / _folder_of(origins[name].url))})
@@ -46,7 +45,7 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     # Bridge's clone holds the one of Megatron-LM.
     fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
     kept = {name: origin for name, origin in origins.items() if name in fetched}
-    return job.model_copy(update={**clones, "origins": kept})
+    return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
 
 
 def fetch(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.text.secret_names import is_secret
@@ -51,6 +52,8 @@ OpenLog = Callable[[Path], Iterator[bytes]]
 
 def follow_ups(run: Run) -> tuple[str, ...]:
     """The options of `run` for follow-up runs: those of the level, and the merge base when it is known."""
+    if run.rehearsal is not None:
+        return ()
     return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
 
 
@@ -82,6 +85,13 @@ class OrderFolder:
     def run_folder(self) -> Path:
         """What the runner makes."""
         return self.path / RUN_FOLDER
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether it holds a rehearsal, which needs no GPU."""
+        with suppress(ValueError, AttributeError):
+            return bool(json.loads(self.read("order.json")).get("job_id") == REHEARSAL)
+        return False
 
     @property
     def ordered(self) -> bool:

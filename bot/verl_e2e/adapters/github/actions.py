@@ -279,7 +279,8 @@ class GitHubActionsBackend:
         if found.id in self._given_up:
             return Progress(RunState.CANCELLING, self._no_runner(run), found.url)
         if found.status == "in_progress":
-            return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
+            where = "on a runner without a GPU" if run.rehearsal is not None else "on a GPU host"
+            return Progress(RunState.RUNNING, f"it runs {where}", found.url)
         if found.status == "waiting":
             return Progress(RunState.SUBMITTED, "it waits for an approval on GitHub", found.url)
         return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)

@@ -13,6 +13,8 @@ from verl_e2e.core.model.validated import Text
 
 # The id of every rehearsal, where a job has its level and variant.
 REHEARSAL = "rehearsal"
+# What it takes of a host: a process for each core, and at most 6 GiB for the code of one tree.
+REHEARSAL_CORES, REHEARSAL_MEMORY_GIB = 2, 8
 # Where its run folder has the records of the cells of each side, and which were to run.
 BASE_RECORDS, HEAD_RECORDS, ASKED_FILE = "base", "head", "cells.json"
 
