@@ -128,8 +128,14 @@ def run_ordered(
     environ: Mapping[str, str],
     *,
     prepare: bool,
+    of_jobs: bool,
 ) -> int:
-    """Run an ordered rehearsal and leave its run folder, or the records of its base alone; the exit code."""
+    """Run an ordered rehearsal and leave its run folder, or the records of its base alone; the exit code.
+
+    `of_jobs` says that options were given that only jobs have.
+    """
+    if of_jobs:
+        raise click.UsageError(f"{job_file} is a rehearsal: --dry-run, --junit and --keep-caches are for jobs")
     from verl_e2e.core.model.jobs import Isolation
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing

@@ -103,9 +103,8 @@ def run(
         _check_new(keep_caches, runs=not (flags["prepare"] or flags["dry_run"]))
     job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
     if isinstance(job, RehearsalJob):
-        if flags["dry_run"] or keep_caches or junit:
-            raise click.UsageError(f"{job_file} is a rehearsal: --dry-run, --junit and --keep-caches are for jobs")
-        return run_ordered(job, job_file, out, work, environ, prepare=flags["prepare"])
+        of_jobs = bool(flags["dry_run"] or keep_caches or junit)
+        return run_ordered(job, job_file, out, work, environ, prepare=flags["prepare"], of_jobs=of_jobs)
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
     missing = fetch_baseline(job, baseline, base=environ) if baseline and not flags["dry_run"] else ""

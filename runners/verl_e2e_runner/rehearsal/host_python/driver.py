@@ -93,8 +93,10 @@ def imported(module, attribute, guarded):
 def process_state():
     """What an import can leave in a process besides its modules."""
     handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
+    # The folder of this run is another one for each tree.
+    own = str(Path(sys.argv[1]).parent)
     return {
-        **{f"environment/{name}": value[:500] for name, value in sorted(os.environ.items())},
+        **{f"environment/{name}": value.replace(own, "$OWN")[:500] for name, value in sorted(os.environ.items())},
         "torch/dtype": str(torch.get_default_dtype()),
         "torch/threads": torch.get_num_threads(),
         "torch/deterministic": torch.are_deterministic_algorithms_enabled(),
