@@ -1,4 +1,4 @@
-"""A rehearsal as it is ordered, and the policy's keys about it: a run of tiny models on a CPU, head beside base."""
+"""A rehearsal as it is ordered, and the policy's keys about it: tiny models on a CPU, head against base."""
 
 import hashlib
 import json
