@@ -31,7 +31,8 @@ MOST_QUANTITIES, MOST_FILES, MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000,
 MOST_DIFFERENCES, MOST_CHARACTERS = 10_000, 500
 _Name = Annotated[str, Field(max_length=1_000)]
 _Text = Annotated[str, Field(max_length=4_000)]
-_Line = Annotated[int, Field(ge=1, le=LAST_LINE)]
+# An empty module has a line 0.
+_Line = Annotated[int, Field(ge=0, le=LAST_LINE)]
 
 
 class CellError(Document):
@@ -73,7 +74,7 @@ class Entered(Document):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         for path, ranges in self.lines.items():
-            ends = [0, *(end for pair in ranges for end in pair)]
+            ends = [end for pair in ranges for end in pair]
             if any(first > last for first, last in ranges) or ends != sorted(ends):
                 raise ValueError(f"the lines of {path} are not in order")
         return self

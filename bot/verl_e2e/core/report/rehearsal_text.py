@@ -147,7 +147,8 @@ def _unnoticed(found: Rehearsal) -> Iterator[str]:
 def _of_unnoticed(item: Observation) -> str:
     if item.sight is Sight.UNJUDGED:
         return f"not judged, because {item.reason}"
-    faults = dict.fromkeys(trial.fault for trial in item.trials)
+    shown = {trial.fault for trial in item.trials if trial.noticed}
+    faults = dict.fromkeys(trial.fault for trial in item.trials if trial.fault not in shown)
     cells = dict.fromkeys(trial.cell for trial in item.trials)
     return f"entered, and nothing here would notice: {', '.join(faults)} (in {', '.join(cells)})"
 
