@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -147,37 +148,66 @@ def test_the_same_sources_are_equal_in_every_bit(base: dict[str, CellRecord], wo
     assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
 
 
-# What becomes of faults in functions that cells enter. Nothing looks at what is logged, and none of these cells has
-# several stages, between which gradients of the embedding are summed.
+# What becomes of faults in functions that cells enter. None of these cells has several stages, between which gradients
+# of the embedding are summed.
 WATCHED = {
-    f"{BRIDGE}/peft/lora.py:LoRA.transform": (Sight.OBSERVED, "trains"),
-    f"{BRIDGE}/models/conversion/param_mapping.py:GatedMLPMapping.hf_to_megatron": (Sight.OBSERVED, "round-trip"),
-    f"{CORE}/distributed/finalize_model_grads.py:finalize_model_grads": (Sight.OBSERVED, "agrees"),
-    f"{CORE}/distributed/finalize_model_grads.py:_allreduce_word_embedding_grads": (Sight.UNNOTICED, ""),
-    f"{CORE}/transformer/module.py:param_is_not_shared": (Sight.OBSERVED, ""),
+    (f"{BRIDGE}/peft/base.py", "PEFT.freeze_model.<locals>.freeze_parameters"): (Sight.OBSERVED, "round-trip"),
+    (f"{BRIDGE}/models/conversion/param_mapping.py", "GatedMLPMapping.hf_to_megatron"): (Sight.OBSERVED, "round-trip"),
+    (f"{CORE}/distributed/finalize_model_grads.py", "finalize_model_grads"): (Sight.OBSERVED, "gradient-norm"),
+    (f"{CORE}/distributed/finalize_model_grads.py", "_allreduce_word_embedding_grads"): (Sight.UNNOTICED, ""),
 }
 
 
 def test_faults_in_functions_that_cells_enter_are_noticed_or_it_is_said_that_nothing_would(
     base: dict[str, CellRecord], work: Path
 ) -> None:
-    faults = Faults(dict.fromkeys(WATCHED, ()), ObserveLimits(seconds=60))
+    changed = [ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=1) for path, symbol in WATCHED]
+    faults = Faults({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(seconds=120))
     out = work / "observed"
-    records = rehearsed(REHEARSAL / "released", ["qwen3-lora", "qwen3-plain-dp2"], out, work, faults)
-    found = judge_rehearsal(
-        {name: base[name] for name in records},
-        records,
-        [
-            ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=1)
-            for path, _, symbol in map(parts, WATCHED)
-        ],
-        observed=Observed.model_validate_json((out / OBSERVED).read_bytes()),
-    )
-    print(
-        [(o.function, o.sight, o.reason, [(t.fault, t.cell, t.noticed) for t in o.trials]) for o in found.observations]
-    )
-    assert {item.function: (item.sight, item.reason) for item in found.observations} == WATCHED
+    head = rehearsed(REHEARSAL / "released", ["qwen3-lora", "qwen3-plain-dp2"], out, work, faults)
+    observed = Observed.model_validate_json((out / OBSERVED).read_bytes())
+    found = judge_rehearsal({name: base[name] for name in head}, head, changed, observed=observed)
+    assert found.outcome is Outcome.EQUAL
+    expected = {f"{path}:{symbol}": seen for (path, symbol), seen in WATCHED.items()}
+    assert {item.function: (item.sight, item.reason) for item in found.observations} == expected
 
 
-def parts(name: str) -> tuple[str, str, str]:
-    return name.partition(":")
+# What a hostile change would like to do when it is imported; what became of it stands in the error that it raises.
+HOSTILE = """
+import os, socket
+def _tried(attempt):
+    try:
+        attempt()
+        return "done"
+    except OSError as error:
+        return "refused"
+_done = [_tried(lambda path=path: open(path, "a")) for path in {files!r}]
+_done.append(_tried(lambda: socket.create_connection(("127.0.0.1", {port}), timeout=5)))
+_done.append(_tried(lambda: os.listdir({records!r})))
+raise RuntimeError(" ".join([*_done, os.environ.get("GITHUB_TOKEN", "none")]))
+"""
+
+
+@pytest.mark.bwrap
+def test_a_hostile_change_reaches_neither_models_nor_records_nor_the_network(
+    base: dict[str, CellRecord], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    sources = work / "hostile"
+    shutil.copytree(REHEARSAL / "released", sources)
+    model = next((work / "models").glob("qwen3-*/config.json"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        text = HOSTILE.format(
+            files=[str(model), str(work / "base/qwen3-plain.json"), str(sources / "planted")],
+            port=listener.getsockname()[1],
+            records=str(work / "base"),
+        )
+        init = sources / BRIDGE / "__init__.py"
+        init.write_text(text + init.read_text())
+        head = rehearsed(sources, ["qwen3-plain"], work / "records-hostile", work)
+    error = head[IMPORTS].error
+    assert error is not None
+    assert error.text == "refused refused refused refused refused none"
+    assert judge_rehearsal({name: base[name] for name in (IMPORTS, "qwen3-plain")}, head, ()).outcome is Outcome.FAIL

@@ -102,7 +102,7 @@ def check_environment(place: Place) -> None:
 def rehearse(sources: Sources, wanted: Wanted, place: Place) -> Path:
     """Run the cells and give the folder with their records; UserError where the trees cannot be made."""
     out = place.work / "records" / _digest(sources, wanted, place)
-    if _is_kept(out, wanted, place):
+    if is_kept(out, wanted, place):
         return out
     trees = place.work / "trees"
     try:
@@ -130,7 +130,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
     own = place.work / "running" / out.name
     apart = open_apart(own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage)
     names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
-    whole = (out / COMPLETE).exists()
+    whole = _has_records(out, place)
     for file in out.glob("*.json"):
         if whole and file.name in names:
             shutil.copy(file, apart.scratch / "out")
@@ -192,19 +192,20 @@ def _models_request(wanted: Wanted, models: Path) -> dict[str, object]:
     return {"cells": list(wanted.cells), "recipes": dict(wanted.recipes), "models": str(models)}
 
 
-def _is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
+def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
     """Whether a folder has all that is wanted, from a run that was as well kept apart as is asked for now."""
-    if not (out / COMPLETE).exists():
+    if not _has_records(out, place):
         return False
+    tried = out / _TRIED
+    return wanted.faults is None or (tried.exists() and tried.read_text() == _digest_of_faults(wanted.faults))
+
+
+def _has_records(out: Path, place: Place) -> bool:
     try:
         note = RunNote.model_validate_json((out / RUN_NOTE).read_bytes())
-        tried = (out / _TRIED).read_text() if wanted.faults else ""
     except (OSError, ValueError):
         return False
-    if place.require_cage and not note.isolated:
-        (out / COMPLETE).unlink()
-        return False
-    return wanted.faults is None or tried == _digest_of_faults(wanted.faults)
+    return (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
 
 
 def _digest_of_faults(faults: Faults) -> str:
