@@ -7,6 +7,7 @@ is the record of the imports, `observed.json` what became of the faults.
 """
 
 import contextlib
+import getpass
 import hashlib
 import importlib
 import json
@@ -92,9 +93,10 @@ def imported(module, attribute, guarded):
 
 def process_state():
     """What an import can leave in a process besides its modules."""
+    user = getpass.getuser()
     handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
     return {
-        **{f"environment/{name}": value[:500] for name, value in sorted(os.environ.items())},
+        **{f"environment/{name}": value.replace(user, "USER")[:500] for name, value in sorted(os.environ.items())},
         "torch/dtype": str(torch.get_default_dtype()),
         "torch/threads": torch.get_num_threads(),
         "torch/deterministic": torch.are_deterministic_algorithms_enabled(),
