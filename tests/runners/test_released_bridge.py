@@ -145,13 +145,6 @@ def test_a_fault_fails_the_rehearsal(name: str, base: dict[str, CellRecord], wor
     assert found.unentered == ()
 
 
-def test_the_same_sources_are_equal_in_every_bit(base: dict[str, CellRecord], work: Path) -> None:
-    cells = ["qwen3-lora", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
-    again = rehearsed(REHEARSAL / "released", cells, work / "again", work)
-    found = judge_rehearsal({name: base[name] for name in again}, again, ())
-    assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
-
-
 # What becomes of faults in functions that cells enter. None of these cells has several stages, between which gradients
 # of the embedding are summed.
 WATCHED = {
@@ -162,16 +155,27 @@ WATCHED = {
 }
 
 
+@pytest.fixture(scope="module")
+def again(work: Path) -> tuple[dict[str, CellRecord], Observed]:
+    """The records of the same sources, and what became of faults in functions of theirs."""
+    faults = Faults({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(faults=2, seconds=300))
+    cells = ["qwen3-lora", "qwen3-plain-dp2", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
+    records = rehearsed(REHEARSAL / "released", cells, work / "again", work, faults)
+    return records, Observed.model_validate_json((work / "again" / OBSERVED).read_bytes())
+
+
+def test_the_same_sources_are_equal_in_every_bit(
+    base: dict[str, CellRecord], again: tuple[dict[str, CellRecord], Observed]
+) -> None:
+    found = judge_rehearsal({name: base[name] for name in again[0]}, again[0], ())
+    assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
+
+
 def test_faults_in_functions_that_cells_enter_are_noticed_or_it_is_said_that_nothing_would(
-    base: dict[str, CellRecord], work: Path
+    base: dict[str, CellRecord], again: tuple[dict[str, CellRecord], Observed]
 ) -> None:
     changed = [ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=1) for path, symbol in WATCHED]
-    faults = Faults({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(seconds=120))
-    out = work / "observed"
-    head = rehearsed(REHEARSAL / "released", ["qwen3-lora", "qwen3-plain-dp2"], out, work, faults)
-    observed = Observed.model_validate_json((out / OBSERVED).read_bytes())
-    found = judge_rehearsal({name: base[name] for name in head}, head, changed, observed=observed)
-    assert found.outcome is Outcome.EQUAL
+    found = judge_rehearsal({name: base[name] for name in again[0]}, again[0], changed, observed=again[1])
     expected = {f"{path}:{symbol}": seen for (path, symbol), seen in WATCHED.items()}
     assert {item.function: (item.sight, item.reason) for item in found.observations} == expected
 

@@ -271,7 +271,7 @@ def test_of_one_cell_the_cause_is_the_first_changed_function_that_it_entered() -
 
 
 def test_the_cause_is_the_changed_function_that_is_entered_where_something_differs() -> None:
-    always, special, other = (f"{PATH}:{name}" for name in ("always", "special", "other"))
+    always, special, other = (f"{PATH}:{name}" for name in ("in_every_cell", "special", "other"))
     entered = {"a": [always, special], "b": [always, special], "c": [always], "d": [always, other], "e": [always]}
     base = {IMPORTS: record(IMPORTS), **{name: GOOD.model_copy(update={"cell": name}) for name in entered}}
     head = {
@@ -280,7 +280,7 @@ def test_the_cause_is_the_changed_function_that_is_entered_where_something_diffe
     }
     for name in ("a", "b", "e"):
         head[name] = head[name].model_copy(update={"quantities": {}})
-    changed = [function(name, (12,)) for name in ("always", "special", "other")]
+    changed = [function(name, (12,)) for name in ("in_every_cell", "special", "other")]
     found = judge_rehearsal(base, {IMPORTS: record(IMPORTS), **head}, changed)
     assert {cell.cell: cell.cause for cell in found.cells} == {
         IMPORTS: "",

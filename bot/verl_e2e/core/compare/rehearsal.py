@@ -233,7 +233,6 @@ class Rehearsal:
             self.whole
             and self.outcome is Outcome.EQUAL
             and all(cell.outcome is Outcome.EQUAL for cell in imported)
-            and any(cell.outcome is Outcome.EQUAL for cell in others)
             and all(cell.outcome is Outcome.EQUAL or cell.raises_at_base for cell in others)
             and all(item.symbol for item in self.unentered)
         )
