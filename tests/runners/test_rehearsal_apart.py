@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -90,6 +91,22 @@ def test_a_driver_that_does_not_end_is_ended(opened: Opens, caged: bool) -> None
     limits = Limits(seconds=1)
     _printed, note = ran(opened(limits, caged=caged), "import time; time.sleep(50)", limits)
     assert note.ended == "it did not end within 1 s"
+
+
+@pytest.mark.parametrize("caged", [False, CAGED])
+def test_no_process_of_a_driver_outlives_it(opened: Opens, caged: bool) -> None:
+    limits = Limits(seconds=4)
+    source = (
+        "import os, time\nif not os.fork():\n    os.setsid()\n    while True:\n        open('alive', 'a').write('x')\n"
+    )
+    source += "        time.sleep(0.05)\ntime.sleep(50)"
+    apart = opened(limits, caged=caged)
+    ran(apart, source, limits)
+    alive = apart.scratch / "out" / "alive"
+    size = alive.stat().st_size
+    assert size
+    time.sleep(0.5)
+    assert alive.stat().st_size == size
 
 
 def test_a_driver_that_fails_is_told_by_its_last_words(opened: Opens) -> None:

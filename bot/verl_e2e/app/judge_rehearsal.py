@@ -13,7 +13,7 @@ from verl_e2e.app.judge_finished import (
     cannot_be_judged,
     reported_s,
 )
-from verl_e2e.core.compare.observation import ObserveLimits
+from verl_e2e.core.compare.observation import Observed, ObserveLimits, observable
 from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
@@ -63,14 +63,17 @@ def _judged(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> 
     if why := _why_not(record, run):
         return replace(cannot_be_judged(why), reported_s=reported_s(record))
     changed = tuple(changed_functions(trees, run.rehearsal.base, run.rehearsal.bridge.commit))
-    asked = left.asked
+    asked, observed = left.asked, left.observed
+    if observed is None and any(observable(changed)):
+        # Faults were to be tried, and nothing says what they showed.
+        observed = Observed()
     found = judge_rehearsal(
         left.base,
         left.head,
         changed,
         asked=asked.cells,
         whole=asked.whole,
-        observed=left.observed,
+        observed=observed,
         observe=ObserveLimits(),
         run=left.note,
     )

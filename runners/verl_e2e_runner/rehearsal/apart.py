@@ -127,6 +127,7 @@ def run_apart(
         cage=apart.cage,
         watch=watch,
     )
+    watch.end_others()
     ended = watch.loss
     if not ended and finished.timed_out:
         ended = f"it did not end within {limits.seconds:g} s"
@@ -160,6 +161,8 @@ class _Watch:
     loss: str = ""
     # The most that its processes held at a time.
     peak_gib: float = 0.0
+    # The processes that were there at the last look.
+    family: list[psutil.Process] = field(default_factory=list)
     _due: float = field(default_factory=time.monotonic)
 
     def __call__(self, pid: int) -> bool:
@@ -167,7 +170,8 @@ class _Watch:
         if now < self._due:
             return False
         self._due = now + _LOOK_S
-        held = held_gib(_family(pid), exact=True)
+        self.family = _family(pid) or self.family
+        held = held_gib((process.pid for process in self.family), exact=True)
         self.peak_gib = max(self.peak_gib, held)
         if held > self.limits.memory_gib:
             self.loss = f"its processes held {held:.1f} GiB of memory, more than {self.limits.memory_gib:g}"
@@ -175,11 +179,22 @@ class _Watch:
             self.loss = f"its files took more than {self.limits.disk_gib:g} GiB"
         return bool(self.loss)
 
+    def end_others(self) -> None:
+        """End the processes of the last look that are left: cells have sessions of their own, and so outlive a driver.
 
-def _family(pid: int) -> list[int]:
+        In a cage none is left.
+        """
+        for process in self.family:
+            with suppress(psutil.Error):
+                # It asks whether the number is still that of the same process.
+                process.kill()
+
+
+def _family(pid: int) -> list[psutil.Process]:
     """A process and all that descend from it."""
     with suppress(psutil.Error):
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
     return []
 
 

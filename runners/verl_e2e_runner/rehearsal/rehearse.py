@@ -19,6 +19,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
+from verl_e2e_runner.sharing.locks import lock_within
 from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
 from verl_e2e_runner.trees.sources import SUBMODULE
 
@@ -100,24 +101,19 @@ def check_environment(place: Place) -> None:
 
 
 def rehearse(sources: Sources, wanted: Wanted, place: Place) -> Path:
-    """Run the cells and give the folder with their records; UserError where the trees cannot be made."""
-    out = place.work / "records" / _digest(sources, wanted, place)
-    if _is_kept(out, wanted, place):
+    """Run the cells and give the folder with their records.
+
+    UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
+    """
+    with lock_within(place.work / "lock", 2 * place.limits.seconds) as alone:
+        if not alone:
+            raise UserError(f"another rehearsal uses {place.work}; wait for its end, or give another folder by --out")
+        out = place.work / "records" / _digest(sources, wanted, place)
+        if not is_kept(out, wanted, place):
+            bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
+            megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
+            run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, wanted, out, place)
         return out
-    trees = place.work / "trees"
-    try:
-        bridge = _tree(sources.bridge, sources.commit, "src", trees / f"bridge-{sources.commit}", place)
-        megatron = _tree(
-            sources.megatron_lm,
-            sources.megatron_lm_commit,
-            "megatron",
-            trees / f"megatron_lm-{sources.megatron_lm_commit}",
-            place,
-        )
-    except RepositoryError as error:
-        raise UserError(f"{error.summary}; {error.fix}") from None
-    run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, wanted, out, place)
-    return out
 
 
 def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Place) -> None:
@@ -130,7 +126,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
     own = place.work / "running" / out.name
     apart = open_apart(own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage)
     names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
-    whole = (out / COMPLETE).exists()
+    whole = _has_records(out, place)
     for file in out.glob("*.json"):
         if whole and file.name in names:
             shutil.copy(file, apart.scratch / "out")
@@ -192,18 +188,20 @@ def _models_request(wanted: Wanted, models: Path) -> dict[str, object]:
     return {"cells": list(wanted.cells), "recipes": dict(wanted.recipes), "models": str(models)}
 
 
-def _is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
+def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
     """Whether a folder has all that is wanted, from a run that was as well kept apart as is asked for now."""
-    if not (out / COMPLETE).exists():
+    if not _has_records(out, place):
         return False
+    tried = out / _TRIED
+    return wanted.faults is None or (tried.exists() and tried.read_text() == _digest_of_faults(wanted.faults))
+
+
+def _has_records(out: Path, place: Place) -> bool:
     try:
-        tried = (out / _TRIED).read_text() if wanted.faults else ""
-    except OSError:
+        note = RunNote.model_validate_json((out / RUN_NOTE).read_bytes())
+    except (OSError, ValueError):
         return False
-    if place.require_cage and not is_isolated(out):
-        (out / COMPLETE).unlink()
-        return False
-    return wanted.faults is None or tried == _digest_of_faults(wanted.faults)
+    return (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
 
 
 def record_files(out: Path) -> tuple[Path, ...]:
@@ -228,12 +226,16 @@ def _environment(place: Place) -> dict[str, str]:
     return {"PATH": place.environ.get("PATH", os.defpath), "HOME": str(place.work), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _tree(source: Path, commit: str, folder: str, target: Path, place: Place) -> Path:
+def _tree(source: Path, commit: str, folder: str, name: str, place: Place) -> Path:
     """One folder of a commit, checked out; a tree that was made before is used again."""
+    target = place.work / "trees" / f"{name}-{commit}"
     marker = target / ".git" / "verl-e2e-whole"
     if not marker.exists():
-        objects = open_repository(source, base=place.environ).objects_folder()
-        check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
+        try:
+            objects = open_repository(source, base=place.environ).objects_folder()
+            check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
+        except RepositoryError as error:
+            raise UserError(f"{error.summary}; {error.fix}") from None
         marker.touch()
     return target
 

@@ -12,6 +12,7 @@ SCALED = Trial(function=NAME, fault="its result scaled", cell="a")
 BY_ORACLE = SCALED.model_copy(update={"oracles": ("logits",), "differing": ("step1/loss@0",)})
 BY_DIFFERENCE = SCALED.model_copy(update={"differing": ("step1/loss@0",)})
 BY_WARNING = SCALED.model_copy(update={"differing": ("warnings@0",)})
+OTHER = SCALED.model_copy(update={"fault": "two arguments of one kind swapped"})
 BY_ERROR = SCALED.model_copy(update={"error": "RuntimeError"})
 
 
@@ -31,6 +32,12 @@ def observed(*trials: Trial, entered: bool = True, **unjudged: str) -> tuple[Obs
         ((BY_DIFFERENCE, BY_ORACLE), Sight.OBSERVED, "logits"),
         ((BY_WARNING, BY_ERROR), Sight.OBSERVED, "warnings@0"),
         ((BY_ERROR,), Sight.OBSERVED, "RuntimeError"),
+        # That one fault ends in an error does not say that another one would be noticed.
+        ((BY_ERROR, OTHER), Sight.UNNOTICED, ""),
+        ((BY_WARNING, OTHER), Sight.UNNOTICED, ""),
+        ((BY_DIFFERENCE, OTHER), Sight.OBSERVED, "step1/loss@0"),
+        # The same fault, noticed in another cell.
+        ((SCALED, BY_ERROR), Sight.OBSERVED, "RuntimeError"),
         ((), Sight.UNJUDGED, "nothing is said of it"),
         # Faults of another function say nothing about this one.
         ((BY_ORACLE.model_copy(update={"function": f"{PATH}:g"}),), Sight.UNJUDGED, "nothing is said of it"),

@@ -197,7 +197,7 @@ def test_everywhere_equal_is_the_whole_table_with_equal_imports_that_executed_wh
         {"entered": {"lines": {PATH: [[1, 10**12]]}}},
         {"entered": {"lines": {PATH: [[9, 3]]}}},
         {"entered": {"lines": {PATH: [[1, 5], [2, 9]]}}},
-        {"entered": {"lines": {PATH: [[0, 1]]}}},
+        {"entered": {"lines": {PATH: [[-1, 1]]}}},
         {"entered": {"lines": {"x" * 2000: []}}},
         {"quantities": {"x" * 2000: 1}},
         {"oracles": [{"oracle": "logits", "passed": True, "off": "nan", "where": ""}]},
@@ -260,7 +260,7 @@ def test_changed_lines_that_no_cell_entered_are_listed(
     assert found.unentered == (() if entered else (Unentered(PATH, "f", expected or ()),))
 
 
-def test_the_cause_is_the_first_changed_function_that_the_cell_entered() -> None:
+def test_of_one_cell_the_cause_is_the_first_changed_function_that_it_entered() -> None:
     order = (f"{PATH}:other", f"{PATH}:second", f"{PATH}:first")
     head = entering(12, functions=order).model_copy(update={"quantities": {}})
     found = judged(
@@ -268,3 +268,25 @@ def test_the_cause_is_the_first_changed_function_that_the_cell_entered() -> None
     )
     assert found.cells[1].cause == f"{PATH}:second"
     assert judged(GOOD, head, function("never", (12,))).cells[1].cause == ""
+
+
+def test_the_cause_is_the_changed_function_that_is_entered_where_something_differs() -> None:
+    always, special, other = (f"{PATH}:{name}" for name in ("in_every_cell", "special", "other"))
+    entered = {"a": [always, special], "b": [always, special], "c": [always], "d": [always, other], "e": [always]}
+    base = {IMPORTS: record(IMPORTS), **{name: GOOD.model_copy(update={"cell": name}) for name in entered}}
+    head = {
+        name: entering(12, functions=tuple(functions)).model_copy(update={"cell": name})
+        for name, functions in entered.items()
+    }
+    for name in ("a", "b", "e"):
+        head[name] = head[name].model_copy(update={"quantities": {}})
+    changed = [function(name, (12,)) for name in ("in_every_cell", "special", "other")]
+    found = judge_rehearsal(base, {IMPORTS: record(IMPORTS), **head}, changed)
+    assert {cell.cell: cell.cause for cell in found.cells} == {
+        IMPORTS: "",
+        "a": special,
+        "b": special,
+        "c": always,
+        "d": always,
+        "e": always,
+    }

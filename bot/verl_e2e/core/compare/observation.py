@@ -68,6 +68,11 @@ class Trial(Document):
         """Whether anything of the cell shows the fault."""
         return bool(self.oracles or self.differing or self.error)
 
+    @property
+    def measured(self) -> bool:
+        """Whether an oracle or a quantity shows it, not a warning or an error alone."""
+        return bool(self.oracles) or any(not name.startswith(WARNINGS) for name in self.differing)
+
 
 class Observed(Document):
     """What the driver tried at the head."""
@@ -81,9 +86,9 @@ class Observed(Document):
 class Sight(StrEnum):
     """What is known of a changed function that cells entered."""
 
-    # A fault in it was noticed.
+    # An oracle or a quantity showed a fault in it, or all its faults ended in errors.
     OBSERVED = "observed"
-    # Faults were put in, and nothing noticed any of them.
+    # Faults were put in, and nothing showed them, but for errors and warnings of others.
     UNNOTICED = "unnoticed"
     # No fault could be put in, or there was no time for it.
     UNJUDGED = "unjudged"
@@ -124,8 +129,9 @@ def observations(
 
 def _observation(function: str, trials: tuple[Trial, ...], problem: str) -> Observation:
     # An oracle says more than a difference, and a difference more than an error, which needs no comparison.
-    noticed = sorted(filter(lambda trial: trial.noticed, trials), key=_weakness)
-    if noticed:
+    noticed = sorted((trial for trial in trials if trial.noticed), key=_weakness)
+    shown = {trial.fault for trial in noticed}
+    if noticed and (noticed[0].measured or (not problem and all(trial.fault in shown for trial in trials))):
         return Observation(function, Sight.OBSERVED, _notice(noticed[0]), trials)
     if trials and not problem:
         return Observation(function, Sight.UNNOTICED, "", trials)
@@ -133,10 +139,7 @@ def _observation(function: str, trials: tuple[Trial, ...], problem: str) -> Obse
 
 
 def _weakness(trial: Trial) -> int:
-    """How little a trial shows: a number more than a warning, a warning more than an error."""
-    if trial.oracles:
-        return 0
-    return 1 if any(not name.startswith(WARNINGS) for name in trial.differing) else 2 if trial.differing else 3
+    return 0 if trial.oracles else 1 if trial.measured else 2
 
 
 def _notice(trial: Trial) -> str:

@@ -8,8 +8,9 @@ What a record says is the word of the code under test, so its documents are boun
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Literal, Self
@@ -31,7 +32,8 @@ MOST_QUANTITIES, MOST_FILES, MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000,
 MOST_DIFFERENCES, MOST_CHARACTERS = 10_000, 500
 _Name = Annotated[str, Field(max_length=1_000)]
 _Text = Annotated[str, Field(max_length=4_000)]
-_Line = Annotated[int, Field(ge=1, le=LAST_LINE)]
+# An empty module has a line 0.
+_Line = Annotated[int, Field(ge=0, le=LAST_LINE)]
 
 
 class CellError(Document):
@@ -73,7 +75,7 @@ class Entered(Document):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         for path, ranges in self.lines.items():
-            ends = [0, *(end for pair in ranges for end in pair)]
+            ends = [end for pair in ranges for end in pair]
             if any(first > last for first, last in ranges) or ends != sorted(ends):
                 raise ValueError(f"the lines of {path} are not in order")
         return self
@@ -177,7 +179,8 @@ class CellVerdict:
     # Why the head or the base gave nothing.
     head_error: CellError | None = None
     base_error: CellError | None = None
-    # The first changed function that the cell entered, as `path:qualified name`; empty where it entered none.
+    # The changed function that the cell entered and that is the likeliest cause, as `path:qualified name`; empty where
+    # it entered none.
     cause: str = ""
 
     @property
@@ -230,7 +233,6 @@ class Rehearsal:
             self.whole
             and self.outcome is Outcome.EQUAL
             and all(cell.outcome is Outcome.EQUAL for cell in imported)
-            and any(cell.outcome is Outcome.EQUAL for cell in others)
             and all(cell.outcome is Outcome.EQUAL or cell.raises_at_base for cell in others)
             and all(item.symbol for item in self.unentered)
         )
@@ -261,7 +263,8 @@ def judge_rehearsal(
     """
     functions = tuple(changed)
     names = [IMPORTS, *asked, *head, *base]
-    cells = tuple(_judge_cell(name, base.get(name), head.get(name), functions) for name in dict.fromkeys(names))
+    judged = [_judge_cell(name, base.get(name), head.get(name)) for name in dict.fromkeys(names)]
+    cells = tuple(_with_causes(judged, head, functions))
     imported, *others = cells
     # What is blocked in some cells does not hide what others show; where it is all of them, nothing was compared.
     compared = {cell.outcome for cell in others if cell.outcome is not Outcome.BLOCKED}
@@ -287,23 +290,18 @@ def judge_rehearsal(
     )
 
 
-def _judge_cell(
-    name: str, base: CellRecord | None, head: CellRecord | None, functions: tuple[ChangedFunction, ...]
-) -> CellVerdict:
+def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> CellVerdict:
     base_error = _NO_RECORD if base is None else base.error
     head_error = _NO_RECORD if head is None else head.error
-    cause = "" if head is None else _cause(head.entered, functions)
     if base is None or (base_error is not None and head_error is not None):
         # Two errors are never called equal: nothing of the cell was compared.
-        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error, cause=cause)
+        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error)
     if head_error is not None:
-        return CellVerdict(name, Outcome.FAIL, head_error=head_error, cause=cause)
+        return CellVerdict(name, Outcome.FAIL, head_error=head_error)
     assert head is not None
     failing = {finding.oracle: finding for finding in head.oracles if not finding.passed}
     if base_error is not None:
-        return CellVerdict(
-            name, Outcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error, cause=cause
-        )
+        return CellVerdict(name, Outcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error)
     failed = {finding.oracle: finding for finding in base.oracles if not finding.passed}
     newly = tuple(finding for oracle, finding in failing.items() if oracle not in failed)
     found = tuple(islice(differences(base, head), MOST_DIFFERENCES))
@@ -314,7 +312,6 @@ def _judge_cell(
         before_too=tuple(finding for oracle, finding in failing.items() if oracle in failed),
         fixed=tuple(finding for oracle, finding in failed.items() if oracle not in failing),
         differences=found,
-        cause=cause,
     )
 
 
@@ -379,10 +376,32 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _cause(entered: Entered, functions: Iterable[ChangedFunction]) -> str:
-    """The first changed function that a cell entered."""
+def _with_causes(
+    cells: Iterable[CellVerdict], head: Mapping[str, CellRecord], functions: Iterable[ChangedFunction]
+) -> Iterator[CellVerdict]:
+    """The cells, each with the changed function that is the likeliest cause of what differs in it.
+
+    Of the changed functions that it entered, that is the one whose entering goes together best with differing in all
+    cells, by Ochiai's coefficient (Abreu, Zoeteweij and van Gemund, "On the accuracy of spectrum-based fault
+    localization", 2007); of several the one that was entered first.
+    """
+    cells = tuple(cells)
     changed = {f"{function.path}:{function.symbol}" for function in functions if function.symbol}
-    return next((function for function in entered.functions if function in changed), "")
+    entered = {
+        cell.cell: [function for function in head[cell.cell].entered.functions if function in changed]
+        for cell in cells
+        if cell.cell in head
+    }
+    differing = [cell.cell for cell in cells if cell.outcome in (Outcome.FAIL, Outcome.CHANGED)]
+    with_difference = Counter(function for name in differing for function in entered.get(name, ()))
+    anywhere = Counter(function for found in entered.values() for function in found)
+
+    def likeliness(function: str) -> float:
+        both = with_difference[function]
+        return both / math.sqrt(len(differing) * anywhere[function]) if both else 0.0
+
+    for cell in cells:
+        yield replace(cell, cause=max(entered.get(cell.cell, ()), key=likeliness, default=""))
 
 
 def _unentered(functions: Iterable[ChangedFunction], records: Iterable[CellRecord]) -> Iterator[Unentered]:

@@ -67,7 +67,7 @@ def _failures(found: Rehearsal) -> Iterator[str]:
     failed = found.of(Outcome.FAIL)
     if not failed:
         return
-    yield "| cell | what fails at the head and not at the base | where | first changed function |"
+    yield "| cell | what fails at the head and not at the base | where | likeliest changed function |"
     yield "|---|---|---|---|"
     for cell in failed[:_MOST_CELLS]:
         for what, where in _failed(cell):
@@ -83,14 +83,14 @@ def _failed(cell: CellVerdict) -> Iterator[tuple[str, str]]:
 
 
 def _changes(found: Rehearsal) -> Iterator[str]:
-    """What differs, folded by the first changed function that the cells entered."""
+    """What differs, folded by the changed function that is the likeliest cause."""
     changed = [cell for cell in found.cells if cell.differences or (cell.base_error and not cell.head_error)]
     if not changed:
         return
     by_cause: dict[str, list[CellVerdict]] = {}
     for cell in changed:
         by_cause.setdefault(cell.cause, []).append(cell)
-    yield "| first changed function | cells | first quantity that differs | largest difference |"
+    yield "| likeliest changed function | cells | first quantity that differs | largest difference |"
     yield "|---|---|---|---|"
     for cause, cells in sorted(by_cause.items(), key=lambda pair: -len(pair[1]))[:_MOST_CELLS]:
         names = ", ".join(cell.cell for cell in cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
@@ -156,7 +156,8 @@ def _unnoticed(found: Rehearsal) -> Iterator[str]:
 def _of_unnoticed(item: Observation) -> str:
     if item.sight is Sight.UNJUDGED:
         return f"not judged, because {item.reason}"
-    faults = dict.fromkeys(trial.fault for trial in item.trials)
+    shown = {trial.fault for trial in item.trials if trial.noticed}
+    faults = dict.fromkeys(trial.fault for trial in item.trials if trial.fault not in shown)
     cells = dict.fromkeys(trial.cell for trial in item.trials)
     return f"entered, and nothing here would notice: {', '.join(faults)} (in {', '.join(cells)})"
 

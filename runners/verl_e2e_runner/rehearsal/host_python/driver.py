@@ -7,6 +7,7 @@ is the record of the imports, `observed.json` what became of the faults.
 """
 
 import contextlib
+import getpass
 import hashlib
 import importlib
 import json
@@ -93,10 +94,13 @@ def imported(module, attribute, guarded):
 def process_state():
     """What an import can leave in a process besides its modules."""
     handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
-    # The folder of this run is another one for each tree.
-    own = str(Path(sys.argv[1]).parent)
+    # The folder of this run is another one for each tree, and its user another one in a cage.
+    own, user = str(Path(sys.argv[1]).parent), getpass.getuser()
     return {
-        **{f"environment/{name}": value.replace(own, "$OWN")[:500] for name, value in sorted(os.environ.items())},
+        **{
+            f"environment/{name}": value.replace(own, "$OWN").replace(user, "$USER")[:500]
+            for name, value in sorted(os.environ.items())
+        },
         "torch/dtype": str(torch.get_default_dtype()),
         "torch/threads": torch.get_num_threads(),
         "torch/deterministic": torch.are_deterministic_algorithms_enabled(),

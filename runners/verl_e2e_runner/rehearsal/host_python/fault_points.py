@@ -35,6 +35,8 @@ class Points:
         self.faults, self.active = [], None
         # Shared with the processes of ranks: a byte for each fault that had something to change.
         self.counters = counters()
+        # Functions that got other code: the function, the code that it had, and whose points the new one has.
+        self.patched = []
 
     def add(self, function, kind, words, lines=()):
         """A new fault; its number."""
@@ -54,8 +56,14 @@ class Points:
                         return changed
         return value
 
-    def skipped(self, number):
-        """A point at the start of a function: whether its body is left out."""
+    def leave_only(self, name):
+        """Give back its own code to every function that has no points of the function of this name."""
+        for function, code, names in self.patched:
+            if name not in names:
+                function.__code__ = code
+
+    def left_out(self, number):
+        """A point in front of statements: whether they are left out."""
         if self.active is None or self.active == number:
             self.counters[number] = 1
         return self.active == number
@@ -219,7 +227,7 @@ class _Inside(ast.NodeTransformer):
         if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(self.node)):
             return
         number = self.points.add(self.function, "skipped", "its body left out")
-        test = _call("skipped", ast.Constant(number))
+        test = _call("left_out", ast.Constant(number))
         yield ast.If(test=test, body=[ast.Return(value=None)], orelse=[])
 
     def _arguments(self):
@@ -242,6 +250,26 @@ class _Inside(ast.NodeTransformer):
         )
         node.test = ast.copy_location(_call("pass_on", node.test, ast.Constant(number)), node.test)
         return ast.fix_missing_locations(node)
+
+    def _statement(self, node):
+        """Let a statement be left out that binds no name."""
+        self.generic_visit(node)
+        words = f"the statement at line {node.lineno} left out"
+        number = self.points.add(self.function, "omitted", words, range(node.lineno, node.end_lineno + 1))
+        test = ast.UnaryOp(op=ast.Not(), operand=_call("left_out", ast.Constant(number)))
+        return ast.fix_missing_locations(ast.copy_location(ast.If(test=test, body=[node], orelse=[]), node))
+
+    def visit_Expr(self, node):
+        if not isinstance(node.value, ast.Call) or _is_said(node.value):
+            return self.generic_visit(node)
+        return self._statement(node)
+
+    def visit_Assign(self, node):
+        binds = any(not isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
+        return self.generic_visit(node) if binds else self._statement(node)
+
+    def visit_AugAssign(self, node):
+        return self._statement(node)
 
     def visit_If(self, node):
         return self._branch(node)
@@ -274,6 +302,12 @@ class _Inside(ast.NodeTransformer):
 
     def visit_ClassDef(self, node):
         return node
+
+
+def _is_said(call):
+    """Whether a call writes something for people alone."""
+    words = ast.unparse(call.func).lower()
+    return words == "print" or any(part in words for part in ("log", "warn"))
 
 
 def _own_nodes(function):
@@ -319,6 +353,7 @@ def put_points(file, wanted, points):
         new = codes.get((code.co_qualname, code.co_firstlineno))
         if not touched or new is None or len(new.co_freevars) != len(code.co_freevars):
             continue
+        points.patched.append((function, code, {wanted[name] for name in touched}))
         function.__code__ = new
         patched |= touched
     reason = "no function of this name lives in the process: it is made in another way, or compiled"

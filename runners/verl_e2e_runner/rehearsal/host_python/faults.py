@@ -16,9 +16,10 @@ import fault_points
 MOST_CELLS = 3
 MOST_DIFFERING = 5
 # The order in which they are tried; a branch on a changed line comes before all others.
-_ORDER = ("skipped", "scaled", "swapped", "permuted", "moved", "inverted")
+_ORDER = ("skipped", "scaled", "swapped", "permuted", "moved", "omitted", "inverted")
 _LEAST_S, _TIMES = 15.0, 3.0
 ELAPSED = "there was no time left for it"
+FAILED = "failed"
 
 
 class Function:
@@ -31,6 +32,10 @@ class Function:
     def noticed(self):
         """Whether more than an error or a warning showed one of its faults."""
         return any(trial["oracles"] or any(map(_is_number, trial["differing"])) for trial in self.trials)
+
+    def shown(self):
+        """The faults that more than a warning showed."""
+        return {t["fault"] for t in self.trials if t["oracles"] or t["error"] or any(map(_is_number, t["differing"]))}
 
 
 def _is_number(quantity):
@@ -85,9 +90,8 @@ def observe(request, out, run):
     for place in range(MOST_CELLS):
         attempt.in_cells(functions, place, limits["faults"])
     for function in functions:
-        if not any(trial["oracles"] or trial["differing"] or trial["error"] for trial in function.trials):
-            problem = attempt.problem(function)
-            unjudged |= {function.name: problem} if problem else {}
+        problem = "" if function.noticed() else attempt.problem(function)
+        unjudged |= {function.name: problem} if problem else {}
     return {"trials": [trial for function in functions for trial in function.trials], "unjudged": unjudged}
 
 
@@ -115,24 +119,28 @@ class Attempt:
     def __init__(self, out, healthy, points, run, until):
         self.out, self.healthy, self.points, self.run, self.until = out / "observed", healthy, points, run, until
         self.out.mkdir(exist_ok=True)
-        # By cell, the numbers of the faults that have something to change in it; None where its control failed.
+        # By cell and function (None: all of them have their points), the numbers of the faults that have something to
+        # change there; FAILED where the cell is not what it was.
         self.controls = {}
         self.count, self.late = 0, set()
 
     def in_cells(self, functions, place, most):
         """Try the faults of each function in the cell at this place of its list."""
         waiting = {f: f.cells[place] for f in functions if not f.noticed() and place < len(f.cells)}
-        self.control(dict.fromkeys(cell for cell in waiting.values() if cell not in self.controls))
+        self.control(dict.fromkeys((cell, None) for cell in waiting.values()))
+        # Where the points of all functions together change something, each is tried with its own alone.
+        self.control((cell, f.name) for f, cell in waiting.items() if self.controls.get((cell, None)) is FAILED)
         turns = {}
         for function, cell in waiting.items():
-            if cell not in self.controls:
+            applicable = self.controls.get(self.alone(function, cell))
+            if applicable is None:
                 self.late.add(function)
-                continue
-            applicable = self.controls[cell] or ()
-            turns[function] = [fault for fault in function.faults if fault.number in applicable][:most]
+            elif applicable is not FAILED:
+                first = [fault for fault in function.faults if fault.number in applicable][:most]
+                turns[function] = [fault for fault in first if fault.words not in function.shown()]
         while turns := {function: faults for function, faults in turns.items() if faults and not function.noticed()}:
             order = [(function, waiting[function], faults.pop(0)) for function, faults in turns.items()]
-            given = self.records([(cell, fault.number) for _function, cell, fault in order])
+            given = self.records([(*self.alone(function, cell), fault.number) for function, cell, fault in order])
             for (function, cell, fault), (record, _counted) in zip(order, given, strict=True):
                 if record is None:
                     self.late.add(function)
@@ -140,27 +148,33 @@ class Attempt:
                     trial = {"function": function.name, "fault": fault.words, "cell": cell}
                     function.trials.append(trial | self.compared(record, cell))
 
-    def control(self, names):
-        """Run cells with all points and no fault."""
-        for name, (record, counted) in zip(names, self.records([(name, None) for name in names]), strict=True):
+    def alone(self, function, cell):
+        """A cell, with the function whose points alone it has; None where it has those of all."""
+        return cell, function.name if self.controls.get((cell, None)) is FAILED else None
+
+    def control(self, wanted):
+        """Run cells with points and no fault, each once."""
+        keys = [key for key in wanted if key not in self.controls]
+        for key, (record, counted) in zip(keys, self.records([(*key, None) for key in keys]), strict=True):
             if record is not None:
-                shown = self.compared(record, name)
+                shown = self.compared(record, key[0])
                 same = not (shown["oracles"] or shown["differing"] or shown["error"])
-                self.controls[name] = counted if same else None
+                self.controls[key] = counted if same else FAILED
 
     def records(self, wanted):
-        """Run cells, each with the number of a fault or None; the record and what had something to change of each.
+        """Run cells, each with the function whose points alone it has or None, and the number of a fault or None.
 
+        Gives for each its record, and the numbers of the faults that had something to change.
         The record is None where there was no time left for it.
         """
         tasks, files, counters = [], [], []
-        for cell, number in wanted:
+        for cell, alone, number in wanted:
             self.count += 1
             label = f"faults-{self.count}"
             files.append(self.out / f"{label}.json")
             counters.append(fault_points.counters())
             limit_s = max(_LEAST_S, _TIMES * self.healthy.seconds[cell])
-            tasks.append((label, cell, files[-1], self.switch(number, counters[-1]), limit_s))
+            tasks.append((label, cell, files[-1], self.switch(alone, number, counters[-1]), limit_s))
         self.run(tasks, self.until)
         found = []
         for file, counted in zip(files, counters, strict=True):
@@ -170,10 +184,12 @@ class Attempt:
             counted.close()
         return found
 
-    def switch(self, number, counters):
+    def switch(self, alone, number, counters):
         """What the process of a cell does first: switch a fault on."""
 
         def prepare():
+            if alone is not None:
+                self.points.leave_only(alone)
             self.points.active, self.points.counters = number, counters
 
         return prepare
@@ -203,7 +219,7 @@ class Attempt:
         if function in self.late:
             return ELAPSED
         if not function.trials:
-            failed = [name for name in function.cells if self.controls.get(name, ()) is None]
+            failed = [name for name in function.cells if self.controls.get((name, function.name)) is FAILED]
             if failed:
                 return f"with points for faults in it, and no fault, {failed[0]} is not what it was"
             return "no fault could be put into what it gets and gives"
