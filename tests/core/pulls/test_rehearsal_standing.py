@@ -18,6 +18,7 @@ from tests.core.pulls.entries import (
     POLICY,
     SHUT,
     SMOKE,
+    WANTED,
     asked,
     override,
     target_state,
@@ -30,8 +31,17 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob, RehearsalRules, read_order
 from verl_e2e.core.plan.not_required import NotRequired
+from verl_e2e.core.plan.reason import Reason
 from verl_e2e.core.pulls.commands import VERBS
-from verl_e2e.core.pulls.decide import AFTER_REHEARSAL, NOT_TRUSTED, SUPERSEDED, Actions, decide_actions
+from verl_e2e.core.pulls.decide import (
+    AFTER_REHEARSAL,
+    IMPORTS_SHOWN,
+    NOT_TRUSTED,
+    NOT_WANTED,
+    SUPERSEDED,
+    Actions,
+    decide_actions,
+)
 from verl_e2e.core.pulls.hold_reason import REHEARSAL_FAILED
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
@@ -215,6 +225,25 @@ def test_nothing_required_of_a_stranger_with_a_rehearsal(
     policy = policy.model_copy(update={"gate": policy.gate.model_copy(update={"none": none})})
     state = rehearsed_state(*runs, policy=policy, plan=NOTHING, wanted=(), trust=FORK)
     assert decide_actions(state).gate.status is status
+
+
+def test_level_0_is_spared_where_only_imports_differ_and_every_cell_is_equal() -> None:
+    imports = Reason(Level.SMOKE, "src/a.py", "it runs at import", at_import=True)
+    plan = replace(PLAN, levels=(Level.SMOKE,), reasons=(imports,))
+    given = {"plan": plan, "wanted": WANTED[:1]}
+    spared = decide_actions(rehearsed_state(EQUAL, **given))
+    assert (keys_of(spared), spared.gate.status, spared.gate.title) == (([], []), JobStatus.NOT_REQUIRED, IMPORTS_SHOWN)
+    live = decide_actions(rehearsed_state(EQUAL, job_run(SMOKE, RunState.RUNNING), **given))
+    assert keys_of(live)[1] == [NOT_WANTED]
+    # A stranger's head needs no approval then, unless the policy asks for one of every such head.
+    assert decide_actions(rehearsed_state(EQUAL, trust=FORK, **given)).gate.is_open
+    policy = rules()["policy"]
+    policy = policy.model_copy(update={"gate": policy.gate.model_copy(update={"none": Absence.APPROVE})})
+    assert not decide_actions(rehearsed_state(EQUAL, trust=FORK, policy=policy, **given)).gate.is_open
+    called = replace(imports, at_import=False)
+    for others, run in (((imports, called), EQUAL), ((imports,), CHANGED), ((imports,), BLOCKED)):
+        changed = {**given, "plan": replace(plan, reasons=others)}
+        assert keys_of(decide_actions(rehearsed_state(run, **changed)))[0] == ["0-lora-ddp"]
 
 
 def test_equal_in_some_cells_is_no_proof_of_absence() -> None:

@@ -23,6 +23,7 @@ from verl_e2e.core.pulls.rehearsal_standing import (
     RehearsalStanding,
     rehearsal_standing,
     rehearsal_to_start,
+    spares_level_0,
     why_not_wanted,
 )
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
@@ -37,6 +38,7 @@ from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
 NOT_TRUSTED = "the head now needs an approval to run"
+IMPORTS_SHOWN = "Level 0 is spared: only imports differ, and the rehearsal of this head is equal in every cell"
 AFTER_REHEARSAL = "it waits for the rehearsal of this head"
 QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
@@ -68,6 +70,9 @@ class Actions:
 
 def decide_actions(target_state: TargetState) -> Actions:
     """Decide the next actions; doing them twice changes nothing more."""
+    spared = spares_level_0(target_state, rehearsal_standing(target_state))
+    if spared:
+        target_state = replace(target_state, wanted=tuple(item for item in target_state.wanted if not item.required))
     ending = tuple(_to_end(target_state))
     starting = () if _others_live(target_state) else tuple(_starting(target_state))
     changed = {run.key: run for run in (*ending, *starting)}
@@ -89,6 +94,8 @@ def decide_actions(target_state: TargetState) -> Actions:
         acceptance=_acceptance(target_state, gap),
         in_tests_alone=in_tests_alone(joined_execution(found)),
     )
+    if spared and message.status is JobStatus.NOT_REQUIRED:
+        message = replace(message, title=IMPORTS_SHOWN)
     return Actions(starting, ending, runs, found, with_place(message, target_state), rehearsal)
 
 
@@ -322,7 +329,8 @@ def _absence(
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan
     none, trust = target_state.policy.gate.none, target_state.trust
-    if plan is None or plan.levels or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
+    requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal))
+    if requires or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
     shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)
     strangers = none is Absence.APPROVE_STRANGERS

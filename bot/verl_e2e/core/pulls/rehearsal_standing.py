@@ -82,6 +82,12 @@ def rehearsal_standing(target_state: TargetState) -> RehearsalStanding | None:
     return RehearsalStanding(job, status, f"{reason}; {STARTS_WITHOUT}", lets_start=True, run=last)
 
 
+def spares_level_0(target_state: TargetState, standing: RehearsalStanding | None) -> bool:
+    """Whether level 0 would show nothing more: only imports differ, and every cell is equal on this very head."""
+    plan = target_state.plan
+    return standing is not None and standing.is_equal and plan is not None and plan.differs_at_import_alone
+
+
 def rehearsal_to_start(target_state: TargetState) -> Run | None:
     """The run of the head's rehearsal that is to start now: its first, or one that someone asked for again."""
     standing = rehearsal_standing(target_state)
