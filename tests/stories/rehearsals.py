@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tests.fakes.github_standin.state import WorkflowRun
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, OracleFinding, TensorSummary
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.model.rehearsal_job import AskedCells, RehearsalJob
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
 Files = Mapping[str, bytes]
@@ -62,6 +62,8 @@ def left_by_rehearsal(
         "job.json": (job or rehearsal_of(run)).model_dump_json().encode(),
         "events.jsonl": "".join(f"{json.dumps(event)}\n" for event in events).encode(),
     }
+    names = tuple(dict.fromkeys(record.cell for record in (*base, *head) if record.cell != IMPORTS))
+    files["cells.json"] = AskedCells(cells=names, whole=True).model_dump_json().encode()
     for side, records in (("base", base), ("head", head)):
         files |= {f"{side}/{record.cell}.json": record.model_dump_json().encode() for record in records}
     return files
