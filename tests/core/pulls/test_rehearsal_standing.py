@@ -46,6 +46,7 @@ from verl_e2e.core.pulls.hold_reason import REHEARSAL_FAILED
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
 from verl_e2e.core.pulls.pause import Pause
+from verl_e2e.core.pulls.queue_entry import entry_of
 from verl_e2e.core.pulls.queue_view import QueueView
 from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
 from verl_e2e.core.pulls.target_state import TargetState
@@ -288,6 +289,7 @@ def test_where_it_runs_does_not_change_what_it_is() -> None:
 
 
 def test_an_order_is_read_as_what_it_is() -> None:
+    assert JOB.id == REHEARSAL
     assert read_order(JOB.model_dump_json()) == JOB
     assert read_order(SMOKE.model_dump_json()) == SMOKE
     for text in ("[]", "{", '{"kind": 1}'):
@@ -297,3 +299,10 @@ def test_an_order_is_read_as_what_it_is() -> None:
 
 def test_it_costs_no_gpu_so_who_may_plan_may_ask_for_it() -> None:
     assert VERBS["rehearse"].needs is Capability.PLAN
+
+
+def test_it_counts_for_no_pool_and_no_budget() -> None:
+    short = entry_of(LIVE)
+    assert (short.gpu_count, short.gpu_minutes(NOW + timedelta(hours=1))) == (0, 0.0)
+    # It frees what it holds when no back end would run it any more.
+    assert short.holds_until == NOW + 2 * timedelta(minutes=50, seconds=LIVE.queue_deadline_s)

@@ -8,7 +8,7 @@ from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.pulls.rehearsal_standing import RehearsalStanding
-from verl_e2e.core.report.check_text import NOT_BEGUN, CheckText, title
+from verl_e2e.core.report.check_text import CheckText, title
 from verl_e2e.core.report.verdict_parts import links
 from verl_e2e.core.text.blocks import Block, fit, folded
 from verl_e2e.core.text.escape import sentence
@@ -53,8 +53,7 @@ def rehearsal_block(standing: RehearsalStanding, share: int) -> tuple[Block, ...
 
 def rehearsal_check(standing: RehearsalStanding, levels: Iterable[Level]) -> CheckText:
     """The text of its check run."""
-    waits = rehearsal_waits(standing)
-    line = NOT_BEGUN if waits and standing.run is None else rehearsal_line(standing, levels)
+    line = rehearsal_line(standing, levels)
     rows = [] if standing.run is None else [f"Attempt {standing.run.attempt}.{links(standing.run.url)}"]
     head = Block(f"**{sentence(line[:1].upper() + line[1:], 1200)}**\n", ("  \n".join(rows),), "", 4_000)
     section = tuple(_section(standing).splitlines())
