@@ -23,6 +23,8 @@ from verl_e2e.config.action_settings import (
     load_step,
 )
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.references import Reference
@@ -125,8 +127,9 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
         "folder": str(place.folder),
         "job-file": str(place.job_file),
         "bridge-sha": taken.job.bridge.commit,
-        "verl-sha": taken.job.verl.commit,
+        "verl-sha": taken.job.verl.commit if isinstance(taken.job, Job) else "",
         "merge-base": taken.merge_base,
+        "base-key": taken.job.cells_digest() if isinstance(taken.job, RehearsalJob) else "",
         "megatron-lm": taken.megatron_lm,
     }
     _write_outputs(environ, outputs)

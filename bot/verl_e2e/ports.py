@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from verl_e2e.core.compare.observation import Observed
+    from verl_e2e.core.compare.rehearsal import CellRecord, RunNote
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
     from verl_e2e.core.model.causes import EngineEnd
     from verl_e2e.core.model.change import Change, Merge
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
+    from verl_e2e.core.model.rehearsal_job import AskedCells, RehearsalJob
     from verl_e2e.core.plan.pytest_marks import Marks
     from verl_e2e.core.plan.reached_files import ReachedFiles
     from verl_e2e.core.pulls.admission import Snapshot
@@ -181,6 +184,23 @@ class UnreadableLogError(Exception):
     """A run folder's log is damaged; the text names the file and what is wrong with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class RehearsalFolder:
+    """What the run folder of a rehearsal holds in addition to its record."""
+
+    # What was ordered, None where that cannot be read.
+    order: RehearsalJob | None
+    # The cells that were to run, as the recorder says.
+    asked: AskedCells
+    # The records of the cells on the base and on the head, by the cell's name.
+    base: Mapping[str, CellRecord]
+    head: Mapping[str, CellRecord]
+    # What faults showed at the head, None where none were tried.
+    observed: Observed | None = None
+    # How the code of the head ran, None where that is not known.
+    note: RunNote | None = None
+
+
 class RunFolders(Protocol):
     """Run folders: where a runner leaves what happened, and where the judgement is written."""
 
@@ -190,6 +210,10 @@ class RunFolders(Protocol):
 
     def record(self, folder: Path) -> Record:
         """The documents of one run folder; what cannot be read is named in `missing`."""
+        ...
+
+    def rehearsal(self, folder: Path) -> RehearsalFolder:
+        """What the folder of a rehearsal holds; what cannot be read is not there."""
         ...
 
     def facts(self, folder: Path) -> LogFacts | None:

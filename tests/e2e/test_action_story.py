@@ -12,8 +12,9 @@ from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
-from tests.stories.conftest import furnish
+from tests.stories.conftest import POLICY, POLICY_FILE, furnish
 from tests.stories.recordings import SMOKE, job_of, left_by
+from tests.stories.rehearsals import MOVED, is_rehearsal, left_by_rehearsal
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK
 
 TOKEN = "ghs_of-the-workflow"
@@ -126,6 +127,26 @@ def test_from_opened_to_a_green_gate(actions: Actions) -> None:
     assert len(actions.cards()) == 1
     assert "0-lora-ddp" in actions.cards()[0]
     assert actions.check(LEDGER_CHECK) is not None
+
+
+def test_a_rehearsal_comes_first_and_is_judged_by_the_workflow_that_reports_it(actions: Actions) -> None:
+    world = actions.world
+    world.commit({POLICY_FILE: f"{POLICY}rehearsal: {{run: true}}\n"}, "Rehearse")
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    (run,) = world.live_runs()
+    assert (is_rehearsal(run), run.inputs["image"], actions.gate()) == (True, "", "in_progress")
+    world.start_run(run)
+    world.finish_run(left_by_rehearsal(run, MOVED), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    actions.report(f"{run.inputs['pull']}@{run.inputs['head_sha']}")
+    (job,) = world.live_runs()
+    assert job_of(job).bridge.commit == world.head(number)
+    found = actions.check("verl-e2e / rehearsal")
+    assert found is not None
+    assert found.conclusion == "success", found.title
+    assert "Changed in 1" in (found.title or "")
+    actions.sweep()
+    assert "Changed in 1" in actions.cards()[0]
 
 
 def test_nothing_required_is_a_success_and_no_run(actions: Actions) -> None:

@@ -11,6 +11,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CHECK_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import RELATED_FILE, Related
 from verl_e2e.core.signal.figure import SignalFigure
+from verl_e2e.ports import RehearsalFolder
 
 
 @dataclass
@@ -22,6 +23,7 @@ class FakeFolders:
     files: dict[Path, dict[str, str]] = field(default_factory=dict)
     plans: dict[Path, dict[str, Level]] = field(default_factory=dict)
     figures: dict[Path, SignalFigure] = field(default_factory=dict)
+    rehearsals: dict[Path, RehearsalFolder] = field(default_factory=dict)
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         below = sorted(path for path in self.records if path.parent == folder / "jobs")
@@ -31,6 +33,9 @@ class FakeFolders:
         text = self.files.get(folder, {}).get(RELATED_FILE)
         related = Related.model_validate_json(text) if text else Related()
         return self.records[folder].model_copy(update={"related": related.runs, "related_not_run": related.not_run})
+
+    def rehearsal(self, folder: Path) -> RehearsalFolder:
+        return self.rehearsals[folder]
 
     def facts(self, folder: Path) -> LogFacts | None:
         return self.logs.get(folder)

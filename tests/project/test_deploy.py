@@ -37,6 +37,26 @@ def test_every_setting_that_is_named_is_one() -> None:
     assert {name.removesuffix("_FILE") for name in named} <= known
 
 
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.rehearsal"])
+def test_an_image_copies_what_is_there_and_what_is_sent_to_its_build(name: str) -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / name).read_text(), re.M)
+    sources = [source for line in copied for source in line.split()]
+    sent = {line.removeprefix("!") for line in (ROOT / ".containerignore").read_text().splitlines()}
+    assert "pyproject.toml" in sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    assert [source for source in sources if source.split("/")[0] not in sent] == []
+
+
+def test_the_image_of_rehearsals_has_what_the_command_asks_for() -> None:
+    text = (ROOT / "Containerfile.rehearsal").read_text()
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    (target, folder) = re.findall(r"make (\S+) REHEARSAL=(\S+)", text)[0]
+    assert target in targets
+    assert f'"{folder}/bin/python"' in text
+    # The cage needs one, and reading the commits the other.
+    assert "bubblewrap git" in text
+
+
 def test_each_alert_has_its_metric_on_the_page_and_each_name_on_the_page_is_an_alert() -> None:
     (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     alerts = {rule["alert"] for rule in group["rules"]}

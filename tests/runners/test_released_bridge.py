@@ -2,18 +2,22 @@
 
 import os
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REHEARSAL
+from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, read_records
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, Sight
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
+from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
-from verl_e2e.wiring.rehearse import read_records
-from verl_e2e_runner.rehearsal.rehearse import Place, check_environment, chosen_cells, run_driver
+from verl_e2e.wiring.rehearse import consumer_imports
+from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, check_environment, chosen_cells, run_driver
 
 pytestmark = pytest.mark.rehearsal
 
@@ -40,7 +44,9 @@ ROPE = {"rope_parameters.rope_theta": 10000.0}
 WANTED = {"qwen3_moe": {**ROPE, "norm_topk_prob": True}}
 
 
-def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dict[str, CellRecord]:
+def rehearsed(
+    sources: Path, cells: Sequence[str], out: Path, work: Path, faults: Faults | None = None
+) -> dict[str, CellRecord]:
     """The records of cells over the sources in a folder."""
     place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
     check_environment(place)
@@ -49,8 +55,9 @@ def rehearsed(sources: Path, cells: Sequence[str], out: Path, work: Path) -> dic
         for family in packaged_policy().families
         if family.synthetic
     }
-    run_driver({sources: ""}, chosen_cells(cells), recipes, out, place)
-    return read_records(out)
+    wanted = Wanted(chosen_cells(cells), recipes, consumer_imports(), faults)
+    run_driver({sources: ""}, wanted, out, place)
+    return read_records(out, wanted.cells)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +81,12 @@ def failing(records: Mapping[str, CellRecord]) -> dict[str, list[str]]:
 
 def test_every_cell_of_a_release_runs_and_every_oracle_holds(base: dict[str, CellRecord]) -> None:
     assert set(base) == {IMPORTS, *CELLS}
-    # It is the cell that shows an adapter which matches nothing.
-    assert failing(base) == {"qwen3-lora-unmatched": ["trains"]}
+    # That cell shows an adapter which matches nothing; and verl imports names that this release does not have.
+    newer = failing(base)[IMPORTS]
+    assert failing(base) == {IMPORTS: newer, "qwen3-lora-unmatched": ["trains"]}
+    assert "import megatron.bridge.peft.utils:create_peft" in newer
+    assert "import megatron.bridge:AutoBridge" in [finding.oracle for finding in base[IMPORTS].oracles]
+    assert "import megatron.bridge:AutoBridge" not in newer
     assert {name: len(record.quantities) > 100 for name, record in base.items() if name != IMPORTS} == dict.fromkeys(
         CELLS, True
     )
@@ -135,8 +146,77 @@ def test_a_fault_fails_the_rehearsal(name: str, base: dict[str, CellRecord], wor
     assert found.unentered == ()
 
 
-def test_the_same_sources_are_equal_in_every_bit(base: dict[str, CellRecord], work: Path) -> None:
-    cells = ["qwen3-lora", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
-    again = rehearsed(REHEARSAL / "released", cells, work / "again", work)
-    found = judge_rehearsal({name: base[name] for name in again}, again, ())
+# What becomes of faults in functions that cells enter. None of these cells has several stages, between which gradients
+# of the embedding are summed.
+WATCHED = {
+    (f"{BRIDGE}/peft/base.py", "PEFT.freeze_model.<locals>.freeze_parameters"): (Sight.OBSERVED, "round-trip"),
+    (f"{BRIDGE}/models/conversion/param_mapping.py", "GatedMLPMapping.hf_to_megatron"): (Sight.OBSERVED, "round-trip"),
+    (f"{CORE}/distributed/finalize_model_grads.py", "finalize_model_grads"): (Sight.OBSERVED, "gradient-norm"),
+    (f"{CORE}/distributed/finalize_model_grads.py", "_allreduce_word_embedding_grads"): (Sight.UNNOTICED, ""),
+}
+
+
+@pytest.fixture(scope="module")
+def again(work: Path) -> tuple[dict[str, CellRecord], Observed]:
+    """The records of the same sources, and what became of faults in functions of theirs."""
+    faults = Faults({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(faults=2, seconds=300))
+    cells = ["qwen3-lora", "qwen3-plain-dp2", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
+    records = rehearsed(REHEARSAL / "released", cells, work / "again", work, faults)
+    return records, Observed.model_validate_json((work / "again" / OBSERVED).read_bytes())
+
+
+def test_the_same_sources_are_equal_in_every_bit(
+    base: dict[str, CellRecord], again: tuple[dict[str, CellRecord], Observed]
+) -> None:
+    found = judge_rehearsal({name: base[name] for name in again[0]}, again[0], ())
     assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
+
+
+def test_faults_in_functions_that_cells_enter_are_noticed_or_it_is_said_that_nothing_would(
+    base: dict[str, CellRecord], again: tuple[dict[str, CellRecord], Observed]
+) -> None:
+    changed = [ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=1) for path, symbol in WATCHED]
+    found = judge_rehearsal({name: base[name] for name in again[0]}, again[0], changed, observed=again[1])
+    expected = {f"{path}:{symbol}": seen for (path, symbol), seen in WATCHED.items()}
+    assert {item.function: (item.sight, item.reason) for item in found.observations} == expected
+
+
+# What a hostile change would like to do when it is imported; what became of it stands in the error that it raises.
+HOSTILE = """
+import os, socket
+def _tried(attempt):
+    try:
+        attempt()
+        return "done"
+    except OSError as error:
+        return "refused"
+_done = [_tried(lambda path=path: open(path, "a")) for path in {files!r}]
+_done.append(_tried(lambda: socket.create_connection(("127.0.0.1", {port}), timeout=5)))
+_done.append(_tried(lambda: os.listdir({records!r})))
+raise RuntimeError(" ".join([*_done, os.environ.get("GITHUB_TOKEN", "none")]))
+"""
+
+
+@pytest.mark.bwrap
+def test_a_hostile_change_reaches_neither_models_nor_records_nor_the_network(
+    base: dict[str, CellRecord], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    sources = work / "hostile"
+    shutil.copytree(REHEARSAL / "released", sources)
+    model = next((work / "models").glob("qwen3-*/config.json"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        text = HOSTILE.format(
+            files=[str(model), str(work / "base/qwen3-plain.json"), str(sources / "planted")],
+            port=listener.getsockname()[1],
+            records=str(work / "base"),
+        )
+        init = sources / BRIDGE / "__init__.py"
+        init.write_text(text + init.read_text())
+        head = rehearsed(sources, ["qwen3-plain"], work / "records-hostile", work)
+    error = head[IMPORTS].error
+    assert error is not None
+    assert error.text == "refused refused refused refused refused none"
+    assert judge_rehearsal({name: base[name] for name in (IMPORTS, "qwen3-plain")}, head, ()).outcome is Outcome.FAIL

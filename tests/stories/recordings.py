@@ -27,7 +27,9 @@ _PACKED = "log.txt.zst"
 
 def job_of(run: WorkflowRun) -> Job:
     """The job that a workflow run was dispatched with."""
-    return unpack(run.inputs["job"])
+    found = unpack(run.inputs["job"])
+    assert isinstance(found, Job)
+    return found
 
 
 def left_by(run: WorkflowRun, recording: Path, job: Job | None = None) -> Mapping[str, bytes]:

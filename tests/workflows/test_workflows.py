@@ -115,7 +115,7 @@ def test_the_one_job_that_may_attest_runs_no_code_under_test_and_not_on_our_mach
     assert set(may) == {"attest"}
     assert attest["runs-on"] == "ubuntu-24.04"
     assert "container" not in attest
-    assert attest["needs"] == "run"
+    assert attest["needs"] == ["run", "rehearse"]
     checked_out = [step["with"]["repository"] for step in attest["steps"] if "checkout@" in step["uses"]]
     assert checked_out == ["${{ inputs.tool_repository }}"]
     assert not any("run" in step for step in attest["steps"])
@@ -149,10 +149,51 @@ def test_nothing_under_test_is_there_unless_the_head_was_read_again() -> None:
     assert guarded == set()
 
 
+def test_a_rehearsal_runs_the_base_before_the_head_and_keeps_its_records_then() -> None:
+    job = jobs(GPU)["rehearse"]
+    names = [step["name"] for step in job["steps"]]
+    wanted = (
+        "Read the head again and unpack the rehearsal",
+        "Check both commits out",
+        "Take the records of the base from an earlier rehearsal",
+        "Rehearse the base",
+        "Keep the records of the base",
+        "Rehearse the head",
+        "Take the digest of the run folder",
+        "Hand the run folder over",
+    )
+    assert [name for name in names if name in wanted] == list(wanted)
+    inside = {step["name"]: step for step in job["steps"]}
+    assert inside["Rehearse the base"]["run"].rstrip().endswith("--prepare")
+    # No other step may write the cache, and a record of the head is never in it.
+    assert [step["name"] for step in job["steps"] if "actions/cache/save@" in step.get("uses", "")] == [wanted[4]]
+    assert all("go == 'true'" in inside[name]["if"] for name in wanted[1:6])
+
+
+def test_a_rehearsal_gets_no_secret_and_its_token_may_only_read() -> None:
+    job = jobs(GPU)["rehearse"]
+    assert set(job["permissions"].items()) == {("contents", "read"), ("pull-requests", "read")}
+    assert "container" not in job
+    names = [step["name"] for step in job["steps"]]
+    for step in job["steps"][names.index("Check both commits out") :]:
+        assert "token" not in str(step).lower()
+    for step in (step for step in job["steps"] if step["name"] in {"Rehearse the base", "Rehearse the head"}):
+        first, second = step["run"].strip().splitlines()
+        assert first.startswith('echo "::stop-commands::$(head -c 32 /dev/urandom')
+        assert second.startswith('exec "$VERL_E2E" run')
+
+
+def test_an_order_starts_one_of_the_two_jobs() -> None:
+    assert (jobs(GPU)["run"]["if"], jobs(GPU)["rehearse"]["if"]) == ("inputs.image != ''", "inputs.image == ''")
+
+
 def test_the_run_folder_is_uploaded_whatever_happened() -> None:
     inside = {step["name"]: step for step in jobs(GPU)["run"]["steps"]}
     assert inside["Take the digest of the run folder"]["if"].startswith("always()")
     assert inside["Hand the run folder over"]["if"].startswith("always()")
+    rehearse = {step["name"]: step for step in jobs(GPU)["rehearse"]["steps"]}
+    for name in ("Take the digest of the run folder", "Hand the run folder over"):
+        assert rehearse[name] == inside[name]
     assert jobs(GPU)["attest"]["if"].startswith("always()")
 
 

@@ -306,7 +306,7 @@ def _packed(book: Book) -> str:
 def _smaller(book: Book) -> Iterator[Book]:
     """The book, then without what can be done without: the jobs of ended runs, their verdicts, oldest first."""
     yield book
-    runs = [run.model_copy(update={"job": None}) if run.state.final else run for run in book.runs]
+    runs = [run.model_copy(update={"job": None, "rehearsal": None}) if run.state.final else run for run in book.runs]
     yield book.model_copy(update={"runs": tuple(runs)})
     for index, run in enumerate(runs):
         if run.verdict:

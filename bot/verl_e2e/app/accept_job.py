@@ -15,6 +15,7 @@ from verl_e2e.core.model.record import (
     Event,
     Finding,
 )
+from verl_e2e.core.model.rehearsal_job import Order as Ordered
 from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,
@@ -50,7 +51,7 @@ class AcceptedJob:
     `merge_base` is the commit that a failure is held against, empty for none.
     """
 
-    job: Job
+    job: Ordered
     why: str
     merge_base: str = ""
     # What the run must return, empty for none.
@@ -71,7 +72,8 @@ def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
 
 def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:
     """OrderError for a run folder that is not of the job that was ordered."""
-    job, found = unpack(packed), folders.record(folder).job
+    job = unpack(packed)
+    found = folders.record(folder).job if isinstance(job, Job) else folders.rehearsal(folder).order
     if job.id != order_id or found is None or not same_job(found, job):
         raise OrderError(f"the run folder is not of the job {order_id[:60]!r} that was ordered; run the job again")
 
@@ -105,6 +107,6 @@ def leave_blocked(taken: AcceptedJob, folder: Path, folders: RunFolders) -> None
     folders.write(folder, files)
 
 
-def job_text(job: Job) -> str:
+def job_text(job: Ordered) -> str:
     """The job's file."""
     return job.model_dump_json(indent=2) + "\n"

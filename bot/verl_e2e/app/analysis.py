@@ -13,6 +13,7 @@ from verl_e2e.app.compare_code import CodeComparison, compare_code
 from verl_e2e.app.explain import explain
 from verl_e2e.app.judge_again import judge_again
 from verl_e2e.app.judge_finished import Judged, judge_ended
+from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import plan_target
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -53,6 +54,10 @@ class Analysis(Protocol):
 
     def judge(self, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended run; it is also written into the folder."""
+        ...
+
+    def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
+        """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
         ...
 
 
@@ -98,6 +103,10 @@ class DirectAnalysis:
     def judge(self, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended run; it is also written into the folder."""
         return judge_ended(run, folder, self.folders)
+
+    def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
+        """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
+        return judge_ended_rehearsal(run, folder, self.changes(target), self.folders)
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""

@@ -47,8 +47,8 @@ class RunCollector:
     ledger: Ledger
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))
 
-    def advance(self, run: Run) -> Run:
-        """The run as it stands now, judged if it has ended; kept in the ledger when that is news.
+    def advance(self, run: Run, target: Target) -> Run:
+        """A run of a target as it stands now, judged if it has ended; kept in the ledger when that is news.
 
         Raises BackendError when the back end gives no answer now and may later.
         """
@@ -64,7 +64,7 @@ class RunCollector:
         url = progress.url or run.url
         if progress.state is RunState.FINISHED:
             ended = run.model_copy(update={"url": url, "took": progress.took})
-            return self.ledger.put_run(self._judged(ended, progress.end or EngineEnd.LEFT_NOTHING))
+            return self.ledger.put_run(self._judged(ended, target, progress.end or EngineEnd.LEFT_NOTHING))
         state = _onward(run.state, progress.state)
         reason = run.reason or (progress.note if state.final or state is RunState.CANCELLING else "")
         if (state, url, reason) == (run.state, run.url, run.reason):
@@ -85,7 +85,7 @@ class RunCollector:
     def _changed(self, run: Run, **changes: object) -> Run:
         return run.model_copy(update={"updated": self.clock.now(), **changes})
 
-    def _judged(self, run: Run, without_folder: EngineEnd) -> Run:
+    def _judged(self, run: Run, target: Target, without_folder: EngineEnd) -> Run:
         """The ended run with the verdict that we come to ourselves; where it left no folder the engine says why."""
         folder = self.artifacts / run.key
         try:
@@ -96,11 +96,13 @@ class RunCollector:
             if not error.final:
                 raise
             return self._blocked(run, str(error), EngineEnd.NOT_FETCHED)
-        return self._with_judgement(run, with_doubt(self._judgement(run, folder), doubt))
+        return self._with_judgement(run, with_doubt(self._judgement(run, target, folder), doubt))
 
-    def _judgement(self, run: Run, folder: Path) -> Judged:
+    def _judgement(self, run: Run, target: Target, folder: Path) -> Judged:
         """What the run folder comes to; a fault of ours is tried again a few times, and not for ever."""
         try:
+            if run.rehearsal is not None:
+                return self.analysis.judge_rehearsal(target, run, folder)
             return self.analysis.judge(run, folder)
         except LimitError as error:
             return cannot_be_judged(error)
@@ -121,6 +123,8 @@ class RunCollector:
 
     def _gpu_minutes(self, run: Run, reported_s: float) -> float:
         """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
+        if run.rehearsal is not None:
+            return 0.0
         passed_s = (self.clock.now() - run.created).total_seconds()
         return round(max(min(reported_s, passed_s), 0.0) / 60 * (run.job.gpu_count if run.job else 1), 1)
 
@@ -131,18 +135,20 @@ class RunCollector:
         else:
             found = self.ledger.runs(target.repository, head_sha=target.head_sha)
             runs = tuple(run for run in found if run.number is None)
-        return tuple(self._advanced(run, troubles) for run in runs)
+        return tuple(self._advanced(run, target, troubles) for run in runs)
 
     def elsewhere(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
         """The runs that other pull requests with this very head have, as they stand now."""
         if not isinstance(target, Pull):
             return ()
         found = self.ledger.runs(target.ref.repository, head_sha=target.head_sha)
-        return tuple(self._advanced(run, troubles) for run in found if run.number not in (None, target.ref.number))
+        return tuple(
+            self._advanced(run, target, troubles) for run in found if run.number not in (None, target.ref.number)
+        )
 
-    def _advanced(self, run: Run, troubles: Troubles) -> Run:
+    def _advanced(self, run: Run, target: Target, troubles: Troubles) -> Run:
         try:
-            return self.advance(run)
+            return self.advance(run, target)
         except BackendError as error:
             troubles.found.append(error)
             return run

@@ -17,7 +17,7 @@ from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
-from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.text import packed
 from verl_e2e.ports import RunFolders
 
@@ -58,12 +58,14 @@ class Judged:
     """The sources of Bridge of which the run executed something, packed; empty where no whole record tells."""
     phase_s: tuple[tuple[str, float], ...] = ()
     """Seconds of the phases, by the same events; see `verl_e2e.core.pulls.figures`."""
+    rehearsed: Rehearsed | None = None
+    """What a rehearsal came to; None for a job."""
 
     @property
     def of_run(self) -> dict[str, object]:
         """What a run keeps of it."""
         fields = ("result", "sentence", "verdict", "never_entered", "causes", "undecided", "recurrence", "stage")
-        return {name: getattr(self, name) for name in (*fields, "fingerprint", "executed_files")}
+        return {name: getattr(self, name) for name in (*fields, "fingerprint", "executed_files", "rehearsed")}
 
 
 def blocked(sentence: str, end: EngineEnd) -> Judged:
@@ -124,7 +126,7 @@ def outcome(verdict: Verdict, record: Record) -> Judged:
         verdict.sentence,
         _kept(verdict),
         verdict.never_entered,
-        _reported_s(record),
+        reported_s(record),
         verdict.causes,
         verdict.undecided,
         verdict.recurrence,
@@ -153,6 +155,7 @@ def is_of(job: Job | None, run: Run) -> bool:
     return job is not None and run.job is not None and same_job(job, run.job)
 
 
-def _reported_s(record: Record) -> float:
+def reported_s(record: Record) -> float:
+    """Seconds that the events of a run tell of."""
     # The events are the run's own: what is not a number of seconds would not even be read back from the ledger.
     return max((event.t_s for event in record.events if math.isfinite(event.t_s) and event.t_s > 0), default=0.0)

@@ -10,6 +10,7 @@ from verl_e2e.app.merge_groups import MergeGroups
 from verl_e2e.app.policy_text import NoPolicyError
 from verl_e2e.app.publish_checks import CheckPublisher
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.check_runs import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
 from verl_e2e.core.pulls.commands import LEVEL, Command
 from verl_e2e.core.pulls.pull import Pull, PullRef
@@ -87,6 +88,8 @@ class CheckEvents:
 
 def _button(identifier: str, own: CheckId) -> Command | None:
     """The command that a button stands for."""
+    if identifier == RERUN and own.job_id == REHEARSAL:
+        return Command(0, "rehearse")
     if identifier == RERUN:
         return Command(0, "rerun", (own.job_id,) if own.job_id else ())
     if identifier == CANCEL:

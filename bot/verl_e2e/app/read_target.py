@@ -74,6 +74,8 @@ class TargetStates:
             entries=entries,
             runs=runs,
             merge_base=made.merge_base,
+            rehearsal=made.rehearsal,
+            rehearsal_missing=made.rehearsal_missing,
             refused=refused,
         )
 

@@ -152,6 +152,8 @@ def _again(target_state: TargetState, steps: Actions, wait: float, poll_s: float
     begins = (standing.attempt.at for standing in steps.standings if isinstance(standing.attempt, NextAttempt))
     # One that is due and did not begin waits for something else, which is looked at anyway.
     waits += [max((begin - target_state.now).total_seconds(), SOON_S) for begin in begins if begin > target_state.now]
+    if steps.rehearsal is not None and steps.rehearsal.starts_at is not None:
+        waits.append(max((steps.rehearsal.starts_at - target_state.now).total_seconds(), SOON_S))
     waits += [target_state.queue.again_s] * (target_state.queue.again_s > 0)
     ends = [expires_at(override, target_state.policy.overrides) for override in target_state.overrides]
     # No event tells that a day is over, and a gate may be open by an entry that counts until then.

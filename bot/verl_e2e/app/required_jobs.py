@@ -8,9 +8,12 @@ from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
+from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
-from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, SiteProfile
+from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import refused_image, site_in_image
@@ -19,7 +22,7 @@ from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.pulls.job_order import origins_of, portable_sources
+from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
@@ -27,6 +30,8 @@ from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.ports import Ledger, Revisions, SourceTrees
 
+# Below these a rehearsal imports what it runs: Bridge's sources, and the commit of Megatron-LM that they pin.
+_REHEARSED = ("src/", MEGATRON_LM_FOLDER)
 # Runs are kept for ever: no more of them than these newest are read to tell what a job costs.
 _TELLING_RUNS = 500
 
@@ -45,6 +50,8 @@ class Prepared:
     wanted: tuple[WantedJob, ...] = ()
     merge_base: str = ""
     reached: ReachedFiles = NOT_KNOWN
+    rehearsal: RehearsalJob | None = None
+    rehearsal_missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,10 @@ class RequiredJobs:
         wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
         unique = {text.id: text for text in reversed(wanted)}
         jobs = tuple(text for text in wanted if unique.get(text.id) is text)
-        return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "", found.reached)
+        rehearsal = builder.rehearsal(found.change)
+        missing = _no_rehearsal(self.job_sources) if rehearsal is not None else ""
+        merge_base = found.change.merge_base or ""
+        return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
 
     def _past_costs(self, repository: str) -> tuple[PastCost, ...]:
         return past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
@@ -119,6 +129,14 @@ class RequiredJobs:
             return self.analysis.plan(target, policy)
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
+
+
+def _no_rehearsal(sources: JobSources) -> str:
+    """Why no host can rehearse, empty where one can: the workflow makes the environment itself, other hosts have it."""
+    if not sources.fetched_from or sources.site.rehearsal_python:
+        return ""
+    fix = "run `make rehearsal-env` on the host and name its Python in `rehearsal_python`"
+    return f"the site profile {sources.site.name} names no Python for rehearsals; {fix}"
 
 
 def unplannable(error: LimitError) -> str:
@@ -223,6 +241,28 @@ class _Builder:
             return replace(made, missing=str(error))
         minutes, basis = expected_cost(outline, job, self._past)
         return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
+
+    def rehearsal(self, change: Change) -> RehearsalJob | None:
+        """The rehearsal of a change, None where the policy has none or nothing changes that a rehearsal runs."""
+        rules = self._policy.rehearsal
+        if not rules.run or not any(name.startswith(_REHEARSED) for name in change.names()):
+            return None
+        families = (family for family in self._policy.families if family.synthetic is not None)
+        return RehearsalJob(
+            kind="rehearsal",
+            bridge=Repository(path=BRIDGE_FOLDER, commit=change.head),
+            base=change.merge_base or change.base,
+            origins=self._origins,
+            recipes={
+                family.name: family.synthetic.recipe.model_dump(mode="json")
+                for family in families
+                if family.synthetic is not None
+            },
+            cells=rules.cells,
+            runner=rules.runner,
+            python=self._sources.site.rehearsal_python,
+            isolation=self._policy.isolation,
+        )
 
     def _job(self, order: _Order) -> Job:
         verl_commit = self._verl_commit(order.verl_ref)

@@ -3,13 +3,29 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from verl_e2e.cli.command import EXIT_BLOCKED, EXIT_FAIL, FOLDER, JSON_OPTION, POLICY_OPTION, json_text
+from verl_e2e.cli.command import (
+    EXIT_BLOCKED,
+    EXIT_FAIL,
+    EXIT_INTERRUPTED,
+    FOLDER,
+    JSON_OPTION,
+    POLICY_OPTION,
+    json_text,
+)
 from verl_e2e.core.model.errors import UserError
 
+if TYPE_CHECKING:
+    from verl_e2e.core.model.rehearsal_job import RehearsalJob
+    from verl_e2e.wiring.rehearse import TreeRun
+    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
+
 _PYTHON = Path(".venv-rehearsal/bin/python")
+# Where an ordered rehearsal finds its Python, unless the site profile says it.
+PYTHON_VARIABLE = "VERL_E2E_REHEARSAL_PYTHON"
 _DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
 
 
@@ -34,6 +50,20 @@ _DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
     help="The Python that `make rehearsal-env` made.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes at a time.")
+@click.option("--require-cage", is_flag=True, help="Fail where this host cannot keep the code apart from the recorder.")
+@click.option(
+    "--observe-functions",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Try faults in so many changed functions.",
+)
+@click.option(
+    "--observe-faults", type=click.IntRange(1), default=6, show_default=True, help="So many faults in each function."
+)
+@click.option(
+    "--observe-seconds", type=click.FloatRange(1), default=90, show_default=True, help="Seconds for all faults."
+)
 @POLICY_OPTION
 @JSON_OPTION
 def rehearse(
@@ -46,19 +76,25 @@ def rehearse(
     only: tuple[str, ...],
     python: Path,
     workers: int,
+    observe_functions: int,
+    observe_faults: int,
+    observe_seconds: float,
     policy: Path | None,
     *,
+    require_cage: bool,
     list_cells: bool,
     as_json: bool,
 ) -> int:
     """Rehearse a change on a CPU: drive Bridge over a table of tiny models, at the base and at the head, and compare.
 
     Needs no GPU. An oracle that fails at the head and not at the base is a Fail; a quantity that differs is Changed,
-    and the section says in which cells and which changed function they entered first; changed lines that no cell
-    entered are listed. It is not a level and replaces none.
+    and the section says in which cells and which changed function is the likeliest cause; changed lines that no cell
+    entered are listed, and so are changed functions in which the cells would notice no fault. It is not a level and
+    replaces none.
 
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
+    from verl_e2e.core.compare.observation import ObserveLimits
     from verl_e2e.core.compare.rehearsal import Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
     from verl_e2e.wiring import rehearse as rehearsing
@@ -76,16 +112,78 @@ def rehearse(
     described = verl.resolve() / _DESCRIBES_ADAPTERS if verl else None
     if described and not described.exists():
         raise UserError(f"--verl {verl}: it has no {_DESCRIBES_ADAPTERS}; give a checkout of verl")
-    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, described)
+    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, require_cage, verl=described)
     runner.check_environment(place)
 
-    def run_tree(commit: str, pin: str, megatron: Path, recipes: Mapping[str, object]) -> Path:
-        return runner.rehearse(runner.Sources(repo, commit, megatron, pin), cells, recipes, place)
+    def run_tree(run: rehearsing.TreeRun) -> Path:
+        return runner.rehearse(*_side(repo, run), place)
 
-    order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy)
+    observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
+    whole = len(cells) == len(CELLS)
+    order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
     found = rehearsing.rehearse(order, run_tree, lambda text: click.echo(text, err=True))
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
     (out / "rehearsal.md").write_text(section)
     click.echo(document if as_json else section, nl=False)
     return {Outcome.FAIL: EXIT_FAIL, Outcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
+
+
+def run_ordered(
+    job: "RehearsalJob",
+    job_file: Path,
+    out: Path,
+    work: Path | None,
+    environ: Mapping[str, str],
+    *,
+    prepare: bool,
+    of_jobs: bool,
+) -> int:
+    """Run an ordered rehearsal and leave its run folder, or the records of its base alone; the exit code.
+
+    `of_jobs` says that options were given that only jobs have.
+    """
+    if of_jobs:
+        raise click.UsageError(f"{job_file} is a rehearsal: --dry-run, --junit and --keep-caches are for jobs")
+    from verl_e2e.core.model.jobs import Isolation
+    from verl_e2e.core.model.record import EndReason
+    from verl_e2e.wiring import rehearse as rehearsing
+    from verl_e2e.wiring.job_nonce import take_nonce
+    from verl_e2e_runner.rehearsal import rehearse as runner
+    from verl_e2e_runner.rehearsal.apart import Limits
+    from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal
+    from verl_e2e_runner.trees.sources import fetch
+
+    python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)
+    place = runner.Place(
+        python.absolute(),
+        (work or out.parent).resolve() / "rehearsals",
+        environ,
+        require_cage=job.isolation is Isolation.REQUIRED,
+        # Of both trees together; models and what is tried of faults come on top.
+        limits=Limits(seconds=job.time_limit_s / 2),
+    )
+    place.work.mkdir(parents=True, exist_ok=True)
+    cells, bridge = runner.chosen_cells(job.cells), Path(job.bridge.path)
+
+    def sides() -> Sides:
+        base, head = rehearsing.ordered_runs(job, cells, lambda name, commit: fetch(job, name, commit, base=environ))
+        return _side(bridge, base), _side(bridge, head)
+
+    def say(sentence: str) -> None:
+        click.echo(sentence, err=True)
+
+    if prepare:
+        prepare_base(sides, place)
+        return 0
+    ended = record_rehearsal(job, out, sides, place, order_nonce=take_nonce(job_file), say=say)
+    if ended is EndReason.INTERRUPTED:
+        return EXIT_INTERRUPTED
+    return 0 if ended is EndReason.EXITED else EXIT_BLOCKED
+
+
+def _side(bridge: Path, run: "TreeRun") -> "tuple[Sources, Wanted]":
+    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
+
+    sources = Sources(bridge, run.commit, run.megatron_lm, run.megatron_lm_commit)
+    return sources, Wanted(run.cells, run.recipes, run.imports, run.faults)

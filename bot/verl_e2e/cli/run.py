@@ -58,7 +58,11 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     help="Leave the kernels that this run of trusted code compiles in this new folder, for `kernel_caches` of a site.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the exact commands as a bash script, and run nothing.")
-@click.option("--prepare", is_flag=True, help="Create the folders that the script of --dry-run needs, and run nothing.")
+@click.option(
+    "--prepare",
+    is_flag=True,
+    help="Create the folders that the script of --dry-run needs, and run nothing. Of a rehearsal, run the base alone.",
+)
 @JSON_OPTION
 def run(
     job_file: Path,
@@ -74,6 +78,8 @@ def run(
 ) -> int:
     """Run one job on this GPU host, write its run folder, judge it and show its card.
 
+    A rehearsal runs without a GPU: it leaves the records of both commits, and who ordered it judges them.
+
     With --baseline, a failed job runs again on that commit. If it does not fail there, it runs once more on the head.
     The result is a regression, a pre-existing failure, or a failure that was not reproduced. These runs are written
     into the folder's related/.
@@ -83,19 +89,22 @@ def run(
     from verl_e2e.adapters.files.folders import run_folders
     from verl_e2e.adapters.files.job_files import read_job, read_junit_file
     from verl_e2e.app import judge_folder as judging
+    from verl_e2e.cli.rehearse import run_ordered
     from verl_e2e.core.judge.followups import NOTHING, may_follow
     from verl_e2e.core.model.needs import unable
+    from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees.sources import fetch_baseline, with_clones
 
-    if keep_caches and (flags["prepare"] or flags["dry_run"]):
-        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
-    if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
-        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
+    if keep_caches:
+        _check_new(keep_caches, runs=not (flags["prepare"] or flags["dry_run"]))
     job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
+    if isinstance(job, RehearsalJob):
+        of_jobs = bool(flags["dry_run"] or keep_caches or junit)
+        return run_ordered(job, job_file, out, work, environ, prepare=flags["prepare"], of_jobs=of_jobs)
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
     missing = fetch_baseline(job, baseline, base=environ) if baseline and not flags["dry_run"] else ""
@@ -130,6 +139,14 @@ def run(
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
+
+
+def _check_new(keep_caches: Path, *, runs: bool) -> None:
+    """UsageError where the folder for kernels is not new, or where nothing runs that could fill it."""
+    if not runs:
+        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
+    if keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
+        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
 
 
 def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:

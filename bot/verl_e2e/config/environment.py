@@ -25,6 +25,7 @@ _READ_ELSEWHERE = frozenset(
         "VERL_E2E_IMPORTS",
         "VERL_E2E_RECORD",
         "VERL_E2E_RECORDER_KEY",
+        "VERL_E2E_REHEARSAL_PYTHON",
         "VERL_E2E_PATH",
         "VERL_E2E_RUN",
         "VERL_E2E_TESTS",

@@ -125,6 +125,12 @@ class LimitedAnalysis:
         found: Judged = self._processes.run("judge", (self._place, (run, folder.absolute())), _JUDGING, _nothing)
         return found
 
+    def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
+        """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
+        argument = (self._place, (target, run, folder.absolute()))
+        found: Judged = self._processes.run("judge_rehearsal", argument, _JUDGING, self._mirrors.answers([target]))
+        return found
+
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
         argument = (self._place, (run, job, folder.absolute()))
@@ -173,7 +179,7 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
         case "compare_code":
             *given, tests = values
             return _direct(place, ask).compare_code(*given, tests=tests)
-        case "plan" | "explain" | "annotate" | "judge" | "judge_again":
+        case "plan" | "explain" | "annotate" | "judge" | "judge_rehearsal" | "judge_again":
             return getattr(_direct(place, ask), name)(*values)
         case _:
             raise ValueError(f"no work is called {name}")

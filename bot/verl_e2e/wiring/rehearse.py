@@ -1,15 +1,17 @@
 """A rehearsal of a change with real repositories: which commits, what they change, and the verdict on their records."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from pydantic import ValidationError
-
-from verl_e2e.core.compare.rehearsal import CellRecord, Rehearsal, judge_rehearsal
+from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
+from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
@@ -27,10 +29,34 @@ class RehearsalOrder:
     head: str
     megatron_lm: Path | None
     policy: Path | None
+    # The cells to run, and whether they are all of the table.
+    cells: tuple[str, ...]
+    whole: bool
+    # How many faults are put into changed functions.
+    observe: ObserveLimits
 
 
-# Runs the cells over Bridge's commit and Megatron-LM's; gives the folder with the records.
-RunTree = Callable[[str, str, Path, Mapping[str, object]], Path]
+@dataclass(frozen=True, slots=True)
+class TreeRun:
+    """What is to run over one tree."""
+
+    # Bridge's commit, and Megatron-LM's with a repository that has it.
+    commit: str
+    megatron_lm_commit: str
+    megatron_lm: Path
+    # Of the families, by name, how their models are made.
+    recipes: Mapping[str, object]
+    # What a consumer imports.
+    imports: tuple[Mapping[str, object], ...]
+    cells: tuple[str, ...]
+    # None where no faults are tried.
+    faults: Faults | None = None
+
+
+# Runs the cells over a tree; gives the folder with the records.
+RunTree = Callable[[TreeRun], Path]
+# Brings a commit of Bridge or of Megatron-LM to this host.
+Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
 
 def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None]) -> Rehearsal:
@@ -38,34 +64,88 @@ def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None
     bridge = GitRepository(order.repo)
     change = bridge.change(order.base, order.head)
     base, head = change.merge_base or change.base, change.head
-    megatron = _megatron_lm(order)
+    megatron = _megatron_lm(order.repo, order.megatron_lm)
     policy = policy_of(bridge, order.base, order.policy)
     recipes = {
         family.name: family.synthetic.recipe.model_dump(mode="json") for family in policy.families if family.synthetic
     }
+    runs, changed = tree_runs(bridge, megatron, (base, head), recipes, order.cells, order.observe)
+    folders = []
+    for name, run in zip(("base", "head"), runs, strict=True):
+        say(f"rehearsing the {name}, Bridge {run.commit[:12]} with Megatron-LM {run.megatron_lm_commit[:12]}")
+        folders.append(run_tree(run))
+    faults = runs[1].faults
+    return judge_rehearsal(
+        read_records(folders[0], order.cells),
+        read_records(folders[1], order.cells),
+        changed,
+        asked=order.cells,
+        whole=order.whole,
+        observed=None if faults is None else read_document(folders[1] / OBSERVED, Observed) or Observed(),
+        observe=order.observe,
+        run=read_document(folders[1] / RUN_NOTE, RunNote),
+    )
+
+
+def tree_runs(
+    bridge: GitRepository,
+    megatron: GitRepository,
+    commits: tuple[str, str],
+    recipes: Mapping[str, object],
+    cells: tuple[str, ...],
+    observe: ObserveLimits,
+) -> tuple[tuple[TreeRun, TreeRun], tuple[ChangedFunction, ...]]:
+    """What is to run over a base and a head of Bridge, and the functions that differ between them."""
+    base, head = commits
     pins = _pin(bridge, base), _pin(bridge, head)
-    records = []
-    for name, commit, pin in (("base", base, pins[0]), ("head", head, pins[1])):
-        say(f"rehearsing the {name}, Bridge {commit[:12]} with Megatron-LM {pin[:12]}")
-        records.append(read_records(run_tree(commit, pin, megatron.path, recipes)))
-    changed = [*_changed(bridge, (base, head), _BRIDGE_CODE, "")]
+    changed = [*_changed(bridge, commits, _BRIDGE_CODE, "")]
     if pins[0] != pins[1]:
         changed += _changed(megatron, pins, _MEGATRON_CODE, f"{SUBMODULE}/")
-    return judge_rehearsal(records[0], records[1], changed)
+    shared = (megatron.path, recipes, consumer_imports(), cells)
+    runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
+    return runs, tuple(changed)
 
 
-def _megatron_lm(order: RehearsalOrder) -> GitRepository:
+def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> tuple[TreeRun, TreeRun]:
+    """What is to run for an ordered rehearsal, on a host where `fetch` brings a commit; UserError, RepositoryError."""
+    for commit in (job.bridge.commit, job.base):
+        fetch("bridge", commit)
+    bridge = GitRepository(job.bridge.path)
+    for commit in (job.bridge.commit, job.base):
+        fetch("megatron_lm", _pin(bridge, commit))
+    megatron = _megatron_lm(Path(job.bridge.path), None)
+    return tree_runs(bridge, megatron, (job.base, job.bridge.commit), job.recipes, cells, ObserveLimits())[0]
+
+
+def consumer_imports() -> tuple[Mapping[str, object], ...]:
+    """What verl imports of Bridge, each name once; `guarded` where verl does without it everywhere."""
+    found: dict[tuple[str, str | None], bool] = {}
+    for entry in packaged_uses().entries:
+        if entry.module:
+            key = entry.module, entry.attribute
+            found[key] = found.get(key, True) and entry.guarded
+    return tuple(
+        {"module": module, "attribute": attribute, "guarded": guarded}
+        for (module, attribute), guarded in sorted(found.items(), key=str)
+    )
+
+
+def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> Faults | None:
+    functions: dict[str, tuple[int, ...]] = {}
+    for function in observable(changed):
+        name = f"{function.path}:{function.symbol}"
+        functions[name] = (*functions.get(name, ()), *function.lines)
+    return Faults(functions, limits) if functions and limits.functions else None
+
+
+def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:
     """The repository that has Megatron-LM's commits."""
-    candidates = [
-        order.repo / SUBMODULE,
-        order.repo / ".git" / "modules" / SUBMODULE,
-        order.repo / "modules" / SUBMODULE,
-    ]
-    named = [order.megatron_lm] if order.megatron_lm else []
+    candidates = [repo / SUBMODULE, repo / ".git" / "modules" / SUBMODULE, repo / "modules" / SUBMODULE]
+    named = [named_place] if named_place else []
     for path in (*named, *candidates):
         if (path / ".git").exists() or (path / "objects").is_dir():
             return GitRepository(path)
-    raise UserError(f"{order.repo} has no checkout of {SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
+    raise UserError(f"{repo} has no checkout of {SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
 
 
 def _pin(bridge: GitRepository, commit: str) -> str:
@@ -74,20 +154,6 @@ def _pin(bridge: GitRepository, commit: str) -> str:
     if pin is None:
         raise UserError(f"Bridge {commit} has no submodule {SUBMODULE}; give a commit that has it")
     return pin
-
-
-def read_records(folder: Path) -> dict[str, CellRecord]:
-    """The records of a folder by cell; one that cannot be read is one that is not there."""
-    found = {}
-    for file in sorted(folder.glob("*.json")):
-        try:
-            document = json.loads(file.read_bytes())
-            if isinstance(document, dict) and "cell" in document:
-                record = CellRecord.model_validate(document)
-                found[record.cell] = record
-        except (ValueError, ValidationError):
-            continue
-    return found
 
 
 def _changed(repository: GitRepository, commits: tuple[str, str], below: str, prefix: str) -> Iterator[ChangedFunction]:

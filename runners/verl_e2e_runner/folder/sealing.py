@@ -21,9 +21,12 @@ from verl_e2e.core.model.manifest import (
     is_sealed,
 )
 from verl_e2e.core.model.record import SUSPECTS_WORD
+from verl_e2e.core.model.rehearsal_job import BASE_RECORDS, HEAD_RECORDS
 
 KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32
+# What the cells of a rehearsal left.
+_CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")
 
 
 class RecorderKeyError(UserError):
@@ -113,7 +116,8 @@ def _files(folder: Path) -> Iterator[SealedFile]:
             if is_sealed(relative) and path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
-                word: Word = "suspect" if path.name in SUSPECTS_WORD else "recorder"
+                suspect = path.name in SUSPECTS_WORD or relative.startswith(_CELL_RECORDS)
+                word: Word = "suspect" if suspect else "recorder"
                 yield SealedFile(path=relative, size=path.stat().st_size, sha256=digest, word=word)
 
 

@@ -31,7 +31,7 @@ def read_paths(job: Job, trees: Trees, environ: Mapping[str, str]) -> tuple[Path
     variables = {**environ, **job.site.process, **job.process}
     found = [trees.bridge, trees.megatron_lm, trees.verl, INSTRUMENTATION, REWARDS, hub_cache(variables)]
     for python in filter(None, (job.site.python, job.site.bridge_python)):
-        found += _interpreter(python, variables.get("PATH", ""))
+        found += interpreter_folders(python, variables.get("PATH", ""))
     for name in _LISTS:
         found += [Path(part) for part in variables.get(name, "").split(os.pathsep)]
     home = Path(variables.get("HOME", "/"))
@@ -53,7 +53,7 @@ def hidden_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in folders if path.is_absolute() and len(path.parts) > 2))
 
 
-def _interpreter(python: str, path: str) -> Iterator[Path]:
+def interpreter_folders(python: str, path: str) -> Iterator[Path]:
     """The folders of a Python: its environment's and, where links lead on, those of the one that it is made from."""
     place = Path(shutil.which(python, path=path) or python)
     for _ in range(8):

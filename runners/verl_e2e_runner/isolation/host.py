@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_e2e.core.model.jobs import Isolation, Job
+from verl_e2e.core.model.jobs import Isolation, Job, SiteIsolation
 from verl_e2e.core.model.manifest import Mode
 from verl_e2e.core.model.record import Check, Finding, IsolationState
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
@@ -21,7 +21,7 @@ from verl_e2e_runner.trees.worktrees import Trees
 
 _TRIAL_S = 20.0
 _UTILITIES = "/usr/bin:/bin:/usr/sbin:/sbin"
-_FIX = (
+ISOLATION_FIX = (
     "install bubblewrap on the host or in the image, and let the runner be root or a user who may make user namespaces"
     " (a container needs --cap-add SYS_ADMIN and a seccomp and AppArmor profile that allow mounts)"
 )
@@ -43,6 +43,11 @@ def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
     """Try a cage around a program that does nothing; no cage of this host holds what runs on other nodes."""
     if job.node_count > 1:
         return Host(None, f"its Ray cluster runs code on {job.node_count} nodes, and a cage holds only one")
+    return try_cage(job.site.isolation, environ)
+
+
+def try_cage(site: SiteIsolation, environ: Mapping[str, str]) -> Host:
+    """Try a cage by a site's numbers around a program that does nothing."""
     bwrap = shutil.which("bwrap", path=f"{_UTILITIES}:{environ.get('PATH', '')}")
     if bwrap is None:
         return Host(None, "bubblewrap (bwrap) is not installed")
@@ -51,7 +56,7 @@ def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
         return Host(None, "setpriv (util-linux) is not installed")
     tools = Tools(bwrap, setpriv, prlimit)
     with tempfile.TemporaryDirectory() as folder:
-        cage = Cage(tools, Path(folder).resolve(), job.site.isolation, os.getuid())
+        cage = Cage(tools, Path(folder).resolve(), site, os.getuid())
         try:
             hand_folder_over(cage.scratch, cage)
         except OSError as error:
@@ -91,7 +96,11 @@ def open_cage(
     for root in (trees.root(name) for name in trees.private):
         if root.is_dir():
             let_everyone_read(root)
-    users = own / "passwd"
+    return with_user(cage, own / "passwd")
+
+
+def with_user(cage: Cage, users: Path) -> Cage:
+    """The cage with a list of users that knows the code's own; it is written to `users`."""
     users.write_text(f"{_system_users()}{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n")
     users.chmod(0o644)
     return replace(cage, replaced={Path("/etc/passwd"): users})
@@ -117,9 +126,9 @@ def isolation_finding(job: Job, host: Host) -> Finding:
         return good(Check.ISOLATION, "code under test runs apart from the recorder, in namespaces of its own")
     summary = f"code under test cannot be kept apart from the recorder on this host: {host.problem}"
     if job.isolation is Isolation.REQUIRED:
-        return blocked(Check.ISOLATION, f"{summary}; the job requires it", _FIX)
+        return blocked(Check.ISOLATION, f"{summary}; the job requires it", ISOLATION_FIX)
     what = "what the run recorded, and what later runs load here, could have been written by the code itself"
-    return note(Check.ISOLATION, f"{summary}; {what}", _FIX)
+    return note(Check.ISOLATION, f"{summary}; {what}", ISOLATION_FIX)
 
 
 def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:

@@ -74,6 +74,8 @@ class Cage:
     own_scratch: Path | None = None
     # Files that take the place of the system's: path in the cage to path outside.
     replaced: Mapping[Path, Path] = field(default_factory=dict)
+    # Further limits of each process, as options of prlimit.
+    limits: tuple[str, ...] = ()
 
     @property
     def other_user(self) -> bool:
@@ -132,7 +134,8 @@ class Cage:
         return tuple(words)
 
     def _inside(self, argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-        words = [self.tools.prlimit, f"--nproc={self.site.processes}", "--core=0"] if self.tools.prlimit else []
+        limits = [f"--nproc={self.site.processes}", "--core=0", *self.limits]
+        words = [self.tools.prlimit, *limits] if self.tools.prlimit else []
         if self.other_user:
             user = str(self.uid)
             words += [self.tools.setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]

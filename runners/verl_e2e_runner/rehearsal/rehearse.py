@@ -7,18 +7,24 @@ commits, the cells, the scripts and the libraries alone.
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from verl_e2e.core.compare.observation import Faults
+from verl_e2e.core.compare.rehearsal import RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.program import run
+from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
+from verl_e2e_runner.sharing.locks import lock_within
 from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
 from verl_e2e_runner.trees.sources import SUBMODULE
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
+MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
 # What the driver's process imports besides Bridge and Megatron-LM, by the name of the module.
 NEEDED = (
     *("torch", "transformers", "safetensors", "tokenizers", "numpy", "einops", "omegaconf", "hydra", "accelerate"),
@@ -26,7 +32,9 @@ NEEDED = (
 )
 COMPLETE = "complete.json"
 _MAKE = "make rehearsal-env"
-_WHOLE_S, _CELL_S = 1_800.0, 120
+_MODELS_S, _CELL_S = 1_800.0, 120
+# Besides the records: what was tried of faults, of which functions, and how the driver ran.
+OBSERVED, _TRIED, RUN_NOTE = "observed.json", "observed.of", "run.json"
 _LOOK = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
 
 
@@ -42,6 +50,10 @@ class Place:
     environ: Mapping[str, str]
     # How many processes may train at a time.
     workers: int = 2
+    # Whether the code under test runs in a cage or not at all.
+    require_cage: bool = False
+    # What it may take.
+    limits: Limits = field(default_factory=Limits)
     # verl's file that describes adapters to the rollout engine; None where verl is not at hand.
     verl: Path | None = None
 
@@ -54,6 +66,19 @@ class Sources:
     commit: str
     megatron_lm: Path
     megatron_lm_commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to run over a tree."""
+
+    cells: Sequence[str]
+    # How the models of each family are made.
+    recipes: Mapping[str, object]
+    # What a consumer imports: each a `module`, its `attribute` or None, and whether the place is `guarded`.
+    imports: Sequence[Mapping[str, object]] = ()
+    # None: no faults are tried.
+    faults: Faults | None = None
 
 
 def chosen_cells(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -77,75 +102,161 @@ def check_environment(place: Place) -> None:
         raise UserError(f"{place.python} does not have {', '.join(missing)}; run `{_MAKE}`")
 
 
-def rehearse(sources: Sources, cells: Sequence[str], recipes: Mapping[str, object], place: Place) -> Path:
-    """Run the cells and give the folder with their records; UserError where the trees cannot be made."""
-    out = place.work / "records" / _digest(sources, cells, recipes, place)
-    if (out / COMPLETE).exists():
+def rehearse(sources: Sources, wanted: Wanted, place: Place) -> Path:
+    """Run the cells and give the folder with their records.
+
+    UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
+    """
+    with lock_within(place.work / "lock", 2 * place.limits.seconds) as alone:
+        if not alone:
+            raise UserError(f"another rehearsal uses {place.work}; wait for its end, or give another folder by --out")
+        out = place.work / "records" / _digest(sources, wanted, place)
+        if not is_kept(out, wanted, place):
+            bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
+            megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
+            run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, wanted, out, place)
         return out
-    trees = place.work / "trees"
-    try:
-        bridge = _tree(sources.bridge, sources.commit, "src", trees / f"bridge-{sources.commit}", place)
-        megatron = _tree(
-            sources.megatron_lm,
-            sources.megatron_lm_commit,
-            "megatron",
-            trees / f"megatron_lm-{sources.megatron_lm_commit}",
-            place,
-        )
-    except RepositoryError as error:
-        raise UserError(f"{error.summary}; {error.fix}") from None
-    run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, cells, recipes, out, place)
-    return out
 
 
-def run_driver(
-    roots: Mapping[Path, str], cells: Sequence[str], recipes: Mapping[str, object], out: Path, place: Place
-) -> None:
-    """Run the cells over source trees that are there: their folders, and what stands for each in the records."""
+def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Place) -> None:
+    """Run the cells over source trees that are there: their folders, and what stands for each in the records.
+
+    Where `out` has the records of all cells, only the faults are tried.
+    """
+    models = make_models(wanted, place)
+    reads = (*roots, models, HOST_PYTHON.parent)
+    own = place.work / "running" / out.name
+    apart = open_apart(own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage)
+    names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
+    whole = _has_records(out, place)
     for file in out.glob("*.json"):
-        file.unlink()
+        if whole and file.name in names:
+            shutil.copy(file, apart.scratch / "out")
+        else:
+            file.unlink()
     out.mkdir(parents=True, exist_ok=True)
+    faults = wanted.faults
     request = {
-        "cells": list(cells),
-        "recipes": dict(recipes),
+        **_models_request(wanted, models),
+        "run": not whole,
+        "imports": list(wanted.imports),
         "roots": {str(root): short for root, short in roots.items()},
-        "models": str(place.work / "models"),
-        "out": str(out),
+        "out": str(apart.scratch / "out"),
         "workers": place.workers,
         "limit_s": _CELL_S,
-        "verl": str(place.verl or ""),
+        "verl": str(_copied(place.verl, apart.scratch)) if place.verl else "",
+        "faults": faults and _faults_request(faults),
     }
-    (out / "request").write_text(json.dumps(request))
-    environment = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
-    argv = (str(place.python), str(HOST_PYTHON / "driver.py"), str(out / "request"))
-    finished = run(argv, env=environment, cwd=out, timeout_s=_WHOLE_S)
+    (apart.scratch / REQUEST).write_text(json.dumps(request))
+    variables = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
+    argv = (str(place.python), str(HOST_PYTHON / "driver.py"), str(apart.scratch / REQUEST))
+    finished, note = run_apart(apart, argv, variables, place.limits)
+    collect(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
     (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
+    (out / RUN_NOTE).write_text(note.model_dump_json())
+    if faults:
+        (out / _TRIED).write_text(_digest_of_faults(faults))
+    shutil.rmtree(own, ignore_errors=True)
+
+
+def _copied(file: Path, scratch: Path) -> Path:
+    """A file of the user's where the code may read it, without a change of its own mode."""
+    copy = scratch / file.name
+    shutil.copyfile(file, copy)
+    copy.chmod(0o644)
+    return copy
+
+
+def _faults_request(faults: Faults) -> dict[str, object]:
+    limits = faults.limits
+    return {
+        "functions": {name: list(lines) for name, lines in faults.functions.items()},
+        "functions_at_most": limits.functions,
+        "faults": limits.faults,
+        "seconds": limits.seconds,
+    }
+
+
+def make_models(wanted: Wanted, place: Place) -> Path:
+    """Make the cells' models, and compute what transformers says of them, without any code under test; their folder."""
+    models = place.work / "models"
+    text = json.dumps(_models_request(wanted, models), sort_keys=True)
+    scripts = b"".join(file.read_bytes() for folder in (HOST_PYTHON, MAKERS) for file in sorted(folder.glob("*.py")))
+    marker = models / f"{hashlib.sha256(text.encode() + scripts).hexdigest()[:24]}.made"
+    if not marker.exists():
+        models.mkdir(parents=True, exist_ok=True)
+        file = models / "request.json"
+        file.write_text(text)
+        argv = (str(place.python), str(HOST_PYTHON / "make_models.py"), str(file))
+        made = run(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
+        if made.code != 0:
+            raise UserError(f"the models cannot be made ({made.ending}: {made.last_error}); run `{_MAKE}` again")
+        marker.touch()
+    return models
+
+
+def _models_request(wanted: Wanted, models: Path) -> dict[str, object]:
+    return {"cells": list(wanted.cells), "recipes": dict(wanted.recipes), "models": str(models)}
+
+
+def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
+    """Whether a folder has all that is wanted, from a run that was as well kept apart as is asked for now."""
+    if not _has_records(out, place):
+        return False
+    tried = out / _TRIED
+    return wanted.faults is None or (tried.exists() and tried.read_text() == _digest_of_faults(wanted.faults))
+
+
+def _has_records(out: Path, place: Place) -> bool:
+    try:
+        note = RunNote.model_validate_json((out / RUN_NOTE).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
+
+
+def record_files(out: Path) -> tuple[Path, ...]:
+    """The documents of a folder of records that a judgement reads."""
+    return tuple(file for file in sorted(out.glob("*.json")) if file.name != COMPLETE)
+
+
+def is_isolated(out: Path) -> bool:
+    """Whether the code that left these records was kept apart from the recorder."""
+    try:
+        return RunNote.model_validate_json((out / RUN_NOTE).read_bytes()).isolated
+    except (OSError, ValueError):
+        return False
+
+
+def _digest_of_faults(faults: Faults) -> str:
+    text = json.dumps(_faults_request(faults), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _environment(place: Place) -> dict[str, str]:
     return {"PATH": place.environ.get("PATH", os.defpath), "HOME": str(place.work), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _tree(source: Path, commit: str, folder: str, target: Path, place: Place) -> Path:
+def _tree(source: Path, commit: str, folder: str, name: str, place: Place) -> Path:
     """One folder of a commit, checked out; a tree that was made before is used again."""
+    target = place.work / "trees" / f"{name}-{commit}"
     marker = target / ".git" / "verl-e2e-whole"
     if not marker.exists():
-        objects = open_repository(source, base=place.environ).objects_folder()
-        check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
+        try:
+            objects = open_repository(source, base=place.environ).objects_folder()
+            check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
+        except RepositoryError as error:
+            raise UserError(f"{error.summary}; {error.fix}") from None
         marker.touch()
     return target
 
 
-def _digest(sources: Sources, cells: Sequence[str], recipes: Mapping[str, object], place: Place) -> str:
+def _digest(sources: Sources, wanted: Wanted, place: Place) -> str:
     """What the records of a commit follow from."""
     files = sorted((*HOST_PYTHON.glob("*.py"), Path(__file__).with_name("cells.py")))
     scripts = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    asked = [list(wanted.cells), dict(wanted.recipes), [dict(item) for item in wanted.imports]]
     commits = (sources.commit, sources.megatron_lm_commit)
     verl = place.verl.read_text() if place.verl else ""
-    text = json.dumps([commits, list(cells), dict(recipes), scripts, str(place.python.resolve()), verl], sort_keys=True)
+    text = json.dumps([commits, asked, scripts, str(place.python.resolve()), verl], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def head_of(sources: Sources, commit: str, megatron_lm_commit: str) -> Sources:
-    """The same repositories at another commit."""
-    return replace(sources, commit=commit, megatron_lm_commit=megatron_lm_commit)

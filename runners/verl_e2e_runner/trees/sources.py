@@ -7,12 +7,13 @@ credential goes to the host of the repository under test and to no other one.
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from verl_e2e.core.model.errors import ForgeError
-from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, takes_token
+from verl_e2e.core.model.jobs import Job, Origin, Repository
+from verl_e2e.core.model.rehearsal_job import Order
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
 from verl_e2e.git.clone import Bounds, Clone, Wanted
 from verl_e2e.git.program import Limits
 from verl_e2e.git.repository import GitError
@@ -26,40 +27,45 @@ _BOUNDS = Bounds(
 _FIX = f"see that this host reaches it, and that {TOKEN_VARIABLE} names a token where it is private; then rerun"
 
 
-def with_clones(job: Job, folder: Path) -> Job:
+def with_clones(job: Ordered, folder: Path) -> Ordered:
     """The job with this host's clones below a folder in the place of the names of repositories that have an address.
 
     A repository that the job names by its place is the user's own: nothing is fetched into it.
     """
     own = folder.resolve() / "repositories" / (platform.node() or "host")
-    repositories = {"bridge": job.bridge, "verl": job.verl}
-    clones: dict[str, object] = {
-        name: repository.model_copy(update={"path": str(own / _folder_of(job.origins[name].url))})
-        for name, repository in repositories.items()
-        if name in job.origins and not Path(repository.path).is_absolute()
+    named: dict[Name, Repository] = {"bridge": job.bridge}
+    if isinstance(job, Job):
+        named["verl"] = job.verl
+    origins: Mapping[Any, Origin] = job.origins
+    clones: dict[Any, object] = {
+        name: repository.model_copy(update={"path": str(own / _folder_of(origins[name].url))})
+        for name, repository in named.items()
+        if name in origins and not Path(repository.path).is_absolute()
     }
     # Bridge's clone holds the one of Megatron-LM.
     fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
-    origins = {name: origin for name, origin in job.origins.items() if name in fetched}
-    return job.model_copy(update={**clones, "origins": origins})
+    kept = {name: origin for name, origin in origins.items() if name in fetched}
+    return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
 
 
-def fetch(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
+def fetch(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
     """See that a clone has a commit, from the job's address for it; nothing without one. RepositoryError."""
     _fetch(job, name, commit, renewed=False, base=base)
 
 
-def fetch_again(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
+def fetch_again(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
     """Make a clone that was found damaged again and fetch the commit; false where it is the user's. RepositoryError."""
     return _fetch(job, name, commit, renewed=True, base=base)
 
 
-def _fetch(job: Job, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
-    origin = job.origins.get(name)
+def _fetch(job: Order, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
+    origins: Mapping[Any, Origin] = job.origins
+    origin = origins.get(name)
     if origin is None:
         return False
     # Where git itself keeps a submodule, so that it is found as in any other Bridge repository.
-    places = {"bridge": job.bridge.path, "verl": job.verl.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
+    places = {"bridge": job.bridge.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
+    places |= {"verl": job.verl.path} if isinstance(job, Job) else {}
     wanted = Wanted(commit, commit, origin.ref or commit)
     clone = Clone(
         Path(places[name]),
@@ -96,7 +102,7 @@ def _folder_of(url: str) -> str:
     return f"{parts.netloc.replace(':', '_')}/{parts.path.strip('/').removesuffix('.git').lower()}.git"
 
 
-def _token(job: Job, url: str, base: Mapping[str, str]) -> str | None:
+def _token(job: Order, url: str, base: Mapping[str, str]) -> str | None:
     """What the owner of this host keeps for fetching; OSError, ValueError."""
     file = base.get(TOKEN_VARIABLE, "")
     return (

@@ -1,11 +1,13 @@
 """What a change does in the cells of a rehearsal, and the verdict on it."""
 
-from collections.abc import Mapping
+import math
 
 import pytest
+from pydantic import ValidationError
 
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
+    MOST_DIFFERENCES,
     CellError,
     CellRecord,
     Entered,
@@ -133,12 +135,96 @@ def test_imports_that_fail_at_the_head_alone_are_a_failure_and_at_the_base_block
     assert repaired.outcome is Outcome.BLOCKED
 
 
-def test_a_name_that_the_consumer_imports_and_that_is_gone_is_a_difference() -> None:
-    names: Mapping[str, object] = {"megatron.bridge.peft.utils:create_peft": True}
-    base, head = record(IMPORTS, values=names), record(IMPORTS, values={**names, **dict.fromkeys(names, "ImportError")})
-    found = judge_rehearsal({IMPORTS: base, "a": GOOD}, {IMPORTS: head, "a": GOOD}, ())
-    assert found.outcome is Outcome.CHANGED
-    assert found.cells[0].differences[0].quantity == "megatron.bridge.peft.utils:create_peft"
+def test_a_name_that_the_consumer_imports_and_that_is_gone_is_a_failure() -> None:
+    name = "import megatron.bridge.peft.utils:create_peft"
+    there = record(IMPORTS, oracles=(OracleFinding(oracle=name, passed=True, off=0.0, where=""),))
+    gone = record(IMPORTS, oracles=(OracleFinding(oracle=name, passed=False, off="inf", where="ImportError: no"),))
+    found = judge_rehearsal({IMPORTS: there, "a": GOOD}, {IMPORTS: gone, "a": GOOD}, ())
+    assert found.outcome is Outcome.FAIL
+    assert [finding.oracle for finding in found.cells[0].newly] == [name]
+    # One that the base does not have either says nothing about the change.
+    assert judge_rehearsal({IMPORTS: gone, "a": GOOD}, {IMPORTS: gone, "a": GOOD}, ()).outcome is Outcome.EQUAL
+
+
+def test_what_an_import_leaves_in_the_process_is_compared() -> None:
+    head = record(IMPORTS, quantities={"environment/NCCL_DEBUG": "INFO"})
+    found = judge_rehearsal({IMPORTS: record(IMPORTS), "a": GOOD}, {IMPORTS: head, "a": GOOD}, ())
+    assert [item.quantity for item in found.cells[0].differences] == ["environment/NCCL_DEBUG"]
+
+
+def test_a_cell_that_was_asked_for_and_has_no_record_is_judged_too() -> None:
+    base = {IMPORTS: record(IMPORTS), "a": GOOD}
+    found = judge_rehearsal(base, base, (), asked=("a", "b"))
+    assert [(cell.cell, cell.outcome) for cell in found.cells[1:]] == [("a", Outcome.EQUAL), ("b", Outcome.BLOCKED)]
+
+
+SAME = {IMPORTS: record(IMPORTS), "a": GOOD}
+AT_IMPORT = ChangedFunction(path=PATH, symbol="", first_line=1, last_line=1, lines=(3,))
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "changed", "whole", "expected"),
+    [
+        (SAME, SAME, (), True, True),
+        # Some cells of the table alone were run.
+        (SAME, SAME, (), False, False),
+        (SAME, {**SAME, "a": BAD}, (), True, False),
+        (SAME, {**SAME, "b": GOOD}, (), True, False),
+        # Where both sides raise, a run would have raised before the change, too.
+        ({**SAME, "a": RAISED, "b": GOOD}, {**SAME, "a": RAISED, "b": GOOD}, (), True, True),
+        ({**SAME, "a": RAISED}, {**SAME, "a": RAISED}, (), True, False),
+        # What has no record was not compared.
+        ({IMPORTS: record(IMPORTS), "b": GOOD}, {**SAME, "b": GOOD}, (), True, False),
+        # What differs at import and was never imported was not tried.
+        (SAME, SAME, (AT_IMPORT,), True, False),
+        (SAME, {**SAME, IMPORTS: record(IMPORTS, entered={"lines": {PATH: [[1, 4]]}})}, (AT_IMPORT,), True, True),
+        ({}, {}, (), True, False),
+    ],
+)
+def test_everywhere_equal_is_the_whole_table_with_equal_imports_that_executed_what_changed(
+    base: dict[str, CellRecord],
+    head: dict[str, CellRecord],
+    changed: tuple[ChangedFunction, ...],
+    whole: bool,
+    expected: bool,
+) -> None:
+    assert judge_rehearsal(base, head, changed, asked=("a",), whole=whole).equal_everywhere is expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"entered": {"lines": {PATH: [[1, 10**12]]}}},
+        {"entered": {"lines": {PATH: [[9, 3]]}}},
+        {"entered": {"lines": {PATH: [[1, 5], [2, 9]]}}},
+        {"entered": {"lines": {PATH: [[-1, 1]]}}},
+        {"entered": {"lines": {"x" * 2000: []}}},
+        {"quantities": {"x" * 2000: 1}},
+        {"oracles": [{"oracle": "logits", "passed": True, "off": "nan", "where": ""}]},
+        {"error": {"type": "E", "text": "x" * 10_000, "at": ""}},
+        {"surprise": 1},
+    ],
+)
+def test_a_record_that_is_out_of_bounds_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        record("a", **fields)
+
+
+def test_numbers_that_are_out_of_range_are_compared_all_the_same() -> None:
+    base = record("a", quantities={"nan@0": math.nan, "huge@0": 10**400, "one@0": 1.0})
+    assert judged(base, base).outcome is Outcome.EQUAL
+    head = record("a", quantities={"nan@0": math.nan, "huge@0": 3 * 10**400, "one@0": math.nan})
+    found = {item.quantity: item.size for item in judged(base, head).cells[1].differences}
+    assert found == {"huge@0": 2.0, "one@0": math.inf}
+    small = record("a", quantities={"nan@0": math.nan, "huge@0": 1, "one@0": 1.0})
+    assert judged(small, base).cells[1].differences[0].size == math.inf
+
+
+def test_a_cell_lists_no_more_differences_than_fit_and_cuts_their_names() -> None:
+    head = record("a", quantities={"x@0": {f"{'y' * 900}{number}": 1 for number in range(MOST_DIFFERENCES + 5)}})
+    found = judged(record("a", quantities={"x@0": {}}), head).cells[1].differences
+    assert len(found) == MOST_DIFFERENCES
+    assert max(len(item.quantity) for item in found) == 500
 
 
 def function(symbol: str, lines: tuple[int, ...], first: int = 10, **fields: object) -> ChangedFunction:
@@ -174,7 +260,7 @@ def test_changed_lines_that_no_cell_entered_are_listed(
     assert found.unentered == (() if entered else (Unentered(PATH, "f", expected or ()),))
 
 
-def test_the_cause_is_the_first_changed_function_that_the_cell_entered() -> None:
+def test_of_one_cell_the_cause_is_the_first_changed_function_that_it_entered() -> None:
     order = (f"{PATH}:other", f"{PATH}:second", f"{PATH}:first")
     head = entering(12, functions=order).model_copy(update={"quantities": {}})
     found = judged(
@@ -182,3 +268,25 @@ def test_the_cause_is_the_first_changed_function_that_the_cell_entered() -> None
     )
     assert found.cells[1].cause == f"{PATH}:second"
     assert judged(GOOD, head, function("never", (12,))).cells[1].cause == ""
+
+
+def test_the_cause_is_the_changed_function_that_is_entered_where_something_differs() -> None:
+    always, special, other = (f"{PATH}:{name}" for name in ("in_every_cell", "special", "other"))
+    entered = {"a": [always, special], "b": [always, special], "c": [always], "d": [always, other], "e": [always]}
+    base = {IMPORTS: record(IMPORTS), **{name: GOOD.model_copy(update={"cell": name}) for name in entered}}
+    head = {
+        name: entering(12, functions=tuple(functions)).model_copy(update={"cell": name})
+        for name, functions in entered.items()
+    }
+    for name in ("a", "b", "e"):
+        head[name] = head[name].model_copy(update={"quantities": {}})
+    changed = [function(name, (12,)) for name in ("in_every_cell", "special", "other")]
+    found = judge_rehearsal(base, {IMPORTS: record(IMPORTS), **head}, changed)
+    assert {cell.cell: cell.cause for cell in found.cells} == {
+        IMPORTS: "",
+        "a": special,
+        "b": special,
+        "c": always,
+        "d": always,
+        "e": always,
+    }

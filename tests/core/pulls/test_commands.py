@@ -167,6 +167,7 @@ PROVED = {
     "cancel": "tests/core/pulls/test_requests.py::test_whether_the_work_on_a_head_was_begun_or_ended",
     "status": "tests/app/test_restoring.py::test_status_puts_right_what_somebody_changed",
     "explain": "tests/app/test_reconciling.py::test_explain_and_help_are_answered_once",
+    "rehearse": "tests/stories/test_rehearsals.py::test_a_fail_closes_the_gate_and_no_job_starts",
     "approve": "tests/app/test_reconciling.py::test_a_fork_waits_for_an_approval_of_exactly_its_head",
     "override": "tests/app/test_reconciling.py::test_an_override_needs_nothing_to_run_and_is_shown",
     "priority": "tests/core/pulls/test_run_terms.py::test_the_last_priority_counts_on_every_head",

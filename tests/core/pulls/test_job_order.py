@@ -12,6 +12,7 @@ from tests.core.builders import make_job
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.jobs import Checkpoint, Origin, Repository
 from verl_e2e.core.model.levels import VARIANTS
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,
@@ -212,3 +213,19 @@ def test_more_inputs_than_github_takes_are_refused() -> None:
     check_inputs({str(number): "" for number in range(25)})
     with pytest.raises(OrderError, match="26 workflow inputs"):
         check_inputs({str(number): "" for number in range(26)})
+
+
+def test_a_rehearsal_travels_as_a_job_does() -> None:
+    origins = {"bridge": Origin(url="https://x.org/o/b.git"), "megatron_lm": Origin(url="https://m.org/l")}
+    sent = RehearsalJob(
+        kind="rehearsal", bridge=Repository(path="/srv/b", commit="a" * 40), base="b" * 40, origins=origins
+    )
+    found = unpack(pack(sent, sent.base, "c" * 32))
+    assert isinstance(found, RehearsalJob)
+    assert (found.bridge.path, set(found.origins)) == ("bridge", {"megatron_lm"})
+    assert same_job(found, sent)
+    assert not same_job(found, sent.model_copy(update={"cells": ("qwen3-*",)}))
+    assert placed(found, "/home/x").bridge.path == "/home/x/bridge"
+    assert megatron_lm_of(found) == "https://m.org/l"
+    assert found.digest() == sent.digest()
+    assert minutes_of(sent) == 30 + 20

@@ -20,6 +20,8 @@ OF_FORKS = Pool("fork:1", 1, frozenset({1}), for_forks=True)
         (1, True, (ALL, OF_FORKS), OF_FORKS),
         (2, True, (ALL, OF_FORKS), None),
         (1, False, (OF_FORKS,), None),
+        # A rehearsal.
+        (0, False, (ALL,), None),
     ),
 )
 def test_the_pool_of_a_run(gpu_count: int, *, from_fork: bool, pools: tuple[Pool, ...], expected: Pool | None) -> None:

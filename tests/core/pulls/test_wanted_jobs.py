@@ -70,7 +70,7 @@ OF_SITE: dict[str, Any] = {
 }
 # Keys that follow from others, or that only planning and people read.
 FOLLOWS = {"needs", "origins"}
-OF_PLANNING = {"description", "limitations", "checkpoints", "data", "cannot_run"}
+OF_PLANNING = {"description", "limitations", "checkpoints", "data", "cannot_run", "rehearsal_python"}
 
 
 def other_than(value: Any) -> Any:

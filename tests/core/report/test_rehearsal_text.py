@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.core.compare.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
-from verl_e2e.core.compare.rehearsal import IMPORTS, Rehearsal, judge_rehearsal
+from verl_e2e.core.compare.observation import Observed, ObserveLimits, Trial
+from verl_e2e.core.compare.rehearsal import IMPORTS, Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
 
 
@@ -58,6 +61,39 @@ def test_a_change_that_no_run_executes_is_said_to_be_one() -> None:
     assert "No function that a run executes is changed." in render_rehearsal(judge_rehearsal(base, base, ()))
     entered = judge_rehearsal(base, {**base, "a": entering(12)}, [function("f", (12,))])
     assert "The cells entered all changed lines of 1 functions." in render_rehearsal(entered)
+
+
+def test_functions_in_which_no_fault_would_be_noticed_are_named() -> None:
+    names = [f"{PATH}:{name}" for name in ("seen", "unseen", "shut")]
+    trial = Trial(function=names[0], fault="its result scaled", cell="a", oracles=("logits",))
+    tried = Observed(
+        trials=(trial, Trial(function=names[1], fault="its <b>result</b> scaled", cell="a")),
+        unjudged={names[2]: "its source cannot be compiled again"},
+    )
+    base = {IMPORTS: record(IMPORTS), "a": GOOD}
+    changed = [function(name, (12,)) for name in ("seen", "unseen", "shut")]
+    head = {**base, "a": entering(12, functions=tuple(names))}
+    note = RunNote(isolation="The code ran in a cage.", isolated=True)
+    judged = judge_rehearsal(base, head, changed, observed=tried, observe=ObserveLimits(9, 2, 30), run=note)
+    text = render_rehearsal(judged)
+    assert "at most 2 in each of 9 functions, within 30 s. A fault was noticed in 1 of 3; not in these:" in text
+    assert f"- `{names[1]}`: entered, and nothing here would notice: its " in text
+    assert "<b>" not in text
+    assert f"- `{names[2]}`: not judged, because its source cannot be compiled again" in text
+    assert f"- `{names[0]}`" not in text
+    assert "The code ran in a cage." in text
+    document = json.loads(rehearsal_json(judged))
+    assert [item["sight"] for item in document["observations"]] == ["observed", "unnoticed", "unjudged"]
+    assert document["observations"][0]["trials"][0]["oracles"] == ["logits"]
+    assert (document["run"]["isolated"], document["equal_everywhere"]) == (True, False)
+    assert document["observe"] == {"functions": 9, "faults": 2, "seconds": 30}
+
+
+def test_a_document_has_no_number_that_json_does_not_have() -> None:
+    base = {IMPORTS: record(IMPORTS), "a": record("a", quantities={"x@0": 1.0})}
+    head = {**base, "a": record("a", quantities={"x@0": float("nan")})}
+    document = json.loads(rehearsal_json(judge_rehearsal(base, head, ())), parse_constant=pytest.fail)
+    assert document["cells"][1]["differences"][0]["size"] == "inf"
 
 
 def test_long_lists_are_cut_and_counted() -> None:

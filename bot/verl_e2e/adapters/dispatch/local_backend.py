@@ -7,8 +7,9 @@ killed and started again knows as much as before.
 
 Locks on files, inherited by the runner and released by the system with its last breath, hold what no file can:
 `root/host.lock` and `root/slot-N.lock` are the slots of the host, `root/<run key>/run.lock` keeps the same order from
-being started twice. A run that waits for the host is started by whichever call comes first after it is free. Runs begin
-in the order of their orders: one that needs more slots than are free keeps later ones waiting, so its turn comes.
+being started twice. A rehearsal, which needs no GPU, takes no slot. A run that waits for the host is started by
+whichever call comes first after it is free. Runs begin in the order of their orders: one that needs more slots than are
+free keeps later ones waiting, so its turn comes.
 """
 
 import fcntl
@@ -207,9 +208,13 @@ class LocalBackend:
             folder = turn is not None and next(iter(self._waiting()), None)
             if not folder:
                 return False
-            slots = self._slots(held, self._capacity.slots_of(_needs(folder)))
-            own = _lock(held, folder.path / "run.lock") if slots else None
-            if not slots or own is None:
+            slots: tuple[int, ...] = ()
+            if not folder.is_rehearsal:
+                slots = self._slots(held, self._capacity.slots_of(_needs(folder)))
+                if not slots:
+                    return False
+            own = _lock(held, folder.path / "run.lock")
+            if own is None:
                 return False
             self._start(folder, (*slots, own))
             return True
@@ -224,10 +229,10 @@ class LocalBackend:
         return tuple(found) if len(found) == count else ()
 
     def _waiting(self) -> list[OrderFolder]:
-        """Orders that never began and that no one cancelled, oldest first."""
+        """Orders that never began and that no one cancelled: rehearsals, then the oldest."""
         orders = [OrderFolder(path.parent) for path in self._root.glob("*/job.json")]
         waiting = [order for order in orders if not order.cancelled and not self._begun(order)]
-        return sorted(waiting, key=lambda folder: (_order(folder)["at"], folder.path.name))
+        return sorted(waiting, key=lambda folder: (not folder.is_rehearsal, _order(folder)["at"], folder.path.name))
 
     def _begun(self, folder: OrderFolder) -> bool:
         return folder.has("process.json") or folder.has(RUN_FOLDER) or _held(folder.path / "run.lock")

@@ -24,6 +24,7 @@ from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.text.secret_names import is_secret
@@ -51,6 +52,8 @@ OpenLog = Callable[[Path], Iterator[bytes]]
 
 def follow_ups(run: Run) -> tuple[str, ...]:
     """The options of `run` for follow-up runs: those of the level, and the merge base when it is known."""
+    if run.rehearsal is not None:
+        return ()
     return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
 
 
@@ -82,6 +85,13 @@ class OrderFolder:
     def run_folder(self) -> Path:
         """What the runner makes."""
         return self.path / RUN_FOLDER
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether it holds a rehearsal, which needs no GPU."""
+        with suppress(ValueError, AttributeError):
+            return bool(json.loads(self.read("order.json")).get("job_id") == REHEARSAL)
+        return False
 
     @property
     def ordered(self) -> bool:
@@ -121,7 +131,7 @@ class OrderFolder:
 
     def write_order(self, run: Run, arguments: tuple[str, ...]) -> None:
         """Write the order once; BackendError, final, for a run without a job."""
-        if run.job is None:
+        if run.order is None:
             raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
         self.path.mkdir(parents=True, exist_ok=True)
         if self.ordered:
@@ -235,7 +245,7 @@ class OrderFolder:
 
 
 def _job_text(run: Run) -> str:
-    return f"{run.job.model_dump_json(indent=2)}\n" if run.job else ""
+    return f"{run.order.model_dump_json(indent=2)}\n" if run.order else ""
 
 
 @contextmanager

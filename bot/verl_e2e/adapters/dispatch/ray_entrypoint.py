@@ -9,6 +9,7 @@ from typing import Any
 from verl_e2e.adapters.dispatch.order_folder import KEY_VARIABLE, ORDER_VARIABLE, RECORDER_KEY, RUNNER_LOG, OrderFolder
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import Needs
+from verl_e2e.core.model.rehearsal_job import REHEARSAL_CORES, REHEARSAL_MEMORY_GIB
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import BackendError
@@ -89,6 +90,9 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
 
 def resources(run: Run, settings: RaySettings) -> dict[str, Any]:
     """What a run asks of one node, in the words of Ray's `submit_job`."""
+    if run.rehearsal is not None:
+        asked = {"entrypoint_num_cpus": REHEARSAL_CORES, "entrypoint_memory": REHEARSAL_MEMORY_GIB << 30}
+        return asked | ({"entrypoint_resources": dict(settings.resources)} if settings.resources else {})
     return asked_of(ordered_job(run).required_of_host, settings)
 
 

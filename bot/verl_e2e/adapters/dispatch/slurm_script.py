@@ -15,6 +15,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
 from verl_e2e.adapters.dispatch.slurm_container import container_words, enroot_words
 from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
 from verl_e2e.core.model.jobs import Isolation, Job
+from verl_e2e.core.model.rehearsal_job import REHEARSAL_CORES
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, minutes_of
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.ray_nodes import STOP_FILE, end_script, node_script
@@ -82,10 +83,15 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
     root = folder.path.parent
     called = [*settings.command, "run", "--job", str(folder.job_file), "--out", str(folder.run_folder)]
     called += ["--work", str(root / "work"), *arguments]
-    job = ordered_job(run)
-    srun = ["srun", f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--kill-on-bad-exit=1"]
-    srun += [*container_words(job, settings), *enroot_words(job, settings)]
-    srun += ["bash", "-c", _step(job), "step", settings.setup, str(folder.path), *called]
+    if run.rehearsal is not None:
+        # Its Python lies on the host, and no container is made for it.
+        srun, step = ["srun", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"], _one_node()
+    else:
+        job = ordered_job(run)
+        srun = ["srun", f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--kill-on-bad-exit=1"]
+        srun += [*container_words(job, settings), *enroot_words(job, settings)]
+        step = _step(job)
+    srun += ["bash", "-c", step, "step", settings.setup, str(folder.path), *called]
     return _SCRIPT.format(
         folder=shlex.quote(str(folder.path)),
         digest=shlex.quote(f"{folder.digest_of_order(run)}  {folder.job_file.name}"),
@@ -105,8 +111,12 @@ def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, sett
 def _step(job: Job) -> str:
     """What each node of the job runs."""
     if job.node_count == 1:
-        return _STEP.format(nodes="", stop=STOP_FILE, exit_code=EXIT_CODE, end="")
+        return _one_node()
     return _STEP.format(nodes=node_script(job), stop=STOP_FILE, exit_code=EXIT_CODE, end=end_script())
+
+
+def _one_node() -> str:
+    return _STEP.format(nodes="", stop=STOP_FILE, exit_code=EXIT_CODE, end="")
 
 
 def ordered_job(run: Run) -> Job:
@@ -129,14 +139,20 @@ def gpus_words(option: str, of_node: int, nodes: int = 1) -> list[str]:
 
 def sbatch_words(run: Run, folder: OrderFolder, settings: SlurmSettings) -> list[str]:
     """The command that submits the script on its standard input; the run's key is the job's name."""
-    job = ordered_job(run)
+    if run.rehearsal is not None:
+        nodes, minutes = 1, minutes_of(run.rehearsal)
+        asked = [f"--cpus-per-task={REHEARSAL_CORES}"]
+    else:
+        job = ordered_job(run)
+        nodes, minutes = job.node_count, minutes_of(job)
+        asked = gpus_words(settings.gpus, job.gpus_of_node, nodes)
     # The warning must come after the start and before the end.
-    minutes = minutes_of(job) + settings.warn_s // 60
+    minutes += settings.warn_s // 60
     return [
         *("sbatch", "--parsable", f"--job-name={run.key}", f"--comment={run.key}"),
         *("--no-requeue", "--open-mode=append", f"--output={folder.path / RUNNER_LOG}", f"--chdir={folder.path}"),
-        *(f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--ntasks-per-node=1"),
-        *gpus_words(settings.gpus, job.gpus_of_node, job.node_count),
+        *(f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *asked,
         *(f"--time={minutes}", f"--signal=B:TERM@{settings.warn_s}"),
         *settings.options,
     ]

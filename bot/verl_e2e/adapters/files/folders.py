@@ -8,6 +8,7 @@ from pathlib import Path
 from verl_e2e.adapters.files import run_folder as disk
 from verl_e2e.adapters.files.log_facts import facts_of
 from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded
+from verl_e2e.adapters.files.rehearsal_folder import read_rehearsal
 from verl_e2e.adapters.files.sealing import read_seal
 from verl_e2e.config.bands import bands_text, packaged_bands, read_bands
 from verl_e2e.config.maps import maps_content, read_maps
@@ -21,7 +22,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import RELATED_FILE
 from verl_e2e.core.signal.figure import PLOTS_FOLDER, SignalFigure
-from verl_e2e.ports import UnreadableLogError
+from verl_e2e.ports import RehearsalFolder, UnreadableLogError
 
 _PLOTTING = "matplotlib"
 
@@ -55,6 +56,10 @@ class DiskFolders:
             missing = (*record.missing, f"{BANDS_FILE}: {error.problems[0].what}")
             return record.model_copy(update={"missing": missing, "bands": self.bands})
         return record.model_copy(update={"bands": bands})
+
+    def rehearsal(self, folder: Path) -> RehearsalFolder:
+        """What the folder of a rehearsal holds."""
+        return read_rehearsal(folder)
 
     def facts(self, folder: Path) -> LogFacts | None:
         """The facts of its log, None without one; UnreadableLogError."""

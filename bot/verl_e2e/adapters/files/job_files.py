@@ -7,12 +7,13 @@ from pydantic import ValidationError
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.rehearsal_job import Order, read_order
 
 
-def read_job(path: Path) -> Job:
-    """A job file, validated; raises UserError with file, key and value."""
+def read_job(path: Path) -> Order:
+    """A job file, or that of a rehearsal, validated; raises UserError with file, key and value."""
     try:
-        return Job.model_validate_json(path.read_bytes())
+        return read_order(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give a job file as `verl-e2e check` writes it") from None
     except ValidationError as error:

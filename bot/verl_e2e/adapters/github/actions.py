@@ -14,7 +14,9 @@ from verl_e2e.adapters.github.refusals import Doing, refusals
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
+from verl_e2e.core.model.rehearsal_job import Order
 from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack
@@ -240,8 +242,7 @@ class GitHubActionsBackend:
     def _took(self, run: Run, found: WorkflowRun, rows: tuple[WorkflowJob, ...]) -> BackendTimes:
         """GitHub's times and conclusion of the requested job; a success needs all our jobs and the whole run."""
         own = _of_order(rows, run) or rows
-        handed = [job for job in _named(rows, ATTEST) if job.conclusion != "skipped"]
-        ends = [job.conclusion for job in (*own, *handed)]
+        ends = [job.conclusion for job in (*own, *_named(rows, ATTEST))]
         # The jobs that follow are still running when one of them reads this.
         ends += [found.conclusion] if not self._settings.followed else []
         starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
@@ -278,7 +279,8 @@ class GitHubActionsBackend:
         if found.id in self._given_up:
             return Progress(RunState.CANCELLING, self._no_runner(run), found.url)
         if found.status == "in_progress":
-            return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
+            where = "on a runner without a GPU" if run.rehearsal is not None else "on a GPU host"
+            return Progress(RunState.RUNNING, f"it runs {where}", found.url)
         if found.status == "waiting":
             return Progress(RunState.SUBMITTED, "it waits for an approval on GitHub", found.url)
         return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)
@@ -310,7 +312,7 @@ class GitHubActionsBackend:
         return f"{what}; start one with these labels (`verl-e2e doctor` lists those that answer), and run the job again"
 
     def _labels(self, run: Run) -> tuple[str, ...]:
-        return labels_for(run.job.gpu_count, _pool(run, self._settings)) if run.job else ()
+        return _labels(run.order, run, self._settings) if run.order else ()
 
 
 def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
@@ -319,7 +321,9 @@ def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...
 
 
 def _named(rows: tuple[WorkflowJob, ...], name: str) -> tuple[WorkflowJob, ...]:
-    return tuple(job for job in rows if job.name == name or job.name.endswith(f" / {name}"))
+    """The jobs with a name; one that was skipped is that of the other kind of order."""
+    named = (job for job in rows if job.name == name or job.name.endswith(f" / {name}"))
+    return tuple(job for job in named if job.conclusion != "skipped")
 
 
 def artifact_name(key: str) -> str:
@@ -342,13 +346,19 @@ def _pool(run: Run, settings: DispatchSettings) -> Mapping[int, tuple[str, ...]]
     return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
 
 
+def _labels(job: Order, run: Run, settings: DispatchSettings) -> tuple[str, ...]:
+    """The labels of the runner of a run."""
+    return labels_for(job.gpu_count, _pool(run, settings)) if isinstance(job, Job) else (job.runner,)
+
+
 def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
     """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
-    job = run.job
+    job = run.order
     if job is None:
         raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
-    image = job.site.image
-    if not image:
+    # Without an image the workflow runs it as a rehearsal, on a machine without a GPU.
+    image = job.site.image if isinstance(job, Job) else ""
+    if not image and isinstance(job, Job):
         fix = "set `image` in the policy or in the site profile"
         raise BackendError(f"no container image is named for {job.id}; {fix}", final=True)
     inputs = {
@@ -357,7 +367,7 @@ def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
         "job": pack(job, run.merge_base, run.nonce),
         "pull": "" if run.number is None else str(run.number),
         "head_sha": run.head_sha,
-        "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, _pool(run, settings))) + "]",
+        "labels": "[" + ",".join(f'"{label}"' for label in _labels(job, run, settings)) + "]",
         "image": image,
         "timeout_minutes": str(minutes_of(job)),
         "tool_repository": settings.tool_repository,

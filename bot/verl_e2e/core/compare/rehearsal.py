@@ -3,16 +3,21 @@
 A cell is judged in two ways. Its oracles say what must hold whatever the change is; one that fails at the base too
 says nothing about the change. And every quantity of the cell is compared with the base's: two runs of one commit are
 equal in every bit, so any difference is the change's. Whether it was meant is for a person to say.
+
+What a record says is the word of the code under test, so its documents are bounded.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Literal
+from itertools import islice
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
+from verl_e2e.core.compare.observation import Observation, Observed, ObserveLimits, observations
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.document import Document
 
@@ -20,56 +25,75 @@ from verl_e2e.core.model.document import Document
 IMPORTS = "import"
 # A quantity of a rank ends in it and the number of the rank.
 RANK = "@"
+# More than a record of the largest cell has: its bytes, its quantities, its files with their entered lines.
+MOST_BYTES, MOST_BYTES_OF_ALL = 4 << 20, 256 << 20
+MOST_QUANTITIES, MOST_FILES, MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000, 200_000
+# What is kept of the differences of one cell, and of the name of each.
+MOST_DIFFERENCES, MOST_CHARACTERS = 10_000, 500
+_Name = Annotated[str, Field(max_length=1_000)]
+_Text = Annotated[str, Field(max_length=4_000)]
+# An empty module has a line 0.
+_Line = Annotated[int, Field(ge=0, le=LAST_LINE)]
 
 
 class CellError(Document):
     """Why a cell gave nothing."""
 
     # The type of the exception; `Hang` where the cell took too long, `Died` where a process of it ended without a word.
-    type: str
+    type: _Name
     # Its words.
-    text: str
+    text: _Text
     # The last line of Bridge or Megatron-LM on the way to it, as `megatron/core/utils.py:10`.
-    at: str
+    at: _Name
     # The traceback's lines.
-    traceback: tuple[str, ...] = ()
+    traceback: Annotated[tuple[_Text, ...], Field(max_length=1_000)] = ()
 
 
 class OracleFinding(Document):
     """What one oracle found in one cell."""
 
-    # Its name in the table of oracles.
-    oracle: str
+    # Its name in the table of oracles; of an import, the name that a consumer imports.
+    oracle: _Name
     # Whether the deviation is within the oracle's bound.
     passed: bool
     # The largest relative deviation; `inf` where shapes or names differ.
-    off: float | Literal["inf"]
+    off: Annotated[float, Field(allow_inf_nan=False)] | Literal["inf"]
     # Where that is.
-    where: str
+    where: _Text
 
 
 class Entered(Document):
     """What of the trees a cell entered."""
 
     # Lines as pairs of a first and a last one, by path.
-    lines: dict[str, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
+    lines: Annotated[dict[_Name, tuple[tuple[_Line, _Line], ...]], Field(max_length=MOST_FILES)] = Field(
+        default_factory=dict
+    )
     # `path:qualified name` in the order in which they were entered.
-    functions: tuple[str, ...] = ()
+    functions: Annotated[tuple[_Name, ...], Field(max_length=MOST_FUNCTIONS)] = ()
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for path, ranges in self.lines.items():
+            ends = [end for pair in ranges for end in pair]
+            if any(first > last for first, last in ranges) or ends != sorted(ends):
+                raise ValueError(f"the lines of {path} are not in order")
+        return self
 
 
 class TensorSummary(Document):
     """A tensor of a cell, as what is enough to compare it."""
 
     # Its sizes.
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Field(max_length=16)]
     # torch's name of its type.
-    dtype: str
+    dtype: _Name
     # The first 16 digits of the SHA-256 of its bytes.
-    digest: str
+    digest: Annotated[str, Field(max_length=64)]
     # Its Euclidean norm; None where a number of it is not finite.
     norm: float | None
     # Its products with a few fixed vectors of random signs.
-    sketch: tuple[float | None, ...]
+    sketch: Annotated[tuple[float | None, ...], Field(max_length=64)]
 
 
 # A tensor is read as one before it could be read as any JSON.
@@ -80,26 +104,38 @@ class CellRecord(Document):
     """What a cell left."""
 
     # Its name in the table of cells, or `import`.
-    cell: str
+    cell: _Name
     # Why it gave nothing; None where it gave all.
     error: CellError | None
     # Whether the reason is that the cell's model could not be made, which no tree has a part in.
     no_model: bool = False
-    # What the oracles found.
-    oracles: tuple[OracleFinding, ...] = ()
+    # What the oracles found; for the imports, whether each name that a consumer imports is there.
+    oracles: Annotated[tuple[OracleFinding, ...], Field(max_length=1_000)] = ()
     # Values and tensors by name, in the order in which they came about.
-    quantities: dict[str, Quantity] = Field(default_factory=dict)
+    quantities: Annotated[dict[_Name, Quantity], Field(max_length=MOST_QUANTITIES)] = Field(default_factory=dict)
     # The lines and functions that it entered.
     entered: Entered = Entered()
-    # For the imports: whether each name that newer trees have is there.
-    values: dict[str, JsonValue] = Field(default_factory=dict)
     # For the imports: the interpreter and the libraries.
-    python: str = ""
-    libraries: dict[str, str] = Field(default_factory=dict)
+    python: _Name = ""
+    libraries: Annotated[dict[_Name, _Name], Field(max_length=100)] = Field(default_factory=dict)
     # Wall time, processor time of all its processes, and the largest process in MiB.
     seconds: Annotated[float, Field(ge=0)] = 0.0
     cpu_s: float = 0.0
     mib: int = 0
+
+
+class RunNote(Document):
+    """How the driver of one tree ran, written by who started it; nothing of it is the code's own word."""
+
+    # How it was kept apart from the recorder, or why it was not, as a sentence.
+    isolation: str = ""
+    # Whether it was kept apart.
+    isolated: bool = False
+    # Why it was ended early, as a sentence; empty where it ended by itself.
+    ended: str = ""
+    # The most memory that all its processes held at a time, and the wall time.
+    peak_mib: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Outcome(StrEnum):
@@ -143,8 +179,14 @@ class CellVerdict:
     # Why the head or the base gave nothing.
     head_error: CellError | None = None
     base_error: CellError | None = None
-    # The first changed function that the cell entered, as `path:qualified name`; empty where it entered none.
+    # The changed function that the cell entered and that is the likeliest cause, as `path:qualified name`; empty where
+    # it entered none.
     cause: str = ""
+
+    @property
+    def raises_at_base(self) -> bool:
+        """Whether the base gave nothing by an error of its own, and not for want of a record."""
+        return self.base_error is not None and self.base_error != _NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +210,32 @@ class Rehearsal:
     changed: int
     # The head's interpreter and libraries, in words.
     environment: str = ""
+    # Whether all cells of the table were asked for.
+    whole: bool = False
+    # What is known of the changed functions that cells entered: whether a fault in them would be noticed.
+    observations: tuple[Observation, ...] = ()
+    # Within which limits that was tried.
+    observe: ObserveLimits = field(default_factory=ObserveLimits)
+    # How the head's code ran.
+    run: RunNote = field(default_factory=RunNote)
+
+    @property
+    def equal_everywhere(self) -> bool:
+        """Whether nothing that this table can show differs: then a change that differs at import alone is harmless.
+
+        True where all cells of the table were asked for, the imports are equal, no cell differs, at least one was
+        compared, and every changed line that runs at import was executed. A cell that raises at the base is no
+        obstacle: a run on it would have raised before the change, too.
+        """
+        imported = [cell for cell in self.cells if cell.cell == IMPORTS]
+        others = [cell for cell in self.cells if cell.cell != IMPORTS]
+        return (
+            self.whole
+            and self.outcome is Outcome.EQUAL
+            and all(cell.outcome is Outcome.EQUAL for cell in imported)
+            and all(cell.outcome is Outcome.EQUAL or cell.raises_at_base for cell in others)
+            and all(item.symbol for item in self.unentered)
+        )
 
     def of(self, outcome: Outcome) -> tuple[CellVerdict, ...]:
         """The cells with an outcome."""
@@ -178,12 +246,25 @@ _NO_RECORD = CellError(type="Missing", text="there is no record of it", at="")
 
 
 def judge_rehearsal(
-    base: Mapping[str, CellRecord], head: Mapping[str, CellRecord], changed: Iterable[ChangedFunction]
+    base: Mapping[str, CellRecord],
+    head: Mapping[str, CellRecord],
+    changed: Iterable[ChangedFunction],
+    *,
+    asked: Collection[str] = (),
+    whole: bool = False,
+    observed: Observed | None = None,
+    observe: ObserveLimits | None = None,
+    run: RunNote | None = None,
 ) -> Rehearsal:
-    """Compare the records of two trees, by cell, and judge the change."""
+    """Compare the records of two trees, by cell, and judge the change.
+
+    `asked` are the cells that were to run: one without a record is judged, too. `whole` says that these are all of the
+    table. `observed` is what the driver tried at the head, within the limits `observe`, and `run` how it ran.
+    """
     functions = tuple(changed)
-    names = [IMPORTS, *(name for name in head if name != IMPORTS), *(name for name in base if name not in head)]
-    cells = tuple(_judge_cell(name, base.get(name), head.get(name), functions) for name in dict.fromkeys(names))
+    names = [IMPORTS, *asked, *head, *base]
+    judged = [_judge_cell(name, base.get(name), head.get(name)) for name in dict.fromkeys(names)]
+    cells = tuple(_with_causes(judged, head, functions))
     imported, *others = cells
     # What is blocked in some cells does not hide what others show; where it is all of them, nothing was compared.
     compared = {cell.outcome for cell in others if cell.outcome is not Outcome.BLOCKED}
@@ -193,29 +274,37 @@ def judge_rehearsal(
     record = head.get(IMPORTS)
     libraries = "" if record is None else ", ".join(f"{name} {version}" for name, version in record.libraries.items())
     environment = "" if record is None else f"Python {record.python}, {libraries}"
-    return Rehearsal(outcome, cells, tuple(_unentered(functions, head.values())), len(functions), environment)
+    entered = frozenset(
+        function for name, cell in head.items() if name != IMPORTS for function in cell.entered.functions
+    )
+    return Rehearsal(
+        outcome,
+        cells,
+        tuple(_unentered(functions, head.values())),
+        len(functions),
+        environment,
+        whole,
+        () if observed is None else observations(functions, entered, observed),
+        observe or ObserveLimits(),
+        run or RunNote(),
+    )
 
 
-def _judge_cell(
-    name: str, base: CellRecord | None, head: CellRecord | None, functions: tuple[ChangedFunction, ...]
-) -> CellVerdict:
+def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> CellVerdict:
     base_error = _NO_RECORD if base is None else base.error
     head_error = _NO_RECORD if head is None else head.error
-    cause = "" if head is None else _cause(head.entered, functions)
     if base is None or (base_error is not None and head_error is not None):
         # Two errors are never called equal: nothing of the cell was compared.
-        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error, cause=cause)
+        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error)
     if head_error is not None:
-        return CellVerdict(name, Outcome.FAIL, head_error=head_error, cause=cause)
+        return CellVerdict(name, Outcome.FAIL, head_error=head_error)
     assert head is not None
     failing = {finding.oracle: finding for finding in head.oracles if not finding.passed}
     if base_error is not None:
-        return CellVerdict(
-            name, Outcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error, cause=cause
-        )
+        return CellVerdict(name, Outcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error)
     failed = {finding.oracle: finding for finding in base.oracles if not finding.passed}
     newly = tuple(finding for oracle, finding in failing.items() if oracle not in failed)
-    found = tuple(differences(base, head))
+    found = tuple(islice(differences(base, head), MOST_DIFFERENCES))
     return CellVerdict(
         name,
         Outcome.FAIL if newly else Outcome.CHANGED if found else Outcome.EQUAL,
@@ -223,27 +312,26 @@ def _judge_cell(
         before_too=tuple(finding for oracle, finding in failing.items() if oracle in failed),
         fixed=tuple(finding for oracle, finding in failed.items() if oracle not in failing),
         differences=found,
-        cause=cause,
     )
 
 
 def differences(base: CellRecord, head: CellRecord) -> Iterator[Difference]:
     """The quantities that differ, in the order in which the head's came about; those that are gone are last."""
-    for name, value in {**head.values, **head.quantities}.items():
-        earlier = base.quantities[name] if name in base.quantities else base.values.get(name, _NOTHING)
-        if earlier is _NOTHING:
-            yield Difference(name, "is new")
+    for name, value in head.quantities.items():
+        if name in base.quantities:
+            yield from _difference(name, base.quantities[name], value)
         else:
-            yield from _difference(name, earlier, value)
-    for name in [*base.values, *base.quantities]:
-        if name not in head.quantities and name not in head.values:
+            yield Difference(name, "is new")
+    for name in base.quantities:
+        if name not in head.quantities:
             yield Difference(name, "is gone")
 
 
 _NOTHING = object()
 
 
-def _difference(name: str, base: object, head: object) -> Iterator[Difference]:
+def _difference(given: str, base: object, head: object) -> Iterator[Difference]:
+    name = given[:MOST_CHARACTERS]
     match base, head:
         case TensorSummary(), TensorSummary():
             if base.shape != head.shape or base.dtype != head.dtype:
@@ -254,13 +342,23 @@ def _difference(name: str, base: object, head: object) -> Iterator[Difference]:
         case dict(), dict():
             for key in dict.fromkeys([*base, *head]):
                 yield from _difference(f"{name}.{key}", base.get(key, _NOTHING), head.get(key, _NOTHING))
+        case float(), float() if math.isnan(base) and math.isnan(head):
+            pass
         case _ if base != head:
-            size = None
-            if isinstance(base, int | float) and isinstance(head, int | float) and base:
-                size = abs(head - base) / abs(base)
-            yield Difference(name, f"is {_short(head)}, was {_short(base)}", size)
+            yield Difference(name, f"is {_short(head)}, was {_short(base)}", _relative(base, head))
         case _:
             pass
+
+
+def _relative(base: object, head: object) -> float | None:
+    """How far two numbers are apart, as a part of the first; None for what is not a number, and for zero."""
+    if not (isinstance(base, int | float) and isinstance(head, int | float) and base):
+        return None
+    try:
+        size = abs(head - base) / abs(base)
+    except OverflowError:
+        return math.inf
+    return math.inf if math.isnan(size) else size
 
 
 def _apart(base: TensorSummary, head: TensorSummary) -> float:
@@ -278,10 +376,32 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _cause(entered: Entered, functions: Iterable[ChangedFunction]) -> str:
-    """The first changed function that a cell entered."""
+def _with_causes(
+    cells: Iterable[CellVerdict], head: Mapping[str, CellRecord], functions: Iterable[ChangedFunction]
+) -> Iterator[CellVerdict]:
+    """The cells, each with the changed function that is the likeliest cause of what differs in it.
+
+    Of the changed functions that it entered, that is the one whose entering goes together best with differing in all
+    cells, by Ochiai's coefficient (Abreu, Zoeteweij and van Gemund, "On the accuracy of spectrum-based fault
+    localization", 2007); of several the one that was entered first.
+    """
+    cells = tuple(cells)
     changed = {f"{function.path}:{function.symbol}" for function in functions if function.symbol}
-    return next((function for function in entered.functions if function in changed), "")
+    entered = {
+        cell.cell: [function for function in head[cell.cell].entered.functions if function in changed]
+        for cell in cells
+        if cell.cell in head
+    }
+    differing = [cell.cell for cell in cells if cell.outcome in (Outcome.FAIL, Outcome.CHANGED)]
+    with_difference = Counter(function for name in differing for function in entered.get(name, ()))
+    anywhere = Counter(function for found in entered.values() for function in found)
+
+    def likeliness(function: str) -> float:
+        both = with_difference[function]
+        return both / math.sqrt(len(differing) * anywhere[function]) if both else 0.0
+
+    for cell in cells:
+        yield replace(cell, cause=max(entered.get(cell.cell, ()), key=likeliness, default=""))
 
 
 def _unentered(functions: Iterable[ChangedFunction], records: Iterable[CellRecord]) -> Iterator[Unentered]:

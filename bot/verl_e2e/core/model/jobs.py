@@ -280,6 +280,8 @@ class SiteProfile(DescribedDocument):
     """The interpreter of a separate CPU environment for those tests; empty: they run in the run's own."""
     bridge_python_path: tuple[str, ...] = ()
     """Folders that follow the checkouts on PYTHONPATH there."""
+    rehearsal_python: str = ""
+    """The interpreter that `make rehearsal-env` made on this host, for rehearsals on a CPU; empty: there is none."""
     gpu_memory_gib: Annotated[float, Field(gt=0)] = DEFAULT_GPU_MEMORY_GIB
     """GiB of memory of one GPU; with the model's size it says how many GPUs a job needs."""
     gpus_per_node: Annotated[int, Field(ge=1)] | None = None
@@ -321,6 +323,8 @@ class SiteProfile(DescribedDocument):
             document.pop("kernel_caches", None)
         if not self.cannot_run:
             document.pop("cannot_run", None)
+        # No job of a level reads it.
+        document.pop("rehearsal_python", None)
         return document
 
 

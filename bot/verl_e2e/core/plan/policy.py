@@ -14,6 +14,7 @@ from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.quarantine import QuarantinedCause
+from verl_e2e.core.model.rehearsal_job import RehearsalRules
 from verl_e2e.core.model.retry_rules import RetryRules
 from verl_e2e.core.model.settings import invalid_value
 from verl_e2e.core.model.space import Point
@@ -440,6 +441,8 @@ class PolicyFile(DescribedDocument):
     """Who may ask for what; a capability left out keeps its default."""
     gate: GateSettings = GateSettings()
     """How the bot reports and waits."""
+    rehearsal: RehearsalRules = RehearsalRules()
+    """Whether a change is rehearsed on a CPU before its jobs start."""
     overrides: OverrideRules = OverrideRules()
     """What may be overridden; an overridden level counts as satisfied for one exact head."""
     retry: RetryRules = RetryRules()

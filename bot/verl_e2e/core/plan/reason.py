@@ -23,3 +23,5 @@ class Reason:
     symbol: str | None = None
     via: tuple[str, ...] = ()
     rule: str = ""
+    # Whether nothing but code that runs at import asks for it, so that importing shows it.
+    at_import: bool = False

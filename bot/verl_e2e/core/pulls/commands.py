@@ -129,6 +129,12 @@ TABLE = (
         (Argument("PATH", path),),
     ),
     Verb(
+        "rehearse",
+        Capability.PLAN,
+        "Rehearse this head on a CPU once more, after a rehearsal that failed, was blocked or was cancelled.",
+        f"{PREFIX} rehearse",
+    ),
+    Verb(
         "approve",
         Capability.APPROVE,
         "Allow exactly this head of a fork or of a first-time author to run on the GPUs; the next push revokes it.",

@@ -11,6 +11,7 @@ from datetime import timedelta
 from verl_e2e.core.judge.joined_execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, joined_execution, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
@@ -18,6 +19,13 @@ from verl_e2e.core.pulls.job_status import ENDED, JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
 from verl_e2e.core.pulls.queue_standings import with_place, with_queue
+from verl_e2e.core.pulls.rehearsal_standing import (
+    RehearsalStanding,
+    rehearsal_standing,
+    rehearsal_to_start,
+    spares_level_0,
+    why_not_wanted,
+)
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.run_terms import terms_of
@@ -30,6 +38,8 @@ from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
 NOT_TRUSTED = "the head now needs an approval to run"
+IMPORTS_SHOWN = "Level 0 is spared: only imports differ, and the rehearsal of this head is equal in every cell"
+AFTER_REHEARSAL = "it waits for the rehearsal of this head"
 QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
 CANCEL_AGAIN = timedelta(seconds=60)
@@ -52,32 +62,41 @@ class Actions:
     standings: tuple[Standing, ...]
     # What the required jobs come to then.
     gate: Gate
+    # The standing of the head's rehearsal then, None where it has none.
+    rehearsal: RehearsalStanding | None = None
     # Whether this target writes the checks of its head; false where another one does.
     shows_checks: bool = True
 
 
 def decide_actions(target_state: TargetState) -> Actions:
     """Decide the next actions; doing them twice changes nothing more."""
+    spared = spares_level_0(target_state, rehearsal_standing(target_state))
+    if spared:
+        target_state = replace(target_state, wanted=tuple(item for item in target_state.wanted if not item.required))
     ending = tuple(_to_end(target_state))
-    starting = () if _others_live(target_state) else tuple(_to_start(target_state))
+    starting = () if _others_live(target_state) else tuple(_starting(target_state))
     changed = {run.key: run for run in (*ending, *starting)}
     runs = (*(changed.pop(run.key, run) for run in target_state.runs), *changed.values())
+    rehearsal = rehearsal_standing(replace(target_state, runs=runs))
     found = _standings(target_state, (*target_state.shared, *runs))
     obstacle = _obstacle(target_state)
-    absence, command = ("", "") if obstacle else _absence(target_state, found)
+    absence, command = ("", "") if obstacle else _absence(target_state, found, rehearsal)
     gap = _execution_gap(target_state, found)
     message = gate(
         found,
-        nothing_reason=_nothing_reason(target_state),
+        nothing_reason=_nothing_reason(target_state, rehearsal),
         obstacle=obstacle or absence,
         command=command,
         broken=target_state.broken,
-        waits_for=_waits_for(target_state),
+        failed_rehearsal=rehearsal.failure if rehearsal is not None else "",
+        waits_for=_waits_for(target_state, rehearsal),
         unexecuted=gap.shortfall,
         acceptance=_acceptance(target_state, gap),
         in_tests_alone=in_tests_alone(joined_execution(found)),
     )
-    return Actions(starting, ending, runs, found, with_place(message, target_state))
+    if spared and message.status is JobStatus.NOT_REQUIRED:
+        message = replace(message, title=IMPORTS_SHOWN)
+    return Actions(starting, ending, runs, found, with_place(message, target_state), rehearsal)
 
 
 def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
@@ -92,10 +111,27 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standi
     late = _too_late(target_state)
     found = with_queue(found, target_state)
     found = with_accepted(found, target_state.policy.gate.execution)
+    found = _after_rehearsal(found, replace(target_state, runs=runs))
     return tuple(
         # What has not begun in time never begins, so its check must not say that it waits.
         replace(standing, state=JobStatus.HELD, reason=late, hold=Hold(late, action=QUEUE_AGAIN))
         if late and standing.state is JobStatus.WAITING
+        else standing
+        for standing in found
+    )
+
+
+def _after_rehearsal(found: tuple[Standing, ...], target_state: TargetState) -> tuple[Standing, ...]:
+    """The standings; a job that is about to start and waits for the rehearsal alone says so."""
+    rehearsal = rehearsal_standing(target_state)
+    if rehearsal is None or rehearsal.lets_start:
+        return found
+    states = {standing.wanted.id: standing.state for standing in found}
+    return tuple(
+        replace(standing, reason=AFTER_REHEARSAL)
+        if standing.state is JobStatus.WAITING
+        and standing.run is None
+        and turn_of(standing.wanted.requires, states).has_come
         else standing
         for standing in found
     )
@@ -161,15 +197,19 @@ def _why_end(run: Run, target_state: TargetState) -> _End | None:
     cancelled = cancelled_by(target_state.entries, target_state.head_sha)
     if cancelled is not None:
         return _End(f"cancelled by {cancelled.actor}")
-    if isinstance(target_state.trust, NeedsApproval):
+    rehearses, rules = run.job_id == REHEARSAL, target_state.policy.rehearsal
+    if isinstance(target_state.trust, NeedsApproval) and (rules.approval or not rehearses):
         return _End(NOT_TRUSTED, passing=True)
     # The time in our own queue does not count: no machine could have taken it.
-    waited = target_state.now - run.ordered
-    limit = timedelta(seconds=target_state.policy.gate.queue_deadline_s)
-    if run.state in _QUEUED and not run.waits_for_slot and waited > limit:
-        return _End(f"no machine took it within {target_state.policy.gate.queue_deadline_s // 60} minutes")
+    waited, limit_s = target_state.now - run.ordered, target_state.policy.gate.queue_deadline_s
+    limit_s = rules.limit_s if rehearses else limit_s
+    if run.state in _QUEUED and not run.waits_for_slot and waited > timedelta(seconds=limit_s):
+        return _End(f"no machine took it within {limit_s // 60} minutes")
     if _too_late(target_state):
         return _End(_too_late(target_state))
+    if rehearses:
+        unwanted = why_not_wanted(run, target_state)
+        return _End(unwanted, passing=True) if unwanted else None
     unwanted = "" if going_on else _why_not_wanted(run, target_state)
     return _End(unwanted, passing=True) if unwanted else None
 
@@ -182,6 +222,16 @@ def _why_not_wanted(run: Run, target_state: TargetState) -> str:
     if wanted is None:
         return NOT_WANTED
     return changed_since(run, wanted) if wanted.job is not None and not does(run, wanted) else ""
+
+
+def _starting(target_state: TargetState) -> Iterator[Run]:
+    """The rehearsal of the head where it has its turn, and new runs of jobs where those need not wait for it."""
+    rehearsal = rehearsal_standing(target_state)
+    first = None if _too_late(target_state) else rehearsal_to_start(target_state)
+    if first is not None:
+        yield first
+    if rehearsal is None or rehearsal.lets_start:
+        yield from _to_start(target_state)
 
 
 def _to_start(target_state: TargetState) -> Iterator[Run]:
@@ -273,23 +323,29 @@ def _obstacle(target_state: TargetState) -> str:
     return "" if done else late
 
 
-def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[str, str]:
+def _absence(
+    target_state: TargetState, found: tuple[Standing, ...], rehearsal: RehearsalStanding | None
+) -> tuple[str, str]:
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan
     none, trust = target_state.policy.gate.none, target_state.trust
-    if plan is None or plan.levels or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
+    requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal))
+    if requires or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
     shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)
     strangers = none is Absence.APPROVE_STRANGERS
-    if shown or (strangers and trust.has_role):
+    rehearsed = rehearsal is not None and (rehearsal.is_equal or rehearsal.is_underway)
+    if shown or (strangers and (trust.has_role or rehearsed)):
         return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"
     whose = ", and the head is not that of an author with a role in the repository" if strangers else ""
     return f"{asked}: {trust.reason}{whose}", f"`/verl-e2e approve {target_state.head_sha}` gives it"
 
 
-def _waits_for(target_state: TargetState) -> str:
+def _waits_for(target_state: TargetState, rehearsal: RehearsalStanding | None) -> str:
     """What the gate still waits for when every job of this target is satisfied, empty for nothing."""
+    if rehearsal is not None and rehearsal.is_underway:
+        return "the rehearsal of this head"
     if target_state.other_pull is None or not target_state.other_pull.underway:
         return ""
     other = target_state.other_pull
@@ -302,8 +358,9 @@ def _is_done(wanted: WantedJob, target_state: TargetState) -> bool:
     return overridden or (bool(runs) and runs[-1].state.final)
 
 
-def _nothing_reason(target_state: TargetState) -> tuple[str, ...]:
+def _nothing_reason(target_state: TargetState, rehearsal: RehearsalStanding | None) -> tuple[str, ...]:
     if target_state.plan is None:
         return ()
     looked = (target_state.plan.looked_at.sentence,) if target_state.plan.looked_at is not None else ()
-    return (*dict.fromkeys(item.reason for item in target_state.plan.not_required), *looked)
+    equal = (f"the rehearsal of this head: {rehearsal.reason}",) if rehearsal is not None and rehearsal.is_equal else ()
+    return (*dict.fromkeys(item.reason for item in target_state.plan.not_required), *looked, *equal)

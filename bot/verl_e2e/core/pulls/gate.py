@@ -201,6 +201,7 @@ def gate(
     obstacle: str = "",
     command: str = "",
     broken: tuple[str, ...] = (),
+    failed_rehearsal: str = "",
     waits_for: str = "",
     unexecuted: Shortfall = Shortfall(),
     acceptance: str = "",
@@ -212,6 +213,7 @@ def gate(
     - `obstacle`: what keeps the gate from success whatever the jobs say, as a plan that cannot be relied on.
     - `command`: the command that removes the obstacle; only in the text, because a title is plain and may be cut.
     - `broken`: uses in verl that the change breaks; a failure unless every required level is overridden.
+    - `failed_rehearsal`: what the head's rehearsal found that it must not do; a failure.
     - `waits_for`: what else the gate waits for once the jobs are satisfied.
     - `unexecuted`: what no job executed of the change, once the jobs are satisfied.
     - `acceptance`: the command that accepts it; only in the text.
@@ -224,6 +226,8 @@ def gate(
         return Gate(JobStatus.FAILED, _first(unsatisfied, JobStatus.FAILED), broken, of_jobs)
     if broken and (unsatisfied or not _all_overridden(required)):
         return Gate(JobStatus.FAILED, "The change breaks what verl uses of Bridge", broken, of_jobs)
+    if failed_rehearsal:
+        return Gate(JobStatus.FAILED, _sentence(failed_rehearsal), (failed_rehearsal, *broken), of_jobs)
     if obstacle:
         whole = f"{obstacle}; {command}" if command else obstacle
         title, action = _sentence(obstacle), whole if command else ""

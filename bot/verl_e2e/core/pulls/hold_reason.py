@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from verl_e2e.core.model.access import Start
 from verl_e2e.core.pulls.pull import MergeGroup
+from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
 from verl_e2e.core.pulls.requests import cancelled_by, was_begun
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.text.escape import Prose, prose
 
 BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
+REHEARSAL_FAILED = "the rehearsal failed, so no GPU is spent"
 DRAFT = "drafts are planned, not run"
 
 
@@ -38,6 +40,9 @@ def hold(target_state: TargetState) -> Hold | None:
         return Hold(target_state.over or target_state.problem)
     if target_state.broken:
         return Hold(BROKEN_CONTRACT)
+    rehearsal = rehearsal_standing(target_state)
+    if rehearsal is not None and rehearsal.failure:
+        return Hold(REHEARSAL_FAILED, rehearsal.failure, prose("comment `/verl-e2e rehearse` to run it once more"))
     if target_state.draft:
         return Hold(DRAFT, action="mark the pull request ready for review")
     if isinstance(target_state.trust, NeedsApproval):

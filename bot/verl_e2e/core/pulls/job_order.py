@@ -7,12 +7,13 @@ whole document travels and nothing is planned twice: what runs is byte for byte 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job, Origin, Repository
+from verl_e2e.core.model.jobs import Origin, Repository
+from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob, read_order
 from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.text import packed
@@ -24,6 +25,8 @@ _MAX_JOB_BYTES = 4 * 1024 * 1024
 
 # Seconds for checkouts, the image, preflight and the upload, in addition to the time limit of the job.
 _AROUND_S = 3600
+# The same of a rehearsal: checkouts and its environment.
+_AROUND_REHEARSAL_S = 1200
 # The run itself, the run on the merge base and one repetition.
 _RUNS = 3
 
@@ -46,6 +49,10 @@ BRIDGE_FOLDER = "bridge"
 VERL_FOLDER = "verl"
 MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
 _MEGATRON_LM: Literal["megatron_lm"] = "megatron_lm"
+
+
+# A job or a rehearsal stays what it is.
+Ordered = TypeVar("Ordered", bound=Order)
 
 
 class OrderError(UserError, ValueError):
@@ -75,7 +82,7 @@ def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[
     }
 
 
-def megatron_lm_of(job: Job) -> str:
+def megatron_lm_of(job: Order) -> str:
     """Where the Megatron-LM that Bridge names is fetched from, empty where the job does not say."""
     origin = job.origins.get(_MEGATRON_LM)
     return origin.url if origin is not None else ""
@@ -86,21 +93,23 @@ def takes_token(url: str, own: Origin | None) -> bool:
     return own is not None and url.split("/")[:3] == own.url.split("/")[:3]
 
 
-def portable(job: Job) -> Job:
+def portable(job: Ordered) -> Ordered:
     """The job with folder names in the place of this machine's paths; equal for all machines that plan it."""
     return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
 
 
-def placed(job: Job, root: str) -> Job:
+def placed(job: Ordered, root: str) -> Ordered:
     """A portable job on a machine that has the repositories below the absolute folder `root`."""
     folder = root.rstrip("/")
     return _at(job, {name: f"{folder}/{name}" for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
 
 
-def _at(job: Job, paths: Mapping[str, str]) -> Job:
+def _at(job: Ordered, paths: Mapping[str, str]) -> Ordered:
     def moved(repository: Repository, folder: str) -> Repository:
         return repository.model_copy(update={"path": paths[folder], "in_place": False})
 
+    if isinstance(job, RehearsalJob):
+        return job.model_copy(update={"bridge": moved(job.bridge, BRIDGE_FOLDER), "origins": {}})
     core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
     places: dict[str, object] = {
         "bridge": moved(job.bridge, BRIDGE_FOLDER),
@@ -111,12 +120,14 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
     return job.model_copy(update=places)
 
 
-def minutes_of(job: Job) -> int:
+def minutes_of(job: Order) -> int:
     """The minutes that a back end gives an order, with its follow-up runs and all that is done around them."""
+    if isinstance(job, RehearsalJob):
+        return (job.time_limit_s + _AROUND_REHEARSAL_S) // 60
     return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
 
 
-def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
+def pack(job: Ordered, merge_base: str = "", nonce: str = "") -> str:
     """A job, made portable, as one line of text, with the commit that a failure is compared with and the nonce."""
     # The workflow that checks the rest out reads no policy.
     kept = {name: origin for name, origin in job.origins.items() if name == _MEGATRON_LM}
@@ -140,10 +151,10 @@ def nonce_of(text: str) -> str:
     return nonce
 
 
-def unpack(text: str) -> Job:
-    """The portable job of a packed text; OrderError for anything else."""
+def unpack(text: str) -> Order:
+    """The portable job or rehearsal of a packed text; OrderError for anything else."""
     try:
-        return Job.model_validate_json(packed.unpack(text.partition(".")[0], _MAX_JOB_BYTES))
+        return read_order(packed.unpack(text.partition(".")[0], _MAX_JOB_BYTES))
     except packed.UnpackError as error:
         raise OrderError(f"the job is not one that verl-e2e packed: {error}; dispatch it again") from None
     except ValidationError as error:
@@ -153,7 +164,7 @@ def unpack(text: str) -> Job:
         raise OrderError(f"{what}; let the workflow use the version that dispatches") from None
 
 
-def same_job(found: Job, sent: Job) -> bool:
+def same_job(found: Order, sent: Order) -> bool:
     """Whether the job that a run folder names is the one that was sent, wherever its repositories lie.
 
     A run folder is redacted: a placeholder in it stands for a text of its kind, and everything else is the very job

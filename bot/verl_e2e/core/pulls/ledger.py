@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
+from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.causes import Cause
@@ -18,6 +19,7 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Job, Sha
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.queue_terms import QueueTerms
 
@@ -112,8 +114,21 @@ class RunState(StrEnum):
 _FINAL = frozenset({RunState.FINISHED, RunState.CANCELLED, RunState.LOST, RunState.REFUSED})
 
 
+class Rehearsed(Document):
+    """What a rehearsal came to, as we judged its records ourselves."""
+
+    # The verdict.
+    outcome: Outcome
+    # Whether every cell ran and is equal, so that the change moves nothing that a rehearsal can see.
+    equal_everywhere: bool = False
+    # How many changed functions have lines that no cell entered.
+    unentered: Annotated[int, Field(ge=0)] = 0
+    # The section of the card, in Markdown.
+    section: str = ""
+
+
 class Run(Document):
-    """One run of one job for one head."""
+    """One run of one job, or one rehearsal, for one head."""
 
     # `run_key(...)`.
     key: Digest
@@ -171,6 +186,10 @@ class Run(Document):
     updated: AwareDatetime
     # The job itself, None in old entries.
     job: Job | None = None
+    # The rehearsal in the place of a job, None for a job.
+    rehearsal: RehearsalJob | None = None
+    # What it came to, None before it ended and for a job.
+    rehearsed: Rehearsed | None = None
     # Whether the head lies in a fork, which has runners of its own.
     from_fork: bool = False
     # How long it may wait for a machine, in seconds: `gate.queue_deadline_s` of the policy when it was ordered.
@@ -199,6 +218,11 @@ class Run(Document):
     admitted: AwareDatetime | None = None
     # What the queue orders it by.
     terms: QueueTerms = QueueTerms()
+
+    @property
+    def order(self) -> Order | None:
+        """What the back end is given to run, None in old entries."""
+        return self.job or self.rehearsal
 
     @property
     def waits_for_slot(self) -> bool:

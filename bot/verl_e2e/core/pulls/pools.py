@@ -28,6 +28,9 @@ class Pool:
 
 def pool_of(entry: QueueEntry, pools: Iterable[Pool]) -> Pool | None:
     """The pool of a run, None where nothing limits it. Forks are in the common pools where no pool is for forks."""
+    if not entry.gpu_count:
+        # A rehearsal takes no GPU.
+        return None
     known = tuple(pools)
     apart = entry.from_fork and any(pool.for_forks for pool in known)
     own = (pool for pool in known if pool.for_forks == apart)

@@ -87,7 +87,7 @@ def entry_of(run: Run) -> QueueEntry:
         number=run.number,
         head_sha=run.head_sha,
         job_id=run.job_id,
-        gpu_count=run.job.gpu_count if run.job is not None else 1,
+        gpu_count=run.job.gpu_count if run.job is not None else 0 if run.rehearsal is not None else 1,
         from_fork=run.from_fork,
         waits=run.waits_for_slot,
         final=run.state.final,
@@ -105,5 +105,5 @@ def _holds_until(run: Run) -> datetime:
     """Twice the time that the back end gives a run, after which no one looks at it, as in a repository that is gone."""
     if run.state is RunState.QUEUED:
         return run.ordered + _SUBMITTED_WITHIN
-    minutes = minutes_of(run.job) if run.job is not None else 0
+    minutes = minutes_of(run.order) if run.order is not None else 0
     return run.ordered + 2 * timedelta(minutes=minutes, seconds=run.queue_deadline_s)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import LEVEL
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
 
@@ -102,6 +103,8 @@ def _means(asked: RecordedCommand, last: Run) -> bool:
             return not failed
         case ("rerun", job_id):
             return job_id == last.job_id
+        case ("rehearse",):
+            return last.job_id == REHEARSAL
         case _:
             return False
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.check_runs import OpenCheck
@@ -51,6 +52,10 @@ class TargetState:
     broken: tuple[str, ...] = ()
     # The jobs of the plan and those that people requested, prerequisites first.
     wanted: tuple[WantedJob, ...] = ()
+    # The rehearsal of this head; None where the policy has none, or where nothing is changed that one runs.
+    rehearsal: RehearsalJob | None = None
+    # Why that cannot run anywhere, empty where it can.
+    rehearsal_missing: str = ""
     # What people asked for, in order.
     entries: tuple[Entry, ...] = ()
     # The runs of every head of this target.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.check_runs import (
     CANCEL,
     LEVEL_BUTTON,
@@ -21,9 +22,11 @@ from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup
+from verl_e2e.core.pulls.rehearsal_standing import RehearsalStanding
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
 from verl_e2e.core.report.queue_text import queue_notices
+from verl_e2e.core.report.rehearsal_standing_text import rehearsal_check, rehearsal_waits
 
 
 def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, ...]:
@@ -43,8 +46,9 @@ def _is_given_up(target_state: TargetState) -> bool:
 
 def _own(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
     yield _gate_check(target_state, steps.standings, steps.gate)
+    yield from _rehearsal_check(target_state, steps.rehearsal)
     yield from _job_checks(target_state, steps.standings)
-    yield from _left_over(target_state, steps.standings, steps.runs)
+    yield from _left_over(target_state, steps)
 
 
 def _gate_check(target_state: TargetState, found: tuple[Standing, ...], message: Gate) -> CheckRun:
@@ -106,10 +110,33 @@ def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterato
         )
 
 
-def _left_over(target_state: TargetState, found: Iterable[Standing], runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+def _rehearsal_check(target_state: TargetState, standing: RehearsalStanding | None) -> Iterator[CheckRun]:
+    name = check_name(target_state.policy.gate.name, REHEARSAL)
+    opened = {check.name for check in target_state.opened if check.head_sha == target_state.head_sha}
+    # The gate alone says why nothing starts, but a check that was shown as waiting must not wait for ever.
+    if standing is None or (standing.status is JobStatus.HELD and name not in opened):
+        return
+    waits, run = rehearsal_waits(standing), standing.run
+    levels = target_state.plan.levels if target_state.plan is not None else ()
+    words = rehearsal_check(standing, levels)
+    yield CheckRun(
+        name=name,
+        head_sha=target_state.head_sha,
+        status=CheckStatus.QUEUED if waits else standing.status.check,
+        conclusion="" if waits else standing.status.conclusion or "",
+        title=words.title,
+        summary=words.summary,
+        details_url=run.url if run is not None else "",
+        external_id=str(CheckId(target_state.number or 0, target_state.head_sha, REHEARSAL)),
+    )
+
+
+def _left_over(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
     """The checks of jobs that ran on this head and that no one asks for any more, as after a change of the base."""
-    wanted = {standing.wanted.id for standing in found}
-    here = sorted((run for run in runs if run.head_sha == target_state.head_sha), key=lambda run: run.attempt)
+    wanted = {standing.wanted.id for standing in steps.standings} | (
+        {REHEARSAL} if steps.rehearsal is not None else set()
+    )
+    here = sorted((run for run in steps.runs if run.head_sha == target_state.head_sha), key=lambda run: run.attempt)
     last = {run.job_id: run for run in here if run.job_id not in wanted and target_state.plan is not None}
     why = "This job is no longer requested; it does not count."
     return (_of_earlier(target_state, item, why) for item in last.values())

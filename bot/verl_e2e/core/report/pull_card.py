@@ -108,6 +108,10 @@ class PullCard:
     minutes_left: int = 0
     # Limitations of the whole, before those of the jobs.
     limitations: tuple[str, ...] = ()
+    # What the head's rehearsal found, or that it is waited for; empty where it has none.
+    rehearsal: str = ""
+    # The section of the rehearsal, folded; empty before there is one.
+    rehearsal_blocks: tuple[Block, ...] = ()
 
 
 def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
@@ -145,12 +149,14 @@ def _head(card: PullCard) -> Block:
     rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
     if card.problem:
         rows.append(f"> {sentence(card.problem, 1000)}")
+    if card.rehearsal:
+        rows.append(f"> {sentence(card.rehearsal, 1000)}")
     executed = execution_line(card.executed, done=card.status is not JobStatus.RUNNING)
     if executed:
         rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
     rows += [_overridden(override) for override in card.overrides]
     rows += [_not_overridden(item) for item in card.uncounted]
-    return Block(heading, tuple(rows), "", 9_000)
+    return Block(heading, tuple(rows), "", 8_000)
 
 
 def _cost(card: PullCard) -> str:
@@ -176,7 +182,7 @@ def _table(card: PullCard) -> Block:
     if not card.jobs:
         return Block("", (), "", 100)
     rows = tuple(_job_row(row) for row in card.jobs)
-    return Block("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 12_000)
+    return Block("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 9_000)
 
 
 def _job_row(row: JobRow) -> str:
@@ -201,6 +207,7 @@ def _minutes(row: JobRow) -> str:
 
 def _folds(card: PullCard) -> Iterable[Block]:
     """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
+    yield from card.rehearsal_blocks
     yield from _of_jobs(card)
     requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)

@@ -17,7 +17,9 @@ from verl_e2e.core.pulls.trust import needs_leave
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, used_minutes
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
 from verl_e2e.core.report.queue_text import queue_notices
+from verl_e2e.core.report.rehearsal_standing_text import rehearsal_block, rehearsal_line
 
+_REHEARSAL_SHARE = 4_000
 _SHOWN_HISTORY = 10
 _WORST = (
     JobStatus.FAILED,
@@ -46,6 +48,8 @@ NOT_PINNED = (
 
 def card_of(target_state: TargetState, steps: Actions) -> PullCard:
     """What the card shows after the actions."""
+    rehearsal = steps.rehearsal
+    levels = target_state.plan.levels if target_state.plan is not None else ()
     return PullCard(
         head_sha=target_state.head_sha,
         status=steps.gate.status,
@@ -61,6 +65,8 @@ def card_of(target_state: TargetState, steps: Actions) -> PullCard:
         executed=joined_execution(steps.standings),
         minutes_left=minutes_left(steps.standings),
         limitations=_own_word(target_state, steps),
+        rehearsal=rehearsal_line(rehearsal, levels) if rehearsal is not None else "",
+        rehearsal_blocks=rehearsal_block(rehearsal, _REHEARSAL_SHARE) if rehearsal is not None else (),
     )
 
 

@@ -1,9 +1,11 @@
 """A rehearsal for people and programs: the section of the card, and one JSON document."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from verl_e2e.core.compare.observation import Observation, Sight
 from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Outcome, Rehearsal
 from verl_e2e.core.text.escape import code, markdown
 
@@ -21,6 +23,15 @@ def headline(found: Rehearsal) -> str:
     return f"Rehearsal (CPU): {found.outcome.value} ({', '.join(parts)} of {len(found.cells)} cells)"
 
 
+def first_failure(found: Rehearsal) -> str:
+    """What failed in the first cell that did, as a clause; empty where none did."""
+    for cell in found.of(Outcome.FAIL):
+        for what, where in _failed(cell):
+            cause = f", first changed function {cell.cause}" if cell.cause else ""
+            return f"{cell.cell}: {what}{f' at {where}' if where else ''}{cause}"
+    return ""
+
+
 def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
@@ -28,7 +39,8 @@ def render_rehearsal(found: Rehearsal) -> str:
     rows += _changes(found)
     rows += _before(found)
     rows += _unentered(found)
-    rows += [markdown(f"{LIMITS} {found.environment}."), ""]
+    rows += _unnoticed(found)
+    rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]
     return "\n".join(rows)
 
 
@@ -41,7 +53,13 @@ def rehearsal_json(found: Rehearsal) -> str:
             cell[name] = None if error is None else error.model_dump(mode="json")
         for name in ("newly", "before_too", "fixed"):
             cell[name] = [finding.model_dump(mode="json") for finding in getattr(given, name)]
-        cell["differences"] = [asdict(difference) for difference in given.differences]
+        for difference in cell["differences"]:
+            # JSON has no word for it.
+            difference["size"] = "inf" if difference["size"] == math.inf else difference["size"]
+    for item, observation in zip(document["observations"], found.observations, strict=True):
+        item["trials"] = [trial.model_dump(mode="json") for trial in observation.trials]
+    document["run"] = found.run.model_dump(mode="json")
+    document["equal_everywhere"] = found.equal_everywhere
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -49,7 +67,7 @@ def _failures(found: Rehearsal) -> Iterator[str]:
     failed = found.of(Outcome.FAIL)
     if not failed:
         return
-    yield "| cell | what fails at the head and not at the base | where | first changed function |"
+    yield "| cell | what fails at the head and not at the base | where | likeliest changed function |"
     yield "|---|---|---|---|"
     for cell in failed[:_MOST_CELLS]:
         for what, where in _failed(cell):
@@ -65,14 +83,14 @@ def _failed(cell: CellVerdict) -> Iterator[tuple[str, str]]:
 
 
 def _changes(found: Rehearsal) -> Iterator[str]:
-    """What differs, folded by the first changed function that the cells entered."""
+    """What differs, folded by the changed function that is the likeliest cause."""
     changed = [cell for cell in found.cells if cell.differences or (cell.base_error and not cell.head_error)]
     if not changed:
         return
     by_cause: dict[str, list[CellVerdict]] = {}
     for cell in changed:
         by_cause.setdefault(cell.cause, []).append(cell)
-    yield "| first changed function | cells | first quantity that differs | largest difference |"
+    yield "| likeliest changed function | cells | first quantity that differs | largest difference |"
     yield "|---|---|---|---|"
     for cause, cells in sorted(by_cause.items(), key=lambda pair: -len(pair[1]))[:_MOST_CELLS]:
         names = ", ".join(cell.cell for cell in cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
@@ -118,6 +136,30 @@ def _unentered(found: Rehearsal) -> Iterator[str]:
         yield f"- {code(place)}{lines}"
     yield from _more(len(found.unentered), _MOST_LINES)
     yield ""
+
+
+def _unnoticed(found: Rehearsal) -> Iterator[str]:
+    """The changed functions that cells entered and in which no fault would be noticed, or none was judged."""
+    if not found.observations:
+        return
+    counts = {sight: [item for item in found.observations if item.sight is sight] for sight in Sight}
+    unseen = [*counts[Sight.UNNOTICED], *counts[Sight.UNJUDGED]]
+    seen = f"Faults were put into the changed functions that cells entered, {found.observe.described}. "
+    seen += f"A fault was noticed in {len(counts[Sight.OBSERVED])} of {len(found.observations)}"
+    yield markdown(f"{seen}; not in these:" if unseen else f"{seen}.")
+    for item in unseen[:_MOST_LINES]:
+        yield f"- {code(item.function)}: {markdown(_of_unnoticed(item))}"
+    yield from _more(len(unseen), _MOST_LINES)
+    yield ""
+
+
+def _of_unnoticed(item: Observation) -> str:
+    if item.sight is Sight.UNJUDGED:
+        return f"not judged, because {item.reason}"
+    shown = {trial.fault for trial in item.trials if trial.noticed}
+    faults = dict.fromkeys(trial.fault for trial in item.trials if trial.fault not in shown)
+    cells = dict.fromkeys(trial.cell for trial in item.trials)
+    return f"entered, and nothing here would notice: {', '.join(faults)} (in {', '.join(cells)})"
 
 
 def _more(count: int, most: int = _MOST_CELLS) -> Iterator[str]:

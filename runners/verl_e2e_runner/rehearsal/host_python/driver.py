@@ -1,11 +1,13 @@
 """Runs the cells over one pair of trees: `python driver.py REQUEST`, with both trees on PYTHONPATH.
 
-REQUEST is a JSON file: the cells' names, the recipes of their families, the trees' folders, where models are kept and
-where records go. The process imports everything once; each cell and each rank is a fork of it. A record has a name of
-its own (`CELL.json`) and appears when it is whole. `import.json` is the record of the imports.
+REQUEST is a JSON file: the cells' names, the recipes of their families, what a consumer imports, the trees' folders,
+where the models lie, where records go, and the faults that are tried. The process imports everything once; each cell
+and each rank is a fork of it. A record has a name of its own (`CELL.json`) and appears when it is whole. `import.json`
+is the record of the imports, `observed.json` what became of the faults.
 """
 
 import contextlib
+import getpass
 import hashlib
 import importlib
 import json
@@ -16,74 +18,42 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 import typing
+import warnings
 from pathlib import Path
 
-os.environ |= {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# Megatron-LM's deterministic mode, whose operations a CPU has, asks for it.
-os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
-# transformers imports it where it is, and fails where one of its own dependencies is missing; no cell needs it.
-sys.modules["mistral_common"] = None
+import environment
 
-# The table of cells, which the command line reads too, lies next to this folder.
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-
-import torch
-import typing_extensions
-
-if not hasattr(typing, "override"):
-    # Python 3.11 has no `typing.override`, which Bridge imports.
-    typing.override = typing_extensions.override
+environment.set_up()
 
 import cells
+import faults
 import lines
 import models
 import stand_in
+import torch
 import transformers
-
-# What verl imports of Bridge and of Megatron-LM for training with it.
-IMPORTED = (
-    "megatron.bridge:AutoBridge",
-    "megatron.bridge.peft.lora:LoRA",
-    "megatron.bridge.peft.canonical_lora:CanonicalLoRA",
-    "megatron.bridge.peft.dora:DoRA",
-    "megatron.bridge.models.conversion.param_mapping:AutoMapping",
-    "megatron.core.distributed:finalize_model_grads",
-    "megatron.core.optimizer:get_megatron_optimizer",
-    "megatron.core.pipeline_parallel:get_forward_backward_func",
-    "megatron.core.dist_checkpointing:save",
-)
-# Further names that only newer ones have: whether they are there is a quantity.
-NEWER = (
-    "megatron.bridge.peft.utils:create_peft",
-    "megatron.bridge.peft.utils:create_peft_hook",
-    "megatron.bridge.peft.utils:load_peft_adapter_checkpoint",
-    "megatron.bridge.training.utils.config_utils:create_ddp_config",
-    "megatron.bridge.training.utils.train_utils:make_value_model",
-    "megatron.bridge.training.checkpointing:apply_peft_adapter_filter_to_state_dict",
-    "megatron.bridge.models.gpt_provider:modelopt_transformer_layer_spec",
-    "megatron.bridge.models.conversion.model_bridge:_megatron_local_name_to_global",
-)
-MOST_LINES = 400
+from records import attempted, put
 
 
 def main():
     request = json.loads(Path(sys.argv[1]).read_text())
     out = Path(request["out"])
-    out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    before = process_state()
     entered = lines.Lines(request["roots"])
     stand_in.install()
     began = time.monotonic()
     entered.start()
-    record = {"cell": "import", **attempted(import_all)}
+    record = {"cell": "import", **attempted(lambda: import_all(request["imports"]))}
     entered.stop()
     record |= {"entered": entered.document(), "seconds": round(time.monotonic() - began, 2)}
+    record["quantities"] = changed_state(before)
     record["python"] = ".".join(map(str, sys.version_info[:3]))
     record["libraries"] = {"torch": torch.__version__, "transformers": transformers.__version__}
     record["libraries"]["verl"] = "by path" if request.get("verl") else "not given"
-    put(out / "import.json", record)
+    if request["run"]:
+        put(out / "import.json", record)
     if record["error"]:
         return
     stand_in.use_cpu()
@@ -93,108 +63,115 @@ def main():
         importlib.import_module("trainer")
         importlib.import_module("oracles")
     torch.serialization.set_crc32_options(False)
-    prepare(request)
-    run_cells(request, out)
-    for name in request["cells"]:
-        compare_layouts(cells.CELLS[name], out)
-    put(out / "complete.json", {"cells": request["cells"]})
+    if request["run"]:
+        run_cells([Task(name, name, out / f"{name}.json") for name in request["cells"]], request)
+        for name in request["cells"]:
+            compare_layouts(cells.CELLS[name], out)
+        put(out / "complete.json", {"cells": request["cells"]})
+    if request["faults"]:
+
+        def run(tasks, until):
+            run_cells([Task(*task) for task in tasks], request, until)
+
+        put(out / "observed.json", faults.observe(request, out, run))
 
 
-def import_all():
-    """Import what a consumer imports; which of the newer names there are."""
-    found = {}
-    for name in IMPORTED:
-        module, _, attribute = name.partition(":")
-        getattr(importlib.import_module(module), attribute)
-    for name in NEWER:
-        module, _, attribute = name.partition(":")
-        try:
-            getattr(importlib.import_module(module), attribute)
-            found[name] = True
-        except (ImportError, AttributeError) as error:
-            found[name] = f"{type(error).__name__}: {error}"[:200]
-    return {"values": found}
+def import_all(wanted):
+    """Import what a consumer imports, each name by itself, and what the cells need; a finding for each name."""
+    found = [imported(**item) for item in wanted]
+    # What the cells import themselves they cannot do without.
+    importlib.import_module("trainer")
+    return {"oracles": found}
 
 
-def prepare(request):
-    """Make the models that are not there yet and compute what transformers says of them, one after the other."""
-    for name in request["cells"]:
-        cell = cells.CELLS[name]
-        recipe = request["recipes"].get(cell.family)
-        folder = models.folder_of(cell, recipe, request["models"])
-        if (folder / "reference.pt").exists() or (folder.parent / f"{folder.name}.problem").exists():
-            continue
-        child = os.fork()
-        if not child:
-            found = attempted(lambda cell=cell, recipe=recipe: prepared(cell, recipe, request["models"]))
-            if found["error"]:
-                put(folder.parent / f"{folder.name}.problem", found)
-            os._exit(0)
-        os.waitpid(child, 0)
-
-
-def prepared(cell, recipe, work):
-    """The model of a cell and its reference."""
-    folder = models.make(cell, recipe, work)
-    found = {}
-    # Where its checkpoints have other names than its class, transformers cannot load them.
-    if not recipe["published"] and cell.family not in cells.NO_REFERENCE:
-        model = models.reference_model(folder)
-        data = models.batch(model.config.get_text_config().vocab_size)
-        found = models.reference(model, data, gradient=True)
-    torch.save(found, folder / "reference.unfinished")
-    (folder / "reference.unfinished").rename(folder / "reference.pt")
-    return {}
-
-
-def attempted(work):
-    """What the work gave, or its error with the last line of the trees before it."""
+def imported(module, attribute, guarded):
+    """Whether a consumer finds one name; where it does without the name, that is no failure."""
+    name = f"import {module}:{attribute}" if attribute else f"import {module}"
+    problem = ""
     try:
-        return {"error": None, **work()}
+        found = importlib.import_module(module)
+        if attribute and not hasattr(found, attribute):
+            importlib.import_module(f"{module}.{attribute}")
     except Exception as error:
-        return {"error": described_error(error)}
+        problem = f"{type(error).__name__}: {error}"[:2000]
+    return {"oracle": name, "passed": not problem or guarded, "off": "inf" if problem else 0.0, "where": problem}
 
 
-def described_error(error):
-    """An error as JSON: its type, its words, and the last line of Bridge or Megatron-LM on the way to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next((frame for frame in reversed(frames) if "/megatron/" in frame.filename), frames[-1] if frames else None)
-    at = f"megatron/{last.filename.rpartition('/megatron/')[2]}:{last.lineno}" if last else ""
-    text = "".join(traceback.format_exception(error)).splitlines()[-MOST_LINES:]
-    return {"type": type(error).__name__, "text": str(error)[:2000], "at": at, "traceback": text}
+def process_state():
+    """What an import can leave in a process besides its modules."""
+    handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
+    # The folder of this run is another one for each tree, and its user another one in a cage.
+    own, user = str(Path(sys.argv[1]).parent), getpass.getuser()
+    return {
+        **{
+            f"environment/{name}": value.replace(own, "$OWN").replace(user, "$USER")[:500]
+            for name, value in sorted(os.environ.items())
+        },
+        "torch/dtype": str(torch.get_default_dtype()),
+        "torch/threads": torch.get_num_threads(),
+        "torch/deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch/gradients": torch.is_grad_enabled(),
+        "torch/precision": torch.get_float32_matmul_precision(),
+        "torch/random": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16],
+        "logging": [logging.root.level, len(logging.root.handlers)],
+        "warnings": [str(item)[:200] for item in warnings.filters],
+        "signals": [getattr(handler, "__qualname__", str(handler)) for handler in handlers],
+    }
 
 
-def put(path, document):
-    """Write a JSON file that appears when it is whole."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(json.dumps(document))
-    unfinished.rename(path)
+def changed_state(before):
+    """What of the process differs from how it was before the imports."""
+    after = process_state()
+    return {name: after.get(name) for name in {**before, **after} if after.get(name) != before.get(name)}
 
 
-def run_cells(request, out):
-    """Run all cells, so many processes at a time as there are workers, and end each that takes too long."""
-    waiting, running = list(request["cells"]), {}
+class Task(typing.NamedTuple):
+    """A cell that is to run, in a process group of its own."""
+
+    # What it is told apart by, and the folder of its work.
+    label: str
+    cell: str
+    # Where its record goes.
+    put: Path
+    # What its process does first.
+    prepare: object = None
+    # Seconds that it may take; None: as the request says.
+    limit_s: float | None = None
+
+
+def run_cells(tasks, request, until=None):
+    """Run cells, so many processes at a time as there are workers, and end each that takes too long.
+
+    After `until`, a time of the monotonic clock, no further one starts.
+    """
+    waiting, running = list(tasks), {}
     while waiting or running:
-        while waiting and room(running, cells.CELLS[waiting[0]].ranks, request["workers"]):
-            name = waiting.pop(0)
+        if until is not None and time.monotonic() > until:
+            waiting = []
+        while waiting and room(running, cells.CELLS[waiting[0].cell].ranks, request["workers"]):
+            task = waiting.pop(0)
             child = os.fork()
             if not child:
                 os.setsid()
-                run_cell(name, request, out)
+                run_cell(task, request)
                 os._exit(0)
-            running[child] = (name, time.monotonic())
+            running[child] = (task, time.monotonic())
         ended = next((child for child in running if os.waitpid(child, os.WNOHANG)[0]), None)
-        late = [child for child, (_name, since) in running.items() if time.monotonic() - since > request["limit_s"]]
+        late = [child for child, (task, since) in running.items() if _is_late(task, since, request)]
         for child in [ended] if ended else late[:1]:
-            name, since = running.pop(child)
+            task, since = running.pop(child)
             end_group(child, reap=child != ended)
-            if not (out / f"{name}.json").exists():
+            if not task.put.exists():
                 seconds = round(time.monotonic() - since, 1)
                 text = "the cell's process ended without a record" if child == ended else f"no end within {seconds} s"
                 error = {"type": "Hang" if child != ended else "Died", "text": text, "at": "", "traceback": []}
-                put(out / f"{name}.json", {"cell": name, "error": error, "seconds": seconds})
+                put(task.put, {"cell": task.cell, "error": error, "seconds": seconds})
         if not ended:
             time.sleep(0.02)
+
+
+def _is_late(task, since, request):
+    return time.monotonic() - since > (task.limit_s or request["limit_s"])
 
 
 def compare_layouts(cell, out):
@@ -212,7 +189,7 @@ def compare_layouts(cell, out):
 
 def room(running, ranks, workers):
     """Whether a cell of so many ranks may start."""
-    busy = sum(cells.CELLS[name].ranks for name, _since in running.values())
+    busy = sum(cells.CELLS[task.cell].ranks for task, _since in running.values())
     return not running or busy + ranks <= workers
 
 
@@ -224,15 +201,17 @@ def end_group(leader, *, reap):
         os.waitpid(leader, 0)
 
 
-def run_cell(name, request, out):
+def run_cell(task, request):
     """Run a cell's ranks, judge what they gave, and leave the record."""
     began = time.monotonic()
-    cell = cells.CELLS[name]
-    work = out / "work" / name
+    if task.prepare:
+        task.prepare()
+    cell = cells.CELLS[task.cell]
+    work = Path(request["out"], "work", task.label)
     work.mkdir(parents=True)
     folder = models.folder_of(cell, request["recipes"].get(cell.family), request["models"])
     problem = folder.parent / f"{folder.name}.problem"
-    record = {"cell": name}
+    record = {"cell": cell.name}
     if problem.exists():
         record |= {"error": json.loads(problem.read_text())["error"], "no_model": True}
     else:
@@ -242,7 +221,7 @@ def run_cell(name, request, out):
     record["seconds"] = round(time.monotonic() - began, 2)
     record["cpu_s"] = round(children.ru_utime + children.ru_stime + own.ru_utime + own.ru_stime, 2)
     record["mib"] = max(children.ru_maxrss, own.ru_maxrss) // 1024
-    put(out / f"{name}.json", record)
+    put(task.put, record)
     shutil.rmtree(work, ignore_errors=True)
 
 

@@ -1,0 +1,58 @@
+"""Makes the cells' models and computes what transformers says of them: `python make_models.py REQUEST`.
+
+It runs without the trees, so that no code under test has a part in what later cells, of other commits too, are held
+against. What is there already is not made again. REQUEST is a JSON file: the cells' names, the recipes of their
+families, and the folder of the models.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import environment
+
+environment.set_up()
+
+import cells
+import models
+import records
+import stand_in
+import torch
+
+
+def main():
+    request = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    stand_in.install()
+    for name in request["cells"]:
+        cell = cells.CELLS[name]
+        recipe = request["recipes"].get(cell.family)
+        folder = models.folder_of(cell, recipe, request["models"])
+        if (folder / "reference.pt").exists() or (folder.parent / f"{folder.name}.problem").exists():
+            continue
+        child = os.fork()
+        if not child:
+            found = records.attempted(lambda cell=cell, recipe=recipe: made(cell, recipe, request["models"]))
+            if found["error"]:
+                records.put(folder.parent / f"{folder.name}.problem", found)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def made(cell, recipe, work):
+    """The model of a cell and its reference."""
+    folder = models.make(cell, recipe, work)
+    found = {}
+    # Where its checkpoints have other names than its class, transformers cannot load them.
+    if not recipe["published"] and cell.family not in cells.NO_REFERENCE:
+        model = models.reference_model(folder)
+        data = models.batch(model.config.get_text_config().vocab_size)
+        found = models.reference(model, data, gradient=True)
+    torch.save(found, folder / "reference.unfinished")
+    (folder / "reference.unfinished").rename(folder / "reference.pt")
+    return {}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What a rehearsal keeps and uses again, and how records are read; a script stands in for the Python of rehearsals."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.core.compare.test_rehearsal import GOOD, record
+from verl_e2e.adapters.files import rehearsal_folder as reading
+from verl_e2e.adapters.files.rehearsal_folder import read_records
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.observation import Faults, ObserveLimits
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, RunNote
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.wiring.rehearse import consumer_imports
+from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver
+
+# In the place of the Python: it notes each call, and writes what a driver would into the folder of the request.
+PYTHON = """#!/bin/sh
+echo "$1" >> {calls}
+case "$1" in
+*driver.py) /bin/cp {records}/* . ;;
+esac
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr("verl_e2e_runner.isolation.host._UTILITIES", "/nowhere")
+    records = tmp_path / "given"
+    records.mkdir()
+    (records / "a.json").write_text(GOOD.model_dump_json())
+    (records / "import.json").write_text(record(IMPORTS).model_dump_json())
+    (records / "complete.json").write_text("{}")
+    (records / "observed.json").write_text("{}")
+    python = tmp_path / "python"
+    python.write_text(PYTHON.format(calls=tmp_path / "calls", records=records))
+    python.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    return Place(python, tmp_path / "work", {"PATH": "/nowhere"})
+
+
+def calls(place: Place) -> list[str]:
+    """The scripts that were started since the last look."""
+    file = place.python.with_name("calls")
+    started = [Path(line).name for line in file.read_text().splitlines()] if file.exists() else []
+    file.write_text("")
+    return started
+
+
+@pytest.fixture
+def run(place: Place, tmp_path: Path) -> Callable[[Wanted], Path]:
+    (tmp_path / "tree").mkdir()
+
+    def started(wanted: Wanted) -> Path:
+        out = place.work / "records" / "digest"
+        run_driver({tmp_path / "tree": "src/"}, wanted, out, place)
+        return out
+
+    return started
+
+
+def test_models_are_made_by_a_process_of_their_own_and_once(place: Place, run: Callable[[Wanted], Path]) -> None:
+    wanted = Wanted(("a",), {})
+    run(wanted)
+    assert calls(place) == ["make_models.py", "driver.py"]
+    run(wanted)
+    assert calls(place) == ["driver.py"]
+    run(Wanted(("a", "b"), {}))
+    assert calls(place) == ["make_models.py", "driver.py"]
+
+
+def test_models_that_cannot_be_made_are_the_environments_fault(place: Place, run: Callable[[Wanted], Path]) -> None:
+    place.python.write_text("#!/bin/sh\necho no torch >&2\nexit 3\n")
+    with pytest.raises(
+        UserError, match=r"the models cannot be made \(exit code 3: no torch\); run `make rehearsal-env`"
+    ):
+        run(Wanted(("a",), {}))
+    assert not list(place.work.glob("models/*.made"))
+
+
+def test_the_records_of_a_driver_are_kept_with_the_note_on_it(place: Place, run: Callable[[Wanted], Path]) -> None:
+    out = run(Wanted(("a",), {}))
+    assert sorted(file.name for file in out.iterdir()) == [
+        *("a.json", "complete.json", "driver.log", "import.json", "run.json")
+    ]
+    assert json.loads((out / "run.json").read_text())["isolated"] is False
+    assert not list((place.work / "running").iterdir())
+    assert read_records(out, ["a"]) == {IMPORTS: record(IMPORTS), "a": GOOD}
+
+
+def test_faults_are_tried_over_records_that_are_there(run: Callable[[Wanted], Path]) -> None:
+    out = run(Wanted(("a",), {}))
+    before = (out / "a.json").stat().st_ino
+    run(Wanted(("a",), {}, faults=Faults({"src/x.py:f": (1,)}, ObserveLimits())))
+    assert (out / "a.json").stat().st_ino == before
+    assert (out / "observed.json").exists()
+
+
+def test_records_are_kept_only_with_what_is_asked_now(place: Place, run: Callable[[Wanted], Path]) -> None:
+    plain = Wanted(("a",), {})
+    first, other = (Faults({"src/x.py:f": (line,)}, ObserveLimits()) for line in (1, 2))
+    assert not is_kept(place.work / "records" / "digest", plain, place)
+    out = run(replace(plain, faults=first))
+    assert is_kept(out, plain, place)
+    assert is_kept(out, replace(plain, faults=first), place)
+    assert not is_kept(out, replace(plain, faults=other), place)
+    # What was not kept apart does not serve where it must be.
+    assert not is_kept(out, plain, replace(place, require_cage=True))
+    (out / "run.json").write_text(RunNote(isolated=True).model_dump_json())
+    assert is_kept(out, plain, replace(place, require_cage=True))
+    (out / "complete.json").unlink()
+    assert not is_kept(out, plain, place)
+
+
+def test_what_the_consumer_imports_comes_from_the_packaged_uses_each_once() -> None:
+    found = [(item["module"], item["attribute"]) for item in consumer_imports()]
+    used = {(entry.module, entry.attribute) for entry in packaged_uses().entries if entry.module}
+    assert set(found) == used
+    assert len(found) == len(used)
+    assert ("megatron.bridge", "AutoBridge") in used
+
+
+def test_a_name_is_guarded_where_every_place_does_without_it() -> None:
+    guarded = {(item["module"], item["attribute"]): item["guarded"] for item in consumer_imports()}
+    for entry in packaged_uses().entries:
+        if entry.module and not entry.guarded:
+            assert guarded[entry.module, entry.attribute] is False
+
+
+DEEP = '{"cell":"a","error":null,"quantities":' + '{"a":' * 5000 + "1" + "}" * 5001
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "not json",
+        DEEP,
+        '{"cell":"a","error":null,"quantities":{"x":"\\ud800"}}',
+        '{"cell":"a","error":null,"quantities":{"x":1' + "0" * 5000 + "}}",
+        '{"cell":"b","error":null}',
+        '{"cell":"a"}',
+        '{"cell":"a","error":null}' + " " * MOST_BYTES,
+    ],
+)
+def test_a_record_that_is_not_one_is_not_there(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert read_records(tmp_path, ["a"]) == {}
+
+
+def test_no_more_bytes_are_read_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(GOOD.model_copy(update={"cell": name}).model_dump_json())
+    assert set(read_records(tmp_path, ["a", "b"])) == {"a", "b"}
+    monkeypatch.setattr(reading, "MOST_BYTES_OF_ALL", 10)
+    assert set(read_records(tmp_path, ["a", "b"])) == {"a"}
+
+
+def test_only_the_cells_that_were_asked_for_are_read(tmp_path: Path) -> None:
+    (tmp_path / "surprise.json").write_text(GOOD.model_copy(update={"cell": "surprise"}).model_dump_json())
+    assert read_records(tmp_path, ["a"]) == {}

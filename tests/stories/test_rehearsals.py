@@ -1,0 +1,271 @@
+"""A rehearsal comes before the jobs that need a GPU: what follows from its answer, and from having none."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fakes.github_standin.state import WorkflowRun
+from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.recordings import SMOKE
+from tests.stories.rehearsals import (
+    HEALTHY,
+    MOVED,
+    NO_IMPORT,
+    WRONG,
+    Files,
+    is_rehearsal,
+    left_by_rehearsal,
+    rehearsal_of,
+)
+from verl_e2e.core.compare.rehearsal import CellRecord
+
+CHECK = "verl-e2e / rehearsal"
+UNUSED = "src/unused/module.py"
+EXEMPT = "  - {name: unused, paths: [src/unused/], because: verl never imports it}\n"
+
+
+@pytest.fixture
+def rehearsed(story: Story) -> Story:
+    """The story of a repository whose policy asks for rehearsals."""
+    enter(story, "rehearsal: {run: true}\n")
+    return story
+
+
+def enter(story: Story, keys: str) -> None:
+    """The base branch gets a policy with more keys, which exempts a folder of sources."""
+    story.world.commit({POLICY_FILE: POLICY.replace("exempt:\n", f"exempt:\n{EXEMPT}") + keys}, "Rehearse")
+
+
+def rehearsal(story: Story) -> WorkflowRun:
+    """The one rehearsal that is under way; no job is."""
+    (run,) = story.world.live_runs()
+    assert is_rehearsal(run)
+    return run
+
+
+def end(story: Story, files: Files, run: WorkflowRun | None = None) -> None:
+    """The rehearsal under way ends with a folder."""
+    chosen = run or rehearsal(story)
+    story.world.finish_run(files, chosen, artifact=f"verl-e2e-{chosen.inputs['key']}")
+    story.service.settle()
+
+
+def check(story: Story, number: int = 1) -> tuple[str, str, str]:
+    """Status, conclusion and title of the check of the rehearsal."""
+    found = story.world.check(story.world.head(number), CHECK)
+    assert found is not None
+    return found.status, found.conclusion or "", found.title or ""
+
+
+def test_jobs_start_after_a_rehearsal_that_found_nothing(rehearsed: Story) -> None:
+    world, service = rehearsed.world, rehearsed.service
+    number = rehearsed.open()
+    run = rehearsal(rehearsed)
+    assert (rehearsal_of(run).bridge.commit, run.inputs["image"]) == (world.head(number), "")
+    assert run.inputs["labels"] == '["ubuntu-latest"]'
+    assert check(rehearsed)[0] == "queued"
+    world.start_run(run)
+    service.settle()
+    service.go_on()
+    assert check(rehearsed)[0] == "in_progress"
+    assert "waits for the rehearsal" in world.card(number)
+    assert world.gate(number) == "in_progress"
+    end(rehearsed, left_by_rehearsal(run))
+    assert check(rehearsed)[:2] == ("completed", "success")
+    assert rehearsed.live() == [("0-lora-ddp", world.head(number))]
+    service.go_on()
+    assert "Equal in 3 of 3 cells" in world.card(number)
+    rehearsed.finish(SMOKE)
+    service.go_on()
+    assert world.gate(number) == "success"
+    assert len(world.runs()) == 2
+    assert service.failures == []
+
+
+def test_what_a_change_moves_is_shown_and_closes_nothing(rehearsed: Story) -> None:
+    number = rehearsed.open()
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), MOVED))
+    assert rehearsed.live() == [("0-lora-ddp", rehearsed.world.head(number))]
+    rehearsed.service.go_on()
+    card = rehearsed.world.card(number)
+    assert "Changed in 1, Equal in 2 of 3 cells" in card
+    assert "level 0 of the plan looks at what moved" in card
+    assert "loss is 1.5, was 1.0" in card
+
+
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [(WRONG, "qwen3-tp2: copies: off by 5.0e-01 at embedding"), (NO_IMPORT, "import: ImportError: no module named x")],
+    ids=("oracle", "import"),
+)
+def test_a_fail_closes_the_gate_and_no_job_starts(head: tuple[CellRecord, ...], named: str, rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open()
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), head))
+    rehearsed.service.go_on()
+    assert world.gate(number) == "failure"
+    assert rehearsed.live() == []
+    assert check(rehearsed)[:2] == ("completed", "failure")
+    assert named in check(rehearsed)[2]
+    assert named.replace("_", "\\_") in world.card(number)
+    # What failed may be run once more, and only then do jobs start.
+    rehearsed.say("alice", "/verl-e2e rehearse")
+    assert world.gate(number) == "in_progress"
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed)))
+    assert rehearsed.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_the_button_of_its_check_runs_it_again(rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open()
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), WRONG))
+    found = world.check(world.head(number), CHECK)
+    assert found is not None
+    world.rerequest(found, "alice")
+    rehearsed.service.settle()
+    assert rehearsal(rehearsed).inputs["head_sha"] == world.head(number)
+
+
+def test_a_fork_is_rehearsed_without_an_approval_and_its_jobs_are_not_run(rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open(author="carol", fork=True)
+    assert rehearsal_of(rehearsal(rehearsed)).isolation == "required"
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed)))
+    assert rehearsed.live() == []
+    assert world.gate(number) == "action_required"
+    rehearsed.say("mona", f"/verl-e2e approve {world.head(number)}", number)
+    assert rehearsed.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_a_fork_waits_for_its_approval_where_the_policy_asks_for_one(story: Story) -> None:
+    enter(story, "rehearsal: {run: true, approval: true}\n")
+    number = story.open(author="carol", fork=True)
+    assert story.world.live_runs() == []
+    story.say("mona", f"/verl-e2e approve {story.world.head(number)}", number)
+    end(story, left_by_rehearsal(rehearsal(story)))
+    assert story.live() == [("0-lora-ddp", story.world.head(number))]
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (lambda run: left_by_rehearsal(run, base=NO_IMPORT, head=NO_IMPORT), "Blocked"),
+        (lambda run: left_by_rehearsal(run, nonce="f" * 32), "nonce"),
+        (
+            lambda run: left_by_rehearsal(run, job=rehearsal_of(run).model_copy(update={"base": "f" * 40})),
+            "another job",
+        ),
+    ],
+    ids=("base", "nonce", "order"),
+)
+def test_jobs_start_without_an_answer_that_counts(
+    files: Callable[[WorkflowRun], Files], why: str, rehearsed: Story
+) -> None:
+    number = rehearsed.open()
+    end(rehearsed, files(rehearsal(rehearsed)))
+    rehearsed.service.go_on()
+    assert check(rehearsed)[:2] == ("completed", "action_required")
+    assert why in check(rehearsed)[2]
+    assert rehearsed.live() == [("0-lora-ddp", rehearsed.world.head(number))]
+    assert "jobs start without it" in rehearsed.world.card(number)
+
+
+def test_jobs_start_where_no_runner_takes_it(rehearsed: Story) -> None:
+    number = rehearsed.open()
+    for _ in range(8):
+        rehearsed.service.go_on(300)
+    assert rehearsed.live() == [("0-lora-ddp", rehearsed.world.head(number))]
+    assert "jobs start without it" in rehearsed.world.card(number)
+
+
+def test_jobs_start_where_it_has_no_end(rehearsed: Story) -> None:
+    number = rehearsed.open()
+    rehearsed.world.start_run(rehearsal(rehearsed))
+    rehearsed.service.settle()
+    rehearsed.service.go_on(1_799)
+    assert rehearsed.world.gate(number) == "in_progress"
+    rehearsed.service.go_on(60)
+    jobs = [run for run in rehearsed.world.live_runs() if not is_rehearsal(run)]
+    assert len(jobs) == 1
+    assert "no answer after 30 minutes" in rehearsed.world.card(number)
+
+
+def test_a_new_head_ends_it_and_has_its_own(rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open()
+    old = rehearsal(rehearsed)
+    world.push(number, {"src/bridge.py": "value = 3\n"})
+    for _ in range(3):
+        rehearsed.service.go_on()
+    assert old.conclusion == "cancelled"
+    assert rehearsal(rehearsed).inputs["head_sha"] == world.head(number)
+    assert [found.name for found in world.checks(old.inputs["head_sha"]) if found.status != "completed"] == []
+
+
+def test_closing_ends_it(rehearsed: Story) -> None:
+    number = rehearsed.open()
+    rehearsed.world.close(number)
+    rehearsed.service.settle()
+    rehearsed.service.go_on()
+    assert rehearsed.world.live_runs() == []
+    rehearsed.world.reopen(number)
+    rehearsed.service.settle()
+    rehearsed.service.go_on()
+    assert rehearsal(rehearsed).inputs["head_sha"] == rehearsed.world.head(number)
+
+
+def test_a_restart_and_doubled_deliveries_make_one_rehearsal(rehearsed: Story) -> None:
+    world = rehearsed.world
+    world.deliveries.hold()
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    (opened,) = world.deliveries.pending
+    world.deliveries.release([opened, opened])
+    rehearsed.service.settle()
+    run = rehearsal(rehearsed)
+    rehearsed.service.restart()
+    rehearsed.service.settle()
+    assert [other.id for other in world.runs()] == [run.id]
+    world.finish_run(left_by_rehearsal(run), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    rehearsed.service.restart()
+    rehearsed.service.go_on()
+    assert rehearsed.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_two_pull_requests_with_one_head_share_a_rehearsal(rehearsed: Story) -> None:
+    world = rehearsed.world
+    first = rehearsed.open()
+    second = world.open_same("mona", first)
+    rehearsed.service.settle()
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed)))
+    rehearsed.service.go_on()
+    assert [found for found in world.runs() if is_rehearsal(found)] == [world.runs()[0]]
+    assert all("Equal in 3 of 3 cells" in world.card(number) for number in (first, second))
+
+
+def test_a_change_that_it_does_not_run_is_not_rehearsed(rehearsed: Story) -> None:
+    number = rehearsed.open("docs/guide.md")
+    assert (rehearsed.world.gate(number), rehearsed.world.runs()) == ("success", [])
+    assert rehearsed.world.check(rehearsed.world.head(number), CHECK) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "gate"), [((), "success"), (MOVED, "action_required"), (WRONG, "failure")], ids=("equal", "moved", "wrong")
+)
+def test_nothing_is_required_of_a_stranger_whose_rehearsal_is_equal(
+    head: tuple[CellRecord, ...], gate: str, rehearsed: Story
+) -> None:
+    number = rehearsed.open(UNUSED, author="carol", fork=True)
+    assert rehearsed.world.gate(number) == "in_progress"
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), head or HEALTHY))
+    rehearsed.service.go_on()
+    assert rehearsed.world.gate(number) == gate
+    assert rehearsed.world.live_runs() == []
+
+
+def test_a_merge_group_is_rehearsed_too(rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open()
+    head = world.queue(number)
+    rehearsed.service.settle()
+    of_group = [run for run in world.live_runs() if run.inputs["pull"] == ""]
+    assert [(is_rehearsal(run), run.inputs["head_sha"]) for run in of_group] == [(True, head)]
