@@ -79,7 +79,7 @@ def import_all(wanted):
 
 
 def imported(module, attribute, guarded):
-    """Whether a consumer finds one name; where it does without the name, that is no failure."""
+    """Whether a consumer finds one name; where it does without the name, its absence is not a failure."""
     name = f"import {module}:{attribute}" if attribute else f"import {module}"
     problem = ""
     try:
@@ -122,7 +122,7 @@ def changed_state(before):
 class Task(typing.NamedTuple):
     """A cell that is to run, in a process group of its own."""
 
-    # What it is told apart by, and the folder of its work.
+    # Its own name, which is also that of the folder of its work.
     label: str
     cell: str
     # Where its record goes.
