@@ -224,8 +224,8 @@ class Rehearsal:
         """Whether nothing that this table can show differs: then a change that differs at import alone is harmless.
 
         True where all cells of the table were asked for, the imports are equal, no cell differs, at least one was
-        compared, and every changed line that runs at import was executed. A cell that raises at the base is no
-        obstacle: a run on it would have raised before the change, too.
+        compared, and every changed line that runs at import was executed. A cell that raises at the base does not
+        count: a run on it would have raised before the change, too.
         """
         imported = [cell for cell in self.cells if cell.cell == IMPORTS]
         others = [cell for cell in self.cells if cell.cell != IMPORTS]

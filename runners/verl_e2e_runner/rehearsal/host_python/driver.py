@@ -85,7 +85,7 @@ def import_all(wanted):
 
 
 def imported(module, attribute, guarded):
-    """Whether a consumer finds one name; where it does without the name, that is no failure."""
+    """Whether a consumer finds one name; where it does without the name, its absence is not a failure."""
     name = f"import {module}:{attribute}" if attribute else f"import {module}"
     problem = ""
     try:
@@ -128,14 +128,14 @@ def changed_state(before):
 class Task(typing.NamedTuple):
     """A cell that is to run, in a process group of its own."""
 
-    # What it is told apart by, and the folder of its work.
+    # Its own name, which is also that of the folder of its work.
     label: str
     cell: str
     # Where its record goes.
     put: Path
     # What its process does first.
     prepare: object = None
-    # Seconds that it may take; None: as the request says.
+    # Seconds of processor time that it may take, or of wall time without any; None: as the request says.
     limit_s: float | None = None
 
 
@@ -155,14 +155,14 @@ def run_cells(tasks, request, until=None):
                 os.setsid()
                 run_cell(task, request)
                 os._exit(0)
-            running[child] = (task, time.monotonic())
+            running[child] = Running(task)
         ended = next((child for child in running if os.waitpid(child, os.WNOHANG)[0]), None)
-        late = [child for child, (task, since) in running.items() if _is_late(task, since, request)]
+        late = [child for child, run in running.items() if run.is_late(child, request["limit_s"])]
         for child in [ended] if ended else late[:1]:
-            task, since = running.pop(child)
+            run = running.pop(child)
+            task, seconds = run.task, round(time.monotonic() - run.began, 1)
             end_group(child, reap=child != ended)
             if not task.put.exists():
-                seconds = round(time.monotonic() - since, 1)
                 text = "the cell's process ended without a record" if child == ended else f"no end within {seconds} s"
                 error = {"type": "Hang" if child != ended else "Died", "text": text, "at": "", "traceback": []}
                 put(task.put, {"cell": task.cell, "error": error, "seconds": seconds})
@@ -170,8 +170,38 @@ def run_cells(tasks, request, until=None):
             time.sleep(0.02)
 
 
-def _is_late(task, since, request):
-    return time.monotonic() - since > (task.limit_s or request["limit_s"])
+class Running:
+    """A cell that runs, and what it has taken so far.
+
+    Wall time alone does not say that a cell hangs: on a busy machine every one takes long.
+    """
+
+    def __init__(self, task):
+        self.task = task
+        self.began = self.looked = self.moved = time.monotonic()
+        self.cpu_s = 0.0
+
+    def is_late(self, leader, usual_s):
+        """Whether it took more processor time than it may, or none at all for as long."""
+        now, limit_s = time.monotonic(), self.task.limit_s or usual_s
+        if now - self.looked < min(2.0, limit_s / 4):
+            return False
+        self.looked, used = now, processor_time(leader)
+        if used > self.cpu_s + 0.02:
+            self.cpu_s, self.moved = used, now
+        return used > limit_s or now - self.moved > limit_s
+
+
+def processor_time(leader):
+    """Seconds that the processes of a group, and those that they waited for, have computed."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of the program comes first, in brackets, and may hold anything.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == leader:
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def compare_layouts(cell, out):
@@ -189,7 +219,7 @@ def compare_layouts(cell, out):
 
 def room(running, ranks, workers):
     """Whether a cell of so many ranks may start."""
-    busy = sum(cells.CELLS[task.cell].ranks for task, _since in running.values())
+    busy = sum(cells.CELLS[run.task.cell].ranks for run in running.values())
     return not running or busy + ranks <= workers
 
 

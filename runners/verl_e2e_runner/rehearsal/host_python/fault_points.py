@@ -2,7 +2,7 @@
 
 A function gets its points from its source: its arguments and its results pass through `Points`, and so does the test
 of each of its branches. Its code object is compiled with the rest of its module and put into the functions that live
-in the process, so that decorators, closures and whoever holds the function keep theirs. With no fault switched on,
+in the process, so that decorators, closures and tables keep the functions that they have. With no fault switched on,
 every point hands on what it gets, and counts what a fault could have changed.
 """
 
@@ -131,12 +131,12 @@ def _of_parts(value, change):
 
 def swapped(values):
     """The first two arguments of one kind that differ, exchanged."""
-    for place, one in enumerate(values):
+    for place, first in enumerate(values):
         for other_place in range(place + 1, len(values)):
             other = values[other_place]
-            if one is not None and type(one) is type(other) and not _same(one, other):
+            if first is not None and type(first) is type(other) and not _same(first, other):
                 found = list(values)
-                found[place], found[other_place] = other, one
+                found[place], found[other_place] = other, first
                 return tuple(found)
     return NOTHING
 

@@ -46,13 +46,13 @@ class Healthy:
     """The records of the cells without faults, of which as little as possible is kept."""
 
     def __init__(self, out, names):
-        self.out, self.functions, self.costs, self.seconds = out, {}, {}, {}
+        self.out, self.functions, self.costs = out, {}, {}
         for name in names:
             file = out / f"{name}.json"
             record = json.loads(file.read_text()) if file.exists() else {"error": "missing"}
             if not record["error"]:
                 self.functions[name] = frozenset(record["entered"]["functions"])
-                self.costs[name], self.seconds[name] = record["cpu_s"], record["seconds"]
+                self.costs[name] = record["cpu_s"]
 
     def record(self, name):
         """The whole record of a cell."""
@@ -173,7 +173,7 @@ class Attempt:
             label = f"faults-{self.count}"
             files.append(self.out / f"{label}.json")
             counters.append(fault_points.counters())
-            limit_s = max(_LEAST_S, _TIMES * self.healthy.seconds[cell])
+            limit_s = max(_LEAST_S, _TIMES * self.healthy.costs[cell])
             tasks.append((label, cell, files[-1], self.switch(alone, number, counters[-1]), limit_s))
         self.run(tasks, self.until)
         found = []
