@@ -96,7 +96,7 @@ def test_ray_is_asked_for_cores_and_memory_and_no_gpu(tmp_path: Path) -> None:
     }
 
 
-def test_it_runs_beside_a_job_that_has_the_whole_host(world: World, engine: LocalEngine, tmp_path: Path) -> None:
+def test_it_runs_while_a_job_has_the_whole_host(world: World, engine: LocalEngine, tmp_path: Path) -> None:
     backend, slow = engine.with_changes(clock=HandClock()), order(unending(world, tmp_path))
     backend.submit(slow)
     waiting = order(unending(world, tmp_path), at=BEGAN + timedelta(seconds=5))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from tests.fakes.github_standin.state import WorkflowRun
-from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, OracleFinding, TensorSummary
+from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, Entered, OracleFinding, TensorSummary
 from verl_e2e.core.model.rehearsal_job import AskedCells, RehearsalJob
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
@@ -35,6 +35,11 @@ def cell(name: str, *, loss: float = 1.0, copies: bool = True, error: CellError 
 def imports(error: CellError | None = None) -> CellRecord:
     """The record of the imports."""
     return CellRecord(cell=IMPORTS, error=error, python="3.12.3", libraries={"torch": "2.13.0+cpu"})
+
+
+def entering(record: CellRecord, path: str) -> CellRecord:
+    """The record, which also says that the first line of a file was entered."""
+    return record.model_copy(update={"entered": Entered(lines={path: ((1, 1),)})})
 
 
 HEALTHY = (imports(), cell("qwen3-plain"), cell("qwen3-tp2"))

@@ -13,6 +13,7 @@ from tests.stories.rehearsals import (
     NO_IMPORT,
     WRONG,
     Files,
+    entering,
     is_rehearsal,
     left_by_rehearsal,
     rehearsal_of,
@@ -202,6 +203,22 @@ def test_a_new_head_ends_it_and_has_its_own(rehearsed: Story) -> None:
     assert [found.name for found in world.checks(old.inputs["head_sha"]) if found.status != "completed"] == []
 
 
+def test_one_that_ends_after_a_push_says_nothing_of_the_new_head(rehearsed: Story) -> None:
+    world = rehearsed.world
+    number = rehearsed.open()
+    old = rehearsal(rehearsed)
+    world.start_run(old)
+    old.stubborn = True
+    rehearsed.service.settle()
+    world.push(number, {"src/bridge.py": "value = 3\n"})
+    rehearsed.service.settle()
+    end(rehearsed, left_by_rehearsal(old, WRONG), old)
+    rehearsed.service.go_on()
+    assert rehearsal(rehearsed).inputs["head_sha"] == world.head(number)
+    assert world.gate(number) == "in_progress"
+    assert [found.name for found in world.checks(old.inputs["head_sha"]) if found.status != "completed"] == []
+
+
 def test_closing_ends_it(rehearsed: Story) -> None:
     number = rehearsed.open()
     rehearsed.world.close(number)
@@ -249,14 +266,22 @@ def test_a_change_that_it_does_not_run_is_not_rehearsed(rehearsed: Story) -> Non
 
 
 @pytest.mark.parametrize(
-    ("head", "gate"), [((), "success"), (MOVED, "action_required"), (WRONG, "failure")], ids=("equal", "moved", "wrong")
+    ("head", "gate"),
+    [
+        (tuple(entering(record, UNUSED) for record in HEALTHY), "success"),
+        # A line that runs at import and that nothing imported proves nothing.
+        (HEALTHY, "action_required"),
+        (MOVED, "action_required"),
+        (WRONG, "failure"),
+    ],
+    ids=("equal", "unentered", "moved", "wrong"),
 )
 def test_nothing_is_required_of_a_stranger_whose_rehearsal_is_equal(
     head: tuple[CellRecord, ...], gate: str, rehearsed: Story
 ) -> None:
     number = rehearsed.open(UNUSED, author="carol", fork=True)
     assert rehearsed.world.gate(number) == "in_progress"
-    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), head or HEALTHY))
+    end(rehearsed, left_by_rehearsal(rehearsal(rehearsed), head))
     rehearsed.service.go_on()
     assert rehearsed.world.gate(number) == gate
     assert rehearsed.world.live_runs() == []

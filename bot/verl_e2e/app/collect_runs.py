@@ -16,6 +16,7 @@ from verl_e2e.ports import Backend, BackendError, Clock, Ledger
 
 # How often judging one run may fail by a fault of ours before it is called Blocked.
 MOST_JUDGINGS = 5
+EARLIER_HEAD = "it is of an earlier head, so it is not judged"
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,9 @@ class RunCollector:
 
     def _judged(self, run: Run, target: Target, without_folder: EngineEnd) -> Run:
         """The ended run with the verdict that we come to ourselves; where it left no folder the engine says why."""
+        if run.rehearsal is not None and run.head_sha != target.head_sha:
+            # Its commits may be gone, and no one asks for it any more.
+            return self._blocked(run, EARLIER_HEAD, EngineEnd.NOT_JUDGED)
         folder = self.artifacts / run.key
         try:
             if not self.backend.artifacts(run, folder):

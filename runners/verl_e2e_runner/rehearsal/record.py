@@ -5,13 +5,14 @@ rehearsal, the folder says how.
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.manifest import Manifest
+from verl_e2e.core.model.manifest import Manifest, Mode
 from verl_e2e.core.model.record import JOB_FILE, EndReason
 from verl_e2e.core.model.rehearsal_job import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, AskedCells, RehearsalJob
 from verl_e2e_runner.clock import SystemClock, utc_now
@@ -78,11 +79,17 @@ def record_rehearsal(
             began=began.isoformat(timespec="milliseconds"),
             ended=now().isoformat(timespec="milliseconds"),
             seconds=recorder.elapsed(),
-            isolation="user_namespace" if isolated else "none",
+            isolation=_mode(isolated=isolated),
             files=(),
         )
         seal(out, manifest, usable_key(place.environ, say))
     return ended.reason
+
+
+def _mode(*, isolated: bool) -> Mode:
+    if not isolated:
+        return "none"
+    return "other_user" if os.getuid() == 0 else "user_namespace"
 
 
 def _run(
