@@ -20,8 +20,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
-from verl_e2e.core.reach.conditions.outside import uses_with_conditions
-from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.entries import Uses, uses_of
 from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError
 
 
@@ -193,7 +192,7 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     }
     if not sources:
         raise UserError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
-    return uses_with_conditions(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
+    return uses_of(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
 
 
 def _used(uses: Uses, named: str, policy: Policy, hint: Callable[[], str] = str) -> Uses:

@@ -1,0 +1,70 @@
+"""What a change of some code always wants: settings for what no entered line shows.
+
+An adapter that adds nothing hides what its code does; a model whose embeddings are tied says nothing about one whose
+are not. Two heads of keys and values with two query heads each, which a wrong split needs to show, are what the default
+model and every synthetic one have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from verl_e2e.core.model.variant import BASE_WRAPPER
+from verl_e2e.core.model.wants import Axis, ModelWant, Want
+
+CONVERSION = "/models/conversion/"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One row: which changed functions it is for, and what they want."""
+
+    # How reports name the row.
+    name: str
+    # Parts of paths, one of which the file has.
+    paths: tuple[str, ...]
+    # Parts of names, one of which the function's has; empty for every function of such a file.
+    words: tuple[str, ...]
+    # The settings, with what is wanted in words.
+    want: Want
+
+    def is_for(self, path: str, symbol: str) -> bool:
+        """Whether a function is one of those."""
+        name = symbol.lower()
+        named = not self.words or any(word in name for word in self.words)
+        return named and any(part in path for part in self.paths)
+
+
+_CONVERSION = (CONVERSION,)
+# Adapters that change what the model computes, so that what is done with them shows, their scale too.
+_AMPLIFIED = Want(
+    condition="the adapters change what the model computes",
+    axes={Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])},
+)
+# What runs only where adapters leave by themselves: in a weight sync that does not merge them (verl:
+# MegatronEngine.get_per_tensor_param), and in a save (verl: MegatronCheckpointManager._save_model_as_hf_via_bridge).
+OWN_EXPORT = "own export"
+_OWN_EXPORT_WORDS = ("stream_adapter_weights", "stream_shared_outer_adapter", "packed_expert_", "save_hf_adapter")
+_UNMERGED = Want(condition="the adapters leave by themselves", axes={Axis.ADAPTER_MERGE: False})
+_TIED_WORDS = (
+    *("export", "megatron_to_hf", "stream_", "save_hf"),
+    *("hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks"),
+)
+# The default model's are tied.
+_UNTIED = Want(condition="the model's embeddings are untied", model=ModelWant(fields={"tie_word_embeddings": False}))
+
+STANDING: tuple[Standing, ...] = (
+    Standing("adapters", ("/peft/", "/peft_bridge.py"), (), _AMPLIFIED),
+    Standing("adapters in conversion", _CONVERSION, ("adapter", "lora", "peft"), _AMPLIFIED),
+    Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, _UNMERGED),
+    Standing("untied", _CONVERSION, _TIED_WORDS, _UNTIED),
+)
+
+
+def leaves_by_itself(path: str, symbol: str) -> bool:
+    """Whether a function runs only where adapters leave by themselves."""
+    return any(row.name == OWN_EXPORT for row in standing_wants(path, symbol))
+
+
+def standing_wants(path: str, symbol: str) -> Iterator[Standing]:
+    """The rows that are for a function."""
+    return (row for row in STANDING if row.is_for(path, symbol))
