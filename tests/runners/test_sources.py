@@ -107,6 +107,25 @@ def test_a_clone_that_was_removed_or_damaged_is_made_again(ordered: Job, tmp_pat
     assert problems(prepare_trees(with_clones(ordered, tmp_path / "first/cache"), tmp_path / "again", base=BASE)) == ""
 
 
+@pytest.mark.parametrize("name", ["bridge.git", "verl.git", "modules/3rdparty/Megatron-LM"])
+@pytest.mark.parametrize("damage", ["gone", "other bytes"])
+def test_a_clone_whose_objects_cannot_be_read_is_fetched_again(
+    ordered: Job, tmp_path: Path, name: str, damage: str
+) -> None:
+    prepared(ordered, tmp_path)
+    (clone,) = (path for path in (tmp_path / "cache").rglob(name) if path.is_dir())
+    objects = git(clone, "cat-file", "--batch-all-objects", "--batch-check").splitlines()
+    for line in objects:
+        object_id, kind, _ = line.split()
+        file = clone / "objects" / object_id[:2] / object_id[2:]
+        if kind == "blob" and damage == "gone":
+            file.unlink()
+        elif kind == "blob":
+            file.chmod(0o600)
+            file.write_bytes(b"not what git wrote")
+    assert problems(prepare_trees(with_clones(ordered, tmp_path / "cache"), tmp_path / "again", base=BASE)) == ""
+
+
 def test_a_comparison_has_the_merge_base_too(world: World, ordered: Job, tmp_path: Path) -> None:
     job = with_clones(ordered, tmp_path)
     assert fetch_baseline(job, world.bridge_commit, base=BASE) == ""

@@ -27,7 +27,7 @@ from verl_e2e.core.reach.carried_lines import CarriedLines, carried_lines
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import ModuleView, Program, Views, module_name
+from verl_e2e.core.reach.program import ModuleView, Node, Program, Views, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
@@ -127,13 +127,15 @@ class Planner:
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
-        unknown = self._stand_ins(change, policy.reach)
+        moved = self._moved(change)
+        unknown = {**self._stand_ins(change, policy.reach), **_moved_among(moved, policy.reach)}
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
             nothing = (_no_source(change, policy.reach),)
             known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
+        old, new = self._as_merged(change, policy, policy.reach, (old, new), moved)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
         unknown = {**effects.unknown, **unknown}
@@ -207,6 +209,9 @@ class Planner:
         files: dict[str, str] = {}
         for root in reach.roots:
             files.update(self.repository.tree(revision, root))
+        return self._follow_files(files, reach)
+
+    def _follow_files(self, files: Mapping[str, str], reach: ReachPolicy) -> _Tree:
         # A package is taken before a module of the same name.
         ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
         paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
@@ -221,6 +226,61 @@ class Planner:
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
+
+    def _moved(self, change: Change) -> Mapping[str, str]:
+        """The changed files that the base has moved since the head left it, each with its name there."""
+        if not _is_behind(change):
+            return {}
+        assert change.merge_base is not None
+        left, tip = self.repository.tree(change.merge_base), self.repository.tree(change.base)
+        gone = {name for name in change.names() if name in left and name not in tip}
+        if not gone:
+            return {}
+        since = self.repository.change(change.merge_base, change.base).paths
+        return {item.old_path: item.path for item in since if item.old_path in gone}
+
+    def _as_merged(
+        self,
+        change: Change,
+        policy: Policy,
+        reach: ReachPolicy,
+        trees: tuple[_Tree, _Tree],
+        moved: Mapping[str, str],
+    ) -> tuple[_Tree, _Tree]:
+        """The trees of a change, in which what is reached of the changed files once they are merged is reached too.
+
+        A head that left the base earlier does not show what the base has begun to import or call since.
+        """
+        if not _is_behind(change):
+            return trees
+        tip = self._merged(change, policy, reach, trees)
+        names = {
+            module: module_name(moved.get(path, path), reach.roots)
+            for path in change.names()
+            if (module := module_name(path, reach.roots)) is not None
+        }
+        at_tip = [
+            Entry(module, symbol, tip=change.base)
+            for module, there in names.items()
+            if there is not None
+            for symbol in _reached_in(tip, there)
+            if not any(Node(module, symbol) in tree.reach.steps for tree in trees)
+        ]
+        if not at_tip:
+            return trees
+        ran = (*entered_by_runs(reach.package, reach.roots), *at_tip)
+        old, new = (replace(tree, reach=Reach(tree.program, self._uses.entries, ran)) for tree in trees)
+        return old, new
+
+    def _merged(self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree]) -> _Tree:
+        """The base's tip with the head's files; with its own where both have changed one, for those are not merged."""
+        files = dict(self.tree(change.base, policy).files)
+        left, head = (tree.files for tree in trees)
+        for path in change.names():
+            if files.get(path) == left.get(path):
+                files.pop(path, None)
+                files.update({path: head[path]} if path in head else {})
+        return self._follow_files(files, reach)
 
     def _followed_before(self, program: Program, ran: tuple[Entry, ...]) -> Reach | None:
         """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
@@ -332,6 +392,27 @@ class Planner:
 
     def _reader(self, tree: _Tree) -> "_Reader":
         return _Reader(self.repository, tree.files)
+
+
+def _is_behind(change: Change) -> bool:
+    """Whether the base has commits that the head does not have."""
+    return change.merge_base not in {None, change.base}
+
+
+def _reached_in(tree: _Tree, module: str) -> Iterable[str]:
+    """The symbols of a module that are reached in a tree; all of them where not all of the tree was read."""
+    view = tree.program.view(module)
+    symbols = view.symbols if view is not None else ()
+    return [symbol for symbol in symbols if tree.unread or Node(module, symbol) in tree.reach.steps]
+
+
+def _moved_among(moved: Mapping[str, str], reach: ReachPolicy) -> Mapping[str, str]:
+    """The changed files that the base has moved from elsewhere to among its sources."""
+    return {
+        path: f"the base branch has moved it to {there}, among the sources"
+        for path, there in moved.items()
+        if module_name(path, reach.roots) is None and module_name(there, reach.roots) is not None
+    }
 
 
 class _Reader:

@@ -20,6 +20,10 @@ class RepositoryError(Exception):
         self.fix = fix
 
 
+class DamagedRepositoryError(RepositoryError):
+    """Objects of a repository are missing or cannot be read."""
+
+
 def open_repository(path: Path, *, base: Mapping[str, str]) -> GitRepository:
     """The checkout or bare git directory at a path, for reading; GitError."""
     return GitRepository(path, environ=base, limits=_LIMITS, own_session=True)
@@ -58,7 +62,7 @@ def check_out(repository: GitRepository, commit: str, patterns: Iterable[str]) -
 def _write(git: Git, *arguments: str) -> None:
     finished = git.run(*arguments)
     if not finished.ok:
-        raise RepositoryError(
+        raise DamagedRepositoryError(
             f"git {arguments[0]} in {git.work_tree} {finished.ending}: {finished.error}",
             f"run `git -C {git.work_tree} {' '.join(arguments)}` by hand and fix the repository",
         )

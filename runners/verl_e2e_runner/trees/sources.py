@@ -46,9 +46,18 @@ def with_clones(job: Job, folder: Path) -> Job:
 
 def fetch(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
     """See that a clone has a commit, from the job's address for it; nothing without one. RepositoryError."""
+    _fetch(job, name, commit, renewed=False, base=base)
+
+
+def fetch_again(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
+    """Make a clone that was found damaged again and fetch the commit; false where it is the user's. RepositoryError."""
+    return _fetch(job, name, commit, renewed=True, base=base)
+
+
+def _fetch(job: Job, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
     origin = job.origins.get(name)
     if origin is None:
-        return
+        return False
     # Where git itself keeps a submodule, so that it is found as in any other Bridge repository.
     places = {"bridge": job.bridge.path, "verl": job.verl.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
     wanted = Wanted(commit, commit, origin.ref or commit)
@@ -62,9 +71,12 @@ def fetch(job: Job, name: Name, commit: str, *, base: Mapping[str, str]) -> None
         shallow=True,
     )
     try:
+        if renewed:
+            clone.renew(clone.generation())
         clone.bring_commits([wanted])
     except (ForgeError, GitError, OSError, ValueError) as error:
         raise RepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
+    return True
 
 
 def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:

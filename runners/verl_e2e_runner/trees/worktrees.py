@@ -18,8 +18,14 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
-from verl_e2e_runner.trees.sources import SUBMODULE, Name, fetch
+from verl_e2e_runner.trees.repositories import (
+    DamagedRepositoryError,
+    RepositoryError,
+    borrow,
+    check_out,
+    open_repository,
+)
+from verl_e2e_runner.trees.sources import SUBMODULE, Name, fetch, fetch_again
 
 _MARKER = ".git/verl-e2e"
 # What a person does who has Megatron-LM elsewhere.
@@ -127,7 +133,13 @@ def _provide(
         commit, sources = repository.commit, (Path(repository.path),)
     if name not in trees.private:
         return _in_place(name, root, commit, base=base), ()
-    _fill(name, root, commit, sources, _needs(name, job), base=base)
+    needs = _needs(name, job)
+    try:
+        _fill(name, root, commit, sources, needs, base=base)
+    except (DamagedRepositoryError, GitError):
+        if not fetch_again(job, name, commit, base=base):
+            raise
+        _fill(name, root, commit, sources, needs, base=base)
     return RepositoryState(name=name, root=str(root), commit=commit), _left_behind(name, sources[0], base=base)
 
 
@@ -198,7 +210,7 @@ def _patterns(repository: GitRepository, commit: str, needs: _Needs, source: Pat
 def _incomplete(path: str, commit: str, source: Path, missing: int) -> RepositoryError:
     if missing == 0:
         return RepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
-    return RepositoryError(
+    return DamagedRepositoryError(
         f"{missing} files below {path} at {commit} are not in {source}, a partial clone",
         f"fetch them: git -C {source} fetch --refetch --filter=blob:limit=100m origin {commit}",
     )
