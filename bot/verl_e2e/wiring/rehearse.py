@@ -1,12 +1,13 @@
 """A rehearsal of a change with real repositories: which commits, what they change, and the verdict on their records."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.rehearsal import CellRecord, Rehearsal, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
@@ -15,6 +16,7 @@ from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 
 SUBMODULE = "3rdparty/Megatron-LM"
+BRIDGE_SOURCES = "src/"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
 
 
@@ -52,6 +54,15 @@ def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None
     if pins[0] != pins[1]:
         changed += _changed(megatron, pins, _MEGATRON_CODE, f"{SUBMODULE}/")
     return judge_rehearsal(records[0], records[1], changed)
+
+
+def cell_map_of(order: RehearsalOrder, folder: Path, rows: Iterable[CellRow], found: Rehearsal) -> CellMap:
+    """What the cells entered of the head, by the folder with its records, with what became of each."""
+    bridge = GitRepository(order.repo)
+    head = bridge.resolve(order.head)
+    records = read_records(folder)
+    known = (row for row in with_outcomes(rows, found) if row.name in records)
+    return cell_map(head, bridge.tree(head, BRIDGE_SOURCES), records, known)
 
 
 def _megatron_lm(order: RehearsalOrder) -> GitRepository:

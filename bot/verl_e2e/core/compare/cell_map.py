@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from verl_e2e.core.compare.rehearsal import CellRecord, Outcome
+from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution_maps import Commit
 
@@ -79,6 +79,12 @@ class CellMap(Document):
         return frozenset(at for at, row in enumerate(self.cells) if row.outcome in outcomes)
 
 
+def with_outcomes(rows: Iterable[CellRow], found: Rehearsal) -> tuple[CellRow, ...]:
+    """The rows with what a rehearsal says of each."""
+    outcomes = {cell.cell: cell.outcome for cell in found.cells}
+    return tuple(row.model_copy(update={"outcome": outcomes.get(row.name)}) for row in rows)
+
+
 def cell_map(
     commit: str, blobs: Mapping[str, str], records: Mapping[str, CellRecord], rows: Iterable[CellRow]
 ) -> CellMap:
@@ -98,7 +104,8 @@ def cell_map(
                 seen = lines.setdefault(path, {})
                 for line in (line for first, last in ranges for line in range(first, last + 1)):
                     seen[line] = seen.get(line, 0) | 1 << at
-    numbers = {bits for file in (*functions.values(), *lines.values()) for bits in file.values()}
+    numbers = {bits for file in functions.values() for bits in file.values()}
+    numbers |= {bits for file in lines.values() for bits in file.values()}
     places = {bits: at for at, bits in enumerate(sorted(numbers))}
     files = {
         path: FileCells(

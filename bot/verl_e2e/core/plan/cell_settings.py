@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verl_e2e.core.compare.cell_map import CellRow
+from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Value, Want
 from verl_e2e.core.plan.policy import Policy
@@ -24,13 +25,13 @@ _SIZES: Mapping[str, Axis] = {
 CELL_AXES = frozenset(
     {
         *_SIZES.values(),
-        *(Axis.RECOMPUTE, Axis.RESUME, Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING),
+        *(Axis.RECOMPUTE, Axis.RESUME, Axis.OVERLAP, Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING),
     }
 )
 # What verl sets by itself, what only a tiny model needs, and what says how a cell is judged.
 _OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "name", "family"})
 # What no job of verl can be given.
-_UNKNOWN = frozenset({"distributed_optimizer"})
+_UNKNOWN = frozenset({"distributed_optimizer", "loaded_in"})
 # Options of adapters that differ in every cell, for a tiny model.
 _ADAPTER_SIZES = frozenset({"rank", "alpha"})
 # Names of fields that a model's configuration and a recipe's have in different places.
@@ -86,6 +87,10 @@ class CellTable:
         other = replace(self.settings[at], **differing)  # type: ignore[arg-type]
         return self.by_key.get((other.family, other.key))
 
+    def keeps_out(self, at: int | None, entered: frozenset[int]) -> bool:
+        """Whether a cell is known not to enter what others do: it ran to its end, and is not among them."""
+        return at is not None and at not in entered and self.rows[at].outcome is not Outcome.BLOCKED
+
     @cached_property
     def features(self) -> Mapping[str, frozenset[str]]:
         """The features of each family, by its name."""
@@ -104,7 +109,7 @@ class CellTable:
         if not self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset()):
             return False
         twins = (self.twin(at, family=family) for at in entered if self.settings[at].family == for_family)
-        return all(twin is None or twin in entered for twin in twins)
+        return not any(self.keeps_out(twin, entered) for twin in twins)
 
     def wants(self, entered: frozenset[int], *, moved: bool) -> Iterator[Want]:
         """What a job needs to be like each of some cells; `moved` where more entered than these.
@@ -120,7 +125,7 @@ class CellTable:
             if found.axes.get(Axis.ADAPTER) == "none" and self._is_not_needed(at, entered, _without_none(found.axes)):
                 del axes[Axis.ADAPTER]
             unfilled = self.twin(at, filled=False) if found.filled and moved else None
-            if unfilled is not None and unfilled not in entered:
+            if self.keeps_out(unfilled, entered):
                 axes[Axis.ADAPTER_B_START] = "xavier"
             family = found.family
             if self.stands_in(self.usual_family, family, entered):
@@ -133,8 +138,7 @@ class CellTable:
     def _is_not_needed(self, at: int, entered: frozenset[int], axes: Mapping[Axis, Value]) -> bool:
         """Whether no twin with adapters says that they keep a run out."""
         twins = (self.twin(at, axes=axes, filled=filled) for filled in (True, False))
-        known = [twin for twin in twins if twin is not None]
-        return not known or any(twin in entered for twin in known)
+        return not any(self.keeps_out(twin, entered) for twin in twins)
 
 
 def _without_none(axes: Mapping[Axis, Value]) -> Mapping[Axis, Value]:
@@ -164,8 +168,11 @@ def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSe
     possible = possible and recompute.keys() == own["settings"].keys()
     if recompute:
         axes[Axis.RECOMPUTE] = _value(recompute.get("recompute_granularity"))
-    if given.get("resumed"):
+    # verl publishes a model where it saves one.
+    if given.get("resumed") or given.get("written"):
         axes[Axis.RESUME] = True
+    if given.get("overlapped"):
+        axes[Axis.OVERLAP] = True
     adapter = _mapping(given.get("adapter"))
     axes.update(_adapter_axes(adapter))
     # Ranks that the experts' sizes need anyway.

@@ -26,6 +26,8 @@ from verl_e2e.core.plan.standing import Standing, standing_wants
 # What no level has a job for is run as a save and a resume, which are judged on any settings.
 _RESUMED = Want(axes={Axis.RESUME: True})
 _NOTHING = Want()
+# What takes the place of something that a planned job shows.
+_REPLACING = (Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING, Axis.ADAPTER_MERGE, Axis.ADAPTER_B_START)
 # The ways to enter one place of which a job is made, and the cells that a report names.
 _MOST_WAYS, _MOST_NAMED = 8, 2
 
@@ -63,8 +65,8 @@ class Need:
     cells: frozenset[int] = frozenset()
     # The ids of the variants of measured jobs that entered them.
     variants: frozenset[str] = frozenset()
-    # What a job must have besides, whoever enters them.
-    standing: Want = _NOTHING
+    # What a job must have besides, whoever enters them; any one will do.
+    standing: tuple[Want, ...] = (_NOTHING,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,18 @@ class _Made:
 
     draft: Draft
     job: JobOutline
-    needs: tuple[Need, ...]
+    needs: tuple[Need, ...] = ()
+    # The planned job that it takes the place of, None for a new one.
+    planned: JobOutline | None = None
+
+    @property
+    def outline(self) -> JobOutline:
+        """The job with its places."""
+        purposes = tuple(purpose for need in self.needs for purpose in need.purposes)
+        if self.planned is None or self.planned.variant is self.job.variant:
+            return replace(self.planned or self.job, purposes=purposes)
+        named, reason = self.planned.variant.job_id, self.planned.reason
+        return replace(self.job, purposes=purposes, replaces=named, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -88,8 +101,9 @@ class JobMaker:
 
     def covers(self, job: JobOutline, need: Need) -> bool:
         """Whether a run of the job does what the places need."""
-        draft, families, standing = point_of(job), self._families(job), need.standing
-        if job.obstacles or not (draft.holds(standing) and shows(job, standing.model, self.policy)):
+        draft, families = point_of(job), self._families(job)
+        held = (draft.holds(want) and shows(job, want.model, self.policy) for want in need.standing)
+        if job.obstacles or not any(held):
             return False
         if job.variant.job_id in need.variants:
             return True
@@ -106,6 +120,8 @@ class JobMaker:
         """The cells with the job's settings: on its own model, else on one for which it stands."""
         axes = {axis: value for axis, value in draft.differing.items() if axis in CELL_AXES}
         equal = {at: item.family for at, item in enumerate(self.table.settings) if item.axes == axes and item.is_usual}
+        # A cell that raised says nothing about what it did not get to.
+        equal = {at: family for at, family in equal.items() if at in entered or self.table.keeps_out(at, entered)}
         own = frozenset(at for at, family in equal.items() if family in families)
         return own or frozenset(at for at, family in equal.items() if self._stands(families, family, entered))
 
@@ -156,30 +172,51 @@ class JobMaker:
 
 
 def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], maker: JobMaker, budget: int) -> Derived:
-    """The planned jobs, and new ones within the budget of GPU minutes; each with the places that it is there for."""
+    """The planned jobs, some with more settings, and new ones within the budget of GPU minutes; each with its places.
+
+    A job that a rule names besides its level's default one may get more settings where it runs on the same model.
+    """
     held: dict[int, list[Purpose]] = {}
     left: list[tuple[Need, str]] = []
-    made: list[_Made] = []
+    fixed = [job for job in planned if not _may_change(job, maker)]
+    made = [_Made(point_of(job), job, planned=job) for job in planned if _may_change(job, maker)]
     for need in sorted(needs, key=lambda need: (len(need.cells) or len(maker.table.rows), repr(need.purposes))):
-        holder = next((at for at, job in enumerate(planned) if maker.covers(job, need)), None)
+        holder = next((at for at, job in enumerate(fixed) if maker.covers(job, need)), None)
         if holder is not None:
             held.setdefault(holder, []).extend(need.purposes)
         elif problem := _place(need, made, maker):
             left.append((need, problem))
-    kept: list[_Made] = []
-    spent = sum(job.gpu_minutes for job in planned)
-    for item in sorted(_needed(made, maker), key=lambda item: item.job.gpu_minutes):
-        if spent + item.job.gpu_minutes <= budget:
-            kept.append(item)
-            spent += item.job.gpu_minutes
-        else:
-            why = f"the plan would take more than the {budget} GPU minutes of the policy's budget"
-            left += [(need, why) for need in item.needs]
-    new = [replace(item.job, purposes=_purposes(item.needs)) for item in kept]
+    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed))
+    left += [
+        (need, f"the plan would take more than the {budget} GPU minutes of the policy's budget") for need in beyond
+    ]
     # A level's default job is there for all that any run enters: it needs no place to say so.
-    jobs = [replace(job, purposes=() if job.is_default else tuple(held.get(at, ()))) for at, job in enumerate(planned)]
-    not_covered = (NotCovered(item, why, _level(need, maker)) for need, why in left for item in need.purposes)
-    return Derived((*jobs, *sorted(new, key=lambda job: (job.variant.level, job.id))), tuple(not_covered))
+    jobs = {
+        job.id: replace(job, purposes=() if job.is_default else tuple(held.get(at, ()))) for at, job in enumerate(fixed)
+    }
+    changed = {item.planned.id: item.outline for item in kept if item.planned is not None}
+    new = sorted((item.outline for item in kept if item.planned is None), key=lambda job: (job.variant.level, job.id))
+    not_covered = (NotCovered(item, text, _level(need, maker)) for need, text in left for item in need.purposes)
+    return Derived((*({**jobs, **changed}[job.id] for job in planned), *new), tuple(not_covered))
+
+
+def _may_change(job: JobOutline, maker: JobMaker) -> bool:
+    named = job.variant in VARIANTS and not job.is_default and not job.obstacles
+    return named and job.variant.level is Level.SMOKE and job.checkpoint == maker.checkpoint
+
+
+def _within(made: Iterable[_Made], minutes: int) -> tuple[list[_Made], list[Need]]:
+    """The jobs that take no more than these GPU minutes, those that enter most for them first; and what is left."""
+    kept, beyond = list[_Made](), list[Need]()
+    for item in sorted(
+        made, key=lambda item: (item.planned is None, -len(item.outline.purposes) / item.job.gpu_minutes)
+    ):
+        if item.planned is None and item.job.gpu_minutes > minutes:
+            beyond += item.needs
+        else:
+            kept.append(item)
+            minutes -= item.job.gpu_minutes
+    return kept, beyond
 
 
 def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
@@ -190,8 +227,13 @@ def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
         needs = (*item.needs, need)
         for want in (_NOTHING, *need.ways[:_MOST_WAYS]):
             found = maker.made(item.draft, want)
-            if not isinstance(found, str) and all(maker.covers(found[1], each) for each in needs):
-                ways.append((found[1].gpu_minutes - item.job.gpu_minutes, 0, at, _Made(*found, needs)))
+            if (
+                not isinstance(found, str)
+                and _stays(item, *found)
+                and all(maker.covers(found[1], each) for each in needs)
+            ):
+                more = found[1].gpu_minutes - item.job.gpu_minutes
+                ways.append((more, 0, at, _Made(*found, needs, item.planned)))
                 break
     for rank, want in enumerate(need.ways[:_MOST_WAYS]):
         found = maker.made(Draft(Point.default()), want)
@@ -206,10 +248,17 @@ def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
     return ""
 
 
+def _stays(item: _Made, draft: Draft, job: JobOutline) -> bool:
+    """Whether a job that takes the place of a planned one shows what that is planned for as well."""
+    same = all(draft.point[axis] == item.draft.point[axis] for axis in _REPLACING)
+    alike = same and job.variant.level is item.job.variant.level and draft.point.model == item.draft.point.model
+    return item.planned is None or alike
+
+
 def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
     """The jobs without those whose places others enter as well, the dearest first."""
     kept = sorted(made, key=lambda item: -item.job.gpu_minutes)
-    for item in tuple(kept):
+    for item in (item for item in tuple(kept) if item.planned is None):
         others = [other for other in kept if other is not item]
         for need in item.needs:
             at = next((at for at, other in enumerate(others) if maker.covers(other.job, need)), None)
@@ -219,10 +268,6 @@ def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
         else:
             kept = others
     return kept
-
-
-def _purposes(needs: Iterable[Need]) -> tuple[Purpose, ...]:
-    return tuple(purpose for need in needs for purpose in need.purposes)
 
 
 def _level(need: Need, maker: JobMaker) -> Level | None:
@@ -253,18 +298,28 @@ def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
     for place in places:
         if not place.problem:
             groups.setdefault(("", place.cells, place.variants, place.moved), []).append(place)
+        whole = replace(place, lines=(), cells=place.inside, moved=False)
         for row in standing_wants(place.function.path, place.function.symbol):
             rows[row.name] = row
-            groups.setdefault((row.name, place.cells, place.variants, place.moved), []).append(place)
-    return tuple(_need(own, rows[str(name)].want if name else _NOTHING, table) for (name, *_), own in groups.items())
+            same = groups.setdefault((row.name, whole.cells, whole.variants, False), [])
+            same += [] if whole in same else [whole]
+    return tuple(_need(own, rows.get(str(name)), table) for (name, *_), own in groups.items())
 
 
-def _need(places: Sequence[Place], standing: Want, table: CellTable) -> Need:
+def _need(places: Sequence[Place], row: Standing | None, table: CellTable) -> Need:
     first = places[0]
+    standing = (_NOTHING,) if row is None else row.wants
     ways = [*table.wants(first.cells, moved=first.moved)] or [*_of_variants(first.variants)] or [_NOTHING]
-    joined = [found for way in ways if (found := _joined(way, standing)) is not None]
-    joined.sort(key=lambda way: (len(way.axes) + len(way.model.fields), way.model.family != table.usual_family))
-    condition = standing.condition or _entered_as(first, table)
+    joined = [found for want in standing for way in ways if (found := _joined(way, want)) is not None]
+    owners = {family.name for family in table.policy.families if family.paths.match(first.function.path)}
+    joined.sort(
+        key=lambda way: (
+            len(way.axes) + len(way.model.fields),
+            way.model.family not in owners,
+            way.model.family != table.usual_family,
+        )
+    )
+    condition = _entered_as(first, table) if row is None else row.condition
     settings = joined[0].axes if joined else {}
     purposes = tuple(purpose_of(place.function, place.lines, condition, settings) for place in places)
     return Need(tuple(joined), purposes, first.cells, first.variants, standing)

@@ -1,7 +1,7 @@
 """Which cells of a rehearsal, and which measured jobs, enter each place of a change."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
 from verl_e2e.core.compare.rehearsal import Outcome
@@ -41,6 +41,8 @@ class Place:
     moved: bool = False
     # The ids of the variants of measured jobs that entered the function.
     variants: frozenset[str] = frozenset()
+    # The cells that entered the function at all.
+    inside: frozenset[int] = NO_CELLS
     # Why nothing is known to enter it, a clause; empty where something is.
     problem: str = ""
 
@@ -82,13 +84,13 @@ def _places(
         return
     groups = _groups(function, before, lines, measured)
     if not groups:
-        yield from _judged(function, (), inside, measured, ran)
+        yield from _judged(Place(function, (), inside, variants=ran, inside=inside), measured)
     for entered, own in groups.items():
         if not entered:
-            yield Place(function, tuple(own), NO_CELLS, problem=NOT_ENTERED)
+            yield Place(function, tuple(own), NO_CELLS, inside=inside, problem=NOT_ENTERED)
         # Who enters less enters the rest as well.
         elif not any(other and other < entered for other in groups):
-            yield from _judged(function, tuple(own), entered, measured, frozenset())
+            yield from _judged(Place(function, tuple(own), entered, inside=inside), measured)
 
 
 def _groups(
@@ -107,15 +109,12 @@ def _groups(
     return found
 
 
-def _judged(
-    function: ChangedFunction, lines: tuple[int, ...], entered: frozenset[int], measured: Measured, ran: frozenset[str]
-) -> Iterator[Place]:
-    """The place for the cells that enter it; where they ran the change, for those that failed or else moved."""
+def _judged(place: Place, measured: Measured) -> Iterator[Place]:
+    """The place; where the cells ran the change, with those of them that failed, or else moved, if any did."""
     if not measured.of_head:
-        yield Place(function, lines, entered, variants=ran)
+        yield place
         return
     cells = measured.cells
-    failed = entered & cells.judged(Outcome.FAIL)
-    moved = failed or entered & cells.judged(Outcome.CHANGED)
+    moved = place.cells & cells.judged(Outcome.FAIL) or place.cells & cells.judged(Outcome.CHANGED)
     if moved:
-        yield Place(function, lines, moved, moved != entered)
+        yield replace(place, cells=moved, moved=moved != place.cells, variants=frozenset())

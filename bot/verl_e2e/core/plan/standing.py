@@ -24,8 +24,10 @@ class Standing:
     paths: tuple[str, ...]
     # Parts of names, one of which the function's has; empty for every function of such a file.
     words: tuple[str, ...]
-    # The settings, with what is wanted in words.
-    want: Want
+    # What is wanted, for people.
+    condition: str
+    # The settings; the first that a job can have will do.
+    wants: tuple[Want, ...]
 
     def is_for(self, path: str, symbol: str) -> bool:
         """Whether a function is one of those."""
@@ -36,27 +38,29 @@ class Standing:
 
 _CONVERSION = (CONVERSION,)
 # Adapters that change what the model computes, so that what is done with them shows, their scale too.
-_AMPLIFIED = Want(
-    condition="the adapters change what the model computes",
-    axes={Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])},
-)
+_AMPLIFIED = Want(axes={Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])})
+_ADDING = "the adapters change what the model computes"
 # What runs only where adapters leave by themselves: in a weight sync that does not merge them (verl:
-# MegatronEngine.get_per_tensor_param), and in a save (verl: MegatronCheckpointManager._save_model_as_hf_via_bridge).
+# MegatronEngine.get_per_tensor_param), as with experts they must be, and in a save (verl:
+# MegatronCheckpointManager._save_model_as_hf_via_bridge).
 OWN_EXPORT = "own export"
 _OWN_EXPORT_WORDS = ("stream_adapter_weights", "stream_shared_outer_adapter", "packed_expert_", "save_hf_adapter")
-_UNMERGED = Want(condition="the adapters leave by themselves", axes={Axis.ADAPTER_MERGE: False})
+_ALONE = (Want(axes={Axis.ADAPTER_MERGE: False}), Want(axes={Axis.RESUME: True}))
 _TIED_WORDS = (
     *("export", "megatron_to_hf", "stream_", "save_hf"),
     *("hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks"),
 )
 # The default model's are tied.
-_UNTIED = Want(condition="the model's embeddings are untied", model=ModelWant(fields={"tie_word_embeddings": False}))
+_UNTIED = Want(model=ModelWant(fields={"tie_word_embeddings": False}))
+# No cell of a rehearsal packs.
+_PACKED = Want(axes={Axis.PACKING: True})
 
 STANDING: tuple[Standing, ...] = (
-    Standing("adapters", ("/peft/", "/peft_bridge.py"), (), _AMPLIFIED),
-    Standing("adapters in conversion", _CONVERSION, ("adapter", "lora", "peft"), _AMPLIFIED),
-    Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, _UNMERGED),
-    Standing("untied", _CONVERSION, _TIED_WORDS, _UNTIED),
+    Standing("adapters", ("/peft/", "/peft_bridge.py"), (), _ADDING, (_AMPLIFIED,)),
+    Standing("adapters in conversion", _CONVERSION, ("adapter", "lora", "peft"), _ADDING, (_AMPLIFIED,)),
+    Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, "the adapters leave by themselves", _ALONE),
+    Standing("untied", _CONVERSION, _TIED_WORDS, "the model's embeddings are untied", (_UNTIED,)),
+    Standing("packed", ("/models/",), ("packed", "thd"), "sequences are packed", (_PACKED,)),
 )
 
 
