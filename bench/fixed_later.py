@@ -43,7 +43,11 @@ def shows(job: JobOutline, row: dict[str, Any], policy: Policy) -> bool:
     fields = {**made.fields, **made.wanted} if made else {}
     if any(fields.get(name, "") != value for name, value in row["fields"].items()):
         return False
-    return not row["feature"] or job.model.has(row["feature"]) or (row["feature"] == "moe" and job.has_experts)
+    return (
+        not row["feature"]
+        or row["feature"] in (job.model.features or ())
+        or (row["feature"] == "moe" and job.has_experts)
+    )
 
 
 def main() -> None:

@@ -112,8 +112,6 @@ class Point:
     @property
     def conflict(self) -> Conflict | None:
         """Why no job can be this point, or None."""
-        if barred := self.model.features & self.model.absent:
-            return Conflict(Clash.MODEL, (), f"a model with {min(barred)} cannot be one without")
         rule = exclusion_of(self.settings, self.model.features)
         if rule is None:
             return None

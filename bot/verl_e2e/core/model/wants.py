@@ -80,8 +80,6 @@ class ModelWant:
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     # Features that the policy knows: moe, mla, ssm, mtp, vlm, audio, ...
     features: frozenset[str] = frozenset()
-    # Features that it must not have: code for models without them is not entered with them.
-    absent: frozenset[str] = frozenset()
 
     @property
     def is_any(self) -> bool:

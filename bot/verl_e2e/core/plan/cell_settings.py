@@ -54,11 +54,6 @@ class CellSettings:
     possible: bool = True
 
     @property
-    def is_usual(self) -> bool:
-        """Whether a job can have it on the family's usual model."""
-        return self.possible and not self.fields
-
-    @property
     def key(self) -> str:
         """Equal for cells that differ by their family alone."""
         return repr((sorted(self.axes.items()), sorted(self.fields.items()), self.filled, self.possible))

@@ -32,8 +32,6 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     switched_on = {feature.name for feature in job.features}
     if any(name not in switched_on and not job.model.shows(name) for name in model.features):
         return False
-    if any(map(job.model.has, model.absent)):
-        return False
     families = (family for family in policy.families if family.name == model.family)
     return model.family in ("", job.family) or any(is_on_family(job, family) for family in families)
 
@@ -93,7 +91,7 @@ def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
     for family in policy.families:
         recipe = family.synthetic if model.family in ("", family.name) else None
         features = {*family.features} - {*recipe.without} if recipe else set()
-        if recipe and of_models <= features and not model.absent & features:
+        if recipe and of_models <= features:
             return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
     return None
 
@@ -123,10 +121,5 @@ def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
         for family in policy.families
         if model.family in ("", family.name) and model.features <= {*family.features}
     )
-    shown = (
-        item
-        for item in able
-        if item and all(map(policy.facts_of(item).shows, model.features))
-        if not any(map(policy.facts_of(item).has, model.absent))
-    )
+    shown = (item for item in able if item and all(map(policy.facts_of(item).shows, model.features)))
     return next(shown, None)

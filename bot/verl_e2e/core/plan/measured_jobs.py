@@ -5,7 +5,7 @@ each into the job that costs least more: one that was made for another place, wi
 of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.jobs import Checkpoint
@@ -13,7 +13,7 @@ from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant
 from verl_e2e.core.model.model_fit import misfits
 from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, Want
+from verl_e2e.core.model.wants import Axis, FieldValue, Want
 from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.job_models import is_on_family, job_on_model, shows, unread
@@ -97,17 +97,19 @@ class JobMaker:
     # The checkpoint of a new job for which any model will do.
     checkpoint: Checkpoint | None
     table: CellTable
-    _known: dict[str, tuple[Draft, JobOutline] | str] = field(default_factory=dict)
+    _known: dict[str, tuple[tuple[Draft, JobOutline], ...] | str] = field(default_factory=dict)
 
     def covers(self, job: JobOutline, need: Need) -> bool:
         """Whether a run of the job does what the places need."""
         draft, families = point_of(job), self._families(job)
+        made = job.checkpoint.synthetic if job.checkpoint else None
+        fields = dict(made.wanted) if made else {}
         held = (draft.holds(want) and shows(job, want.model, self.policy) for want in need.standing)
         if job.obstacles or not any(held):
             return False
         if job.variant.job_id in need.variants:
             return True
-        like = self._like(draft, families, need.cells) if need.cells else frozenset()
+        like = self._like(draft, fields, families, need.cells)
         if like:
             return not need.cells.isdisjoint(like)
         return any(draft.holds(want) and self._is_on(job, families, want, need.cells) for want in need.ways)
@@ -116,14 +118,23 @@ class JobMaker:
         """The families that the job's model is one of."""
         return frozenset(family.name for family in self.policy.families if is_on_family(job, family))
 
-    def _like(self, draft: Draft, families: frozenset[str], entered: frozenset[int]) -> frozenset[int]:
+    def _like(
+        self, draft: Draft, fields: Mapping[str, FieldValue], families: frozenset[str], entered: frozenset[int]
+    ) -> frozenset[int]:
         """The cells with the job's settings: on its own model, else on one for which it stands."""
         axes = {axis: value for axis, value in draft.differing.items() if axis in CELL_AXES}
-        equal = {at: item.family for at, item in enumerate(self.table.settings) if item.axes == axes and item.is_usual}
         # A cell that raised says nothing about what it did not get to.
-        equal = {at: family for at, family in equal.items() if at in entered or self.table.keeps_out(at, entered)}
+        equal = {
+            at: item.family
+            for at, item in enumerate(self.table.settings)
+            if item.possible and item.axes == axes and item.fields == fields
+            if at in entered or self.table.keeps_out(at, entered)
+        }
         own = frozenset(at for at, family in equal.items() if family in families)
-        return own or frozenset(at for at, family in equal.items() if self._stands(families, family, entered))
+        others = {self.table.settings[at].family for at in entered}
+        return own or frozenset(
+            at for at, family in equal.items() if family in others and self._stands(families, family, entered)
+        )
 
     def _stands(self, families: Iterable[str], for_family: str, entered: frozenset[int]) -> bool:
         return any(self.table.stands_in(family, for_family, entered) for family in families)
@@ -135,14 +146,14 @@ class JobMaker:
         plain = replace(want.model, family="")
         return bool(entered) and shows(job, plain, self.policy) and self._stands(families, want.model.family, entered)
 
-    def made(self, before: Draft, want: Want) -> tuple[Draft, JobOutline] | str:
-        """The job of a draft with one want more, or why there is none, a clause."""
+    def made(self, before: Draft, want: Want) -> tuple[tuple[Draft, JobOutline], ...] | str:
+        """The jobs of a draft with one want more, a named one first, or why there is none, a clause."""
         key = repr((before, want.axes, want.model))
         if key not in self._known:
             self._known[key] = self._made(before, want)
         return self._known[key]
 
-    def _made(self, before: Draft, want: Want) -> tuple[Draft, JobOutline] | str:
+    def _made(self, before: Draft, want: Want) -> tuple[tuple[Draft, JobOutline], ...] | str:
         if want.model.family == self.table.usual_family:
             want = replace(want, model=replace(want.model, family=""))
         draft = before.joined(want)
@@ -150,25 +161,35 @@ class JobMaker:
             draft = draft.joined(_RESUMED)
         if isinstance(draft, str):
             return draft
-        level = Level.SAVE_RESUME if draft.level is None else draft.level
-        job = job_on_model(self._variant(draft, level), draft.point.model, self.policy, self.checkpoint)
+        found = [self._job(draft, variant) for variant in _variants(draft)]
+        jobs = tuple((draft, job) for job in found if not isinstance(job, str))
+        return jobs or next(job for job in found if isinstance(job, str))
+
+    def _job(self, draft: Draft, variant: Variant) -> JobOutline | str:
+        """The job of a variant on the model that the draft needs, or why there is none, a clause."""
+        job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
         if isinstance(job, str):
             return job
         job = job if job.variant in VARIANTS else replace(job, settings=draft.differing)
-        return _misfit(job) or unread(job, draft.point[Axis.CONTENT], self.policy) or (draft, job)
+        return _misfit(job) or unread(job, draft.point[Axis.CONTENT], self.policy) or job
 
-    def _variant(self, draft: Draft, level: Level) -> Variant:
-        """The variant of these settings: a named one with them that takes no more GPUs, else their own."""
-        point, model = draft.point, draft.point.model
-        wanted = Want(axes=point.settings)
-        for variant in VARIANTS if not model.fields else ():
-            named = Draft(POINTS[variant.job_id])
-            larger = level is Level.PARALLELISM and named.holds(wanted) and variant.gpu_count <= point.gpu_count
-            if variant.level is level and (larger or named.differing == draft.differing):
-                return variant
-        implied = Point.default().with_axes(point.settings).model.features
-        words = "" if level is Level.FEATURE else model.family or "-".join(sorted(model.features - implied))
-        return point.variant(level, name_of(level, draft, words))
+
+def _variants(draft: Draft) -> Iterator[Variant]:
+    """The variants with these settings: a named one that takes no more GPUs, and their own."""
+    point, model = draft.point, draft.point.model
+    level = Level.SAVE_RESUME if draft.level is None else draft.level
+    wanted = Want(axes=point.settings)
+    for variant in VARIANTS if not model.fields else ():
+        named = Draft(POINTS[variant.job_id])
+        same = variant.level is level and named.point.model.features == model.features
+        if same and named.differing == draft.differing:
+            yield variant
+            return
+        if same and level is Level.PARALLELISM and named.holds(wanted) and variant.gpu_count <= point.gpu_count:
+            yield variant
+    implied = Point.default().with_axes(point.settings).model.features
+    words = "" if level is Level.FEATURE else model.family or "-".join(sorted(model.features - implied))
+    yield point.variant(level, name_of(level, draft, words))
 
 
 def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], maker: JobMaker, budget: int) -> Derived:
@@ -186,7 +207,7 @@ def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], mak
             held.setdefault(holder, []).extend(need.purposes)
         elif problem := _place(need, made, maker):
             left.append((need, problem))
-    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed))
+    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed), maker)
     left += [
         (need, f"the plan would take more than the {budget} GPU minutes of the policy's budget") for need in beyond
     ]
@@ -205,17 +226,26 @@ def _may_change(job: JobOutline, maker: JobMaker) -> bool:
     return named and job.variant.level is Level.SMOKE and job.checkpoint == maker.checkpoint
 
 
-def _within(made: Iterable[_Made], minutes: int) -> tuple[list[_Made], list[Need]]:
+def _within(made: Iterable[_Made], minutes: int, maker: JobMaker) -> tuple[list[_Made], list[Need]]:
     """The jobs that take no more than these GPU minutes, those that enter most for them first; and what is left."""
-    kept, beyond = list[_Made](), list[Need]()
-    for item in sorted(
-        made, key=lambda item: (item.planned is None, -len(item.outline.purposes) / item.job.gpu_minutes)
-    ):
+    order = sorted(made, key=lambda item: (item.planned is None, -len(item.outline.purposes) / item.job.gpu_minutes))
+    kept, left = list[_Made](), list[Need]()
+    for item in order:
         if item.planned is None and item.job.gpu_minutes > minutes:
-            beyond += item.needs
+            left += item.needs
         else:
             kept.append(item)
             minutes -= item.job.gpu_minutes
+    beyond = list[Need]()
+    # Where a job for several places takes too much, one for some of them may not.
+    for need in left:
+        tried = list(kept)
+        _place(need, tried, maker)
+        more = sum(item.job.gpu_minutes for item in tried) - sum(item.job.gpu_minutes for item in kept)
+        if more <= max(minutes, 0):
+            kept, minutes = tried, minutes - more
+        else:
+            beyond.append(need)
     return kept, beyond
 
 
@@ -223,24 +253,21 @@ def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
     """Put a need into the job that costs least more; why it is in none, or empty."""
     ways: list[tuple[int, int, int, _Made]] = []
     problems: list[str] = []
+    wants = need.ways[:_MOST_WAYS]
     for at, item in enumerate(made):
-        needs = (*item.needs, need)
-        for want in (_NOTHING, *need.ways[:_MOST_WAYS]):
+        for rank, want in enumerate((_NOTHING, *wants)):
             found = maker.made(item.draft, want)
-            if (
-                not isinstance(found, str)
-                and _stays(item, *found)
-                and all(maker.covers(found[1], each) for each in needs)
-            ):
-                more = found[1].gpu_minutes - item.job.gpu_minutes
-                ways.append((more, 0, at, _Made(*found, needs, item.planned)))
-                break
-    for rank, want in enumerate(need.ways[:_MOST_WAYS]):
+            for draft, job in () if isinstance(found, str) else found:
+                larger = _Made(draft, job, (*item.needs, need), item.planned)
+                if _stays(item, larger) and all(maker.covers(job, each) for each in larger.needs):
+                    ways.append((job.gpu_minutes - item.job.gpu_minutes, rank, at, larger))
+    for rank, want in enumerate(wants):
         found = maker.made(Draft(Point.default()), want)
         if isinstance(found, str):
             problems.append(found)
-        elif maker.covers(found[1], need):
-            ways.append((found[1].gpu_minutes, 1 + rank, len(made), _Made(*found, (need,))))
+        for draft, job in () if isinstance(found, str) else found:
+            if maker.covers(job, need):
+                ways.append((job.gpu_minutes, 1 + rank, len(made), _Made(draft, job, (need,))))
     if not ways:
         return next(iter(problems), "no job has the settings of a cell that enters it")
     _, _, at, best = min(ways, key=lambda way: way[:3])
@@ -248,11 +275,11 @@ def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
     return ""
 
 
-def _stays(item: _Made, draft: Draft, job: JobOutline) -> bool:
+def _stays(item: _Made, larger: _Made) -> bool:
     """Whether a job that takes the place of a planned one shows what that is planned for as well."""
-    same = all(draft.point[axis] == item.draft.point[axis] for axis in _REPLACING)
-    alike = same and job.variant.level is item.job.variant.level and draft.point.model == item.draft.point.model
-    return item.planned is None or alike
+    before, after = item.draft.point, larger.draft.point
+    same = all(after[axis] == before[axis] for axis in _REPLACING) and after.model == before.model
+    return item.planned is None or (same and larger.job.variant.level is item.job.variant.level)
 
 
 def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
@@ -273,7 +300,7 @@ def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
 def _level(need: Need, maker: JobMaker) -> Level | None:
     """The level of the first job that could be made for a need."""
     jobs = (maker.made(Draft(Point.default()), want) for want in need.ways[:_MOST_WAYS])
-    return next((job[1].variant.level for job in jobs if not isinstance(job, str)), None)
+    return next((found[0][1].variant.level for found in jobs if not isinstance(found, str)), None)
 
 
 def point_of(job: JobOutline) -> Draft:
@@ -309,7 +336,8 @@ def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
 def _need(places: Sequence[Place], row: Standing | None, table: CellTable) -> Need:
     first = places[0]
     standing = (_NOTHING,) if row is None else row.wants
-    ways = [*table.wants(first.cells, moved=first.moved)] or [*_of_variants(first.variants)] or [_NOTHING]
+    of_variants = [_NOTHING] if row is not None and not first.variants else [*_of_variants(first.variants)]
+    ways = [*table.wants(first.cells, moved=first.moved)] if first.cells else of_variants
     joined = [found for want in standing for way in ways if (found := _joined(way, want)) is not None]
     owners = {family.name for family in table.policy.families if family.paths.match(first.function.path)}
     joined.sort(
