@@ -7,6 +7,7 @@ from functools import cached_property
 
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Value, Want
 from verl_e2e.core.plan.policy import Policy
@@ -65,6 +66,7 @@ class CellTable:
 
     rows: Sequence[CellRow]
     policy: Policy
+    _known: dict[tuple[str, str, frozenset[int]], bool] = field(default_factory=dict)
 
     @cached_property
     def settings(self) -> tuple[CellSettings, ...]:
@@ -92,15 +94,23 @@ class CellTable:
         return {family.name: frozenset(family.features) for family in self.policy.families}
 
     @cached_property
+    def checkpoints(self) -> Mapping[str, Checkpoint | None]:
+        """The checkpoint of each family, by its name."""
+        return {family.name: family.checkpoint for family in self.policy.families}
+
+    @cached_property
     def usual_family(self) -> str:
         """The family of the policy's own checkpoint, empty where it is of none."""
-        named = (family.name for family in self.policy.families if family.checkpoint == self.policy.checkpoint)
-        return next(named, "")
+        return next((name for name, found in self.checkpoints.items() if found == self.policy.checkpoint), "")
 
     def stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
         """Whether what cells of one family enter, one of another enters as well, as far as their twins tell."""
-        if family == for_family:
-            return True
+        key = family, for_family, entered
+        if key not in self._known:
+            self._known[key] = family == for_family or self._stands_in(family, for_family, entered)
+        return self._known[key]
+
+    def _stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
         if not self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset()):
             return False
         twins = (self.twin(at, family=family) for at in entered if self.settings[at].family == for_family)

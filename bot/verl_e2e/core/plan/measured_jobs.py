@@ -16,7 +16,7 @@ from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, FieldValue, Want
 from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable
 from verl_e2e.core.plan.draft import Draft
-from verl_e2e.core.plan.job_models import is_on_family, job_on_model, shows, unread
+from verl_e2e.core.plan.job_models import job_on_model, shows, unread
 from verl_e2e.core.plan.job_names import name_of
 from verl_e2e.core.plan.measured_places import Place
 from verl_e2e.core.plan.outline import JobOutline
@@ -116,7 +116,10 @@ class JobMaker:
 
     def _families(self, job: JobOutline) -> frozenset[str]:
         """The families that the job's model is one of."""
-        return frozenset(family.name for family in self.policy.families if is_on_family(job, family))
+        made = job.checkpoint.synthetic if job.checkpoint else None
+        named = frozenset(filter(None, (job.family, made.family if made else "")))
+        checkpoints = self.table.checkpoints
+        return named | {name for name, found in checkpoints.items() if found and found == job.checkpoint}
 
     def _like(
         self, draft: Draft, fields: Mapping[str, FieldValue], families: frozenset[str], entered: frozenset[int]

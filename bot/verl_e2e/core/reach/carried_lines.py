@@ -70,8 +70,18 @@ def carried_lines(measured: bytes | None, base: bytes | None, head: bytes | None
 
 def _same_lines(old: str, new: str) -> dict[int, int]:
     """By the line of the newer text, the line of the older one that it was."""
-    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
-    return {block.b + at + 1: block.a + at + 1 for block in matcher.get_matching_blocks() for at in range(block.size)}
+    before, after = old.splitlines(), new.splitlines()
+    least = min(len(before), len(after))
+    # Most of a file is as it was: what lies before and after all differences need not be searched.
+    first = next((at for at in range(least) if before[at] != after[at]), least)
+    last = next((at for at in range(least - first) if before[-1 - at] != after[-1 - at]), least - first)
+    ends = len(before) - last, len(after) - last
+    matcher = difflib.SequenceMatcher(None, before[first : ends[0]], after[first : ends[1]], autojunk=False)
+    found = {at + 1: at + 1 for at in range(first)}
+    found |= {ends[1] + at + 1: ends[0] + at + 1 for at in range(last)}
+    for block in matcher.get_matching_blocks():
+        found |= {first + block.b + at + 1: first + block.a + at + 1 for at in range(block.size)}
+    return found
 
 
 def _blocks(tree: ast.Module) -> Iterator[_Block]:
