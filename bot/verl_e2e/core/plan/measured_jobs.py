@@ -329,7 +329,7 @@ def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
         if not place.problem:
             groups.setdefault(("", place.cells, place.variants, place.moved), []).append(place)
         whole = replace(place, lines=(), cells=place.inside, moved=False)
-        for row in standing_wants(place.function.path, place.function.symbol):
+        for row in standing_wants(place.function.path, place.function.symbol, place.words):
             rows[row.name] = row
             same = groups.setdefault((row.name, whole.cells, whole.variants, False), [])
             same += [] if whole in same else [whole]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
 from verl_e2e.core.compare.rehearsal import Outcome
@@ -13,6 +14,7 @@ from verl_e2e.core.reach.reached_functions import TouchedFunction
 
 NOT_ENTERED = "no cell of the rehearsal and no measured job enters it"
 _MOST_LINES = 8
+_NO_WORDS: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType({})
 NEW = "it is new, so that only a rehearsal of this head tells what enters it"
 
 
@@ -45,6 +47,8 @@ class Place:
     inside: frozenset[int] = NO_CELLS
     # Why nothing is known to enter it, a clause; empty where something is.
     problem: str = ""
+    # The identifiers of the changed statements of its function.
+    words: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         lines = f", lines {', '.join(map(str, self.lines[:_MOST_LINES]))}" if self.lines else ""
@@ -53,11 +57,15 @@ class Place:
 
 
 def measured_places(
-    functions: Iterable[TouchedFunction], measured: Measured, lines: Mapping[str, CarriedLines]
+    functions: Iterable[TouchedFunction],
+    measured: Measured,
+    lines: Mapping[str, CarriedLines],
+    words: Mapping[tuple[str, str], frozenset[str]] = _NO_WORDS,
 ) -> tuple[Place, ...]:
     """The places of the functions that a run must enter, each with what enters it.
 
-    `lines` are the measured lines of the changed files, by the path at the head.
+    `lines` are the measured lines of the changed files, by the path at the head, `words` the identifiers of the changed
+    statements by the path and the symbol of their effect.
     """
     touched = list(functions)
     earlier = {(item.path, item.function.symbol): item.function for item in touched if item.earlier}
@@ -66,7 +74,9 @@ def measured_places(
         function = item.function
         if not item.earlier and function.reached and function.demanded and function.symbol:
             before = earlier.get((item.path, function.symbol))
-            found += _places(function, before, lines.get(item.path, CarriedLines()), measured)
+            own = words.get((item.path, item.symbol), frozenset())
+            made = _places(function, before, lines.get(item.path, CarriedLines()), measured)
+            found += (replace(place, words=own) for place in made)
     return tuple(found)
 
 

@@ -202,7 +202,13 @@ def _places(paths: tuple[Classified, ...], effects: Effects | None, measured: Me
     if effects is None or measured is None:
         return ()
     counted = {path.path for path in paths}
-    return measured_places((item for item in effects.functions if item.path in counted), measured, effects.lines)
+    words = {
+        (path.path, item.effect.symbol): frozenset().union(*item.effect.statements)
+        for path in paths
+        for item in path.effects or ()
+    }
+    functions = (item for item in effects.functions if item.path in counted)
+    return measured_places(functions, measured, effects.lines, words)
 
 
 def _derived(

@@ -5,7 +5,7 @@ are not. Two heads of keys and values with two query heads each, which a wrong s
 model and every synthetic one have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from verl_e2e.core.model.variant import BASE_WRAPPER
@@ -28,12 +28,15 @@ class Standing:
     condition: str
     # The settings; the first that a job can have will do.
     wants: tuple[Want, ...]
+    # Identifiers, one of which a changed statement of any other function of such a file has.
+    statements: frozenset[str] = frozenset()
 
-    def is_for(self, path: str, symbol: str) -> bool:
-        """Whether a function is one of those."""
+    def is_for(self, path: str, symbol: str, words: Container[str]) -> bool:
+        """Whether a function is one of those; `words` are the identifiers of its changed statements."""
         name = symbol.lower()
         named = not self.words or any(word in name for word in self.words)
-        return named and any(part in path for part in self.paths)
+        said = any(word in words for word in self.statements)
+        return (named or said) and any(part in path for part in self.paths)
 
 
 _CONVERSION = (CONVERSION,)
@@ -53,6 +56,7 @@ _TIED_WORDS = (
 # The default model's are tied.
 _UNTIED = Want(model=ModelWant(fields={"tie_word_embeddings": False}))
 # No cell of a rehearsal packs.
+_PACKING = frozenset({"packed_seq_params", "cu_seqlens", "cu_seqlens_q", "qkv_format"})
 _PACKED = Want(axes={Axis.PACKING: True})
 
 STANDING: tuple[Standing, ...] = (
@@ -60,7 +64,7 @@ STANDING: tuple[Standing, ...] = (
     Standing("adapters in conversion", _CONVERSION, ("adapter", "lora", "peft"), _ADDING, (_AMPLIFIED,)),
     Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, "the adapters leave by themselves", _ALONE),
     Standing("untied", _CONVERSION, _TIED_WORDS, "the model's embeddings are untied", (_UNTIED,)),
-    Standing("packed", ("/models/",), ("packed", "thd"), "sequences are packed", (_PACKED,)),
+    Standing("packed", ("/models/",), ("packed_seq", "thd"), "sequences are packed", (_PACKED,), _PACKING),
 )
 
 
@@ -69,6 +73,6 @@ def leaves_by_itself(path: str, symbol: str) -> bool:
     return any(row.name == OWN_EXPORT for row in standing_wants(path, symbol))
 
 
-def standing_wants(path: str, symbol: str) -> Iterator[Standing]:
-    """The rows that are for a function."""
-    return (row for row in STANDING if row.is_for(path, symbol))
+def standing_wants(path: str, symbol: str, words: Container[str] = ()) -> Iterator[Standing]:
+    """The rows that are for a function; `words` are the identifiers of its changed statements."""
+    return (row for row in STANDING if row.is_for(path, symbol, words))
