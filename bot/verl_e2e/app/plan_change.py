@@ -7,7 +7,7 @@ from datetime import date
 
 from verl_e2e.app.choose_tests import TestChooser
 from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import entered_by_runs, maps_of
+from verl_e2e.app.known_code import entered_by_runs, is_about, maps_of
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
 from verl_e2e.config.cell_maps import packaged_cell_map
@@ -147,8 +147,10 @@ class Planner:
         measured = self.measured(change, policy, cells)
         return Planned(change, plan(change, policy, asked, effects, measured), effects, findings)
 
-    def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured:
-        """What cells and jobs entered, as far as it is about a change."""
+    def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
+        """What cells and jobs entered, as far as it is about a change; None for cells of another package."""
+        if not is_about(cells.files, policy):
+            return None
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         return Measured(cells, maps, cells.commit == change.head)
 

@@ -176,3 +176,10 @@ def test_cells_that_raised_say_nothing_about_what_they_did_not_get_to() -> None:
     rows = [*ROWS[:at], ROWS[at].model_copy(update={"outcome": Outcome.BLOCKED}), *ROWS[at + 1 :]]
     table = CellTable(rows, POLICY)
     assert ids(derive((SMOKE,), place("qwen2-plain"), table=table)) == [SMOKE]
+
+
+def test_what_is_new_in_a_familys_file_is_wanted_of_its_model() -> None:
+    path = "src/megatron/bridge/models/qwen_vl/modelling_qwen3_vl/rope.py"
+    found = derive((SMOKE,), place(symbol="packed_seq_mask", path=path, problem=NOT_ENTERED))
+    assert (ids(found), found.not_covered) == ([SMOKE, "4-feature-packed-qwen3-vl"], ())
+    assert [purpose.condition for purpose in found.jobs[1].purposes] == ["sequences are packed"]

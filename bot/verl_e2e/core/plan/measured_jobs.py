@@ -13,7 +13,7 @@ from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant
 from verl_e2e.core.model.model_fit import misfits
 from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, FieldValue, Want
+from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Want
 from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.job_models import job_on_model, shows, unread
@@ -109,7 +109,7 @@ class JobMaker:
             return False
         if job.variant.job_id in need.variants:
             return True
-        like = self._like(draft, fields, families, need.cells)
+        like = self._like(draft, fields, families, need.cells) if need.cells else frozenset()
         if like:
             return not need.cells.isdisjoint(like)
         return any(draft.holds(want) and self._is_on(job, families, want, need.cells) for want in need.ways)
@@ -328,10 +328,11 @@ def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
     for place in places:
         if not place.problem:
             groups.setdefault(("", place.cells, place.variants, place.moved), []).append(place)
-        whole = replace(place, lines=(), cells=place.inside, moved=False)
+        whole = replace(place, lines=(), cells=place.inside, moved=False, problem="")
         for row in standing_wants(place.function.path, place.function.symbol, place.words):
             rows[row.name] = row
-            same = groups.setdefault((row.name, whole.cells, whole.variants, False), [])
+            file = "" if whole.cells else place.function.path
+            same = groups.setdefault((row.name, whole.cells, whole.variants, file), [])
             same += [] if whole in same else [whole]
     return tuple(_need(own, rows.get(str(name)), table) for (name, *_), own in groups.items())
 
@@ -339,10 +340,12 @@ def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
 def _need(places: Sequence[Place], row: Standing | None, table: CellTable) -> Need:
     first = places[0]
     standing = (_NOTHING,) if row is None else row.wants
-    of_variants = [_NOTHING] if row is not None and not first.variants else [*_of_variants(first.variants)]
-    ways = [*table.wants(first.cells, moved=first.moved)] if first.cells else of_variants
+    owners = [family.name for family in table.policy.families if family.paths.match(first.function.path)]
+    # What is new in a family's file has no cell, and needs a model of the family.
+    new = [] if row is None else [Want(model=ModelWant(name)) for name in owners] or [_NOTHING]
+    measured = table.wants(first.cells, moved=first.moved) if first.cells else _of_variants(first.variants)
+    ways = [*measured] or ([] if first.cells else new)
     joined = [found for want in standing for way in ways if (found := _joined(way, want)) is not None]
-    owners = {family.name for family in table.policy.families if family.paths.match(first.function.path)}
     joined.sort(
         key=lambda way: (
             len(way.axes) + len(way.model.fields),
