@@ -56,8 +56,8 @@ python bench/planned_changes.py --bridge DIR --verl DIR
 ```
 
 A job is there for its level, and for the places of the change that are listed with it.
-[Planning](planning.md#jobs-by-measurement) says how jobs are found for places, [Coverage levels](levels.md#jobs) what the
-named jobs are, [Synthetic models](synthetic-models.md) what `synthetic/FAMILY` is.
+[Planning](planning.md#jobs-by-measurement) says how jobs are found for places, [Coverage levels](levels.md#jobs) what
+the named jobs are, [Synthetic models](synthetic-models.md) what `synthetic/FAMILY` is.
 
 | change | about | levels | jobs | not run | GPU minutes |
 |---|---|---|---:|---:|---:|
