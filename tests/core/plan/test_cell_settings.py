@@ -68,7 +68,7 @@ def wanted(*names: str, moved: bool = False) -> list[tuple[dict[Axis, Value], st
     return [(dict(want.axes), want.model.family, dict(want.model.fields)) for want in wants]
 
 
-def test_training_without_adapters_is_wanted_only_where_its_twin_stays_out() -> None:
+def test_training_without_adapters_is_wanted_only_where_its_counterpart_stays_out() -> None:
     assert wanted("qwen2-plain", "qwen2-lora") == [({}, "qwen2", {})]
     assert wanted("qwen2-plain") == [(NONE, "qwen2", {})]
     # No cell with adapters is like these, so nothing says that adapters keep a run out.
@@ -76,20 +76,20 @@ def test_training_without_adapters_is_wanted_only_where_its_twin_stays_out() -> 
     assert wanted("qwen3-tied") == [({}, "qwen2", {"tie_word_embeddings": True})]
 
 
-def test_a_twin_that_raised_does_not_say_that_it_stays_out() -> None:
+def test_a_counterpart_that_raised_does_not_say_that_it_stays_out() -> None:
     rows = [row.model_copy(update={"outcome": Outcome.BLOCKED}) if row.name == "qwen2-lora" else row for row in ROWS]
     (want,) = CellTable(rows, POLICY).wants(places("qwen2-plain"), moved=False)
     assert dict(want.axes) == {}
 
 
-def test_drawn_adapters_are_wanted_only_where_something_moved_and_their_twin_did_not() -> None:
+def test_drawn_adapters_are_wanted_only_where_something_moved_and_their_counterpart_did_not() -> None:
     amplified = {Axis.ADAPTER_B_START: "xavier"}
     assert wanted("qwen3-lora", moved=True)[0][0] == amplified
     assert wanted("qwen3-lora")[0][0] == {}
     assert {} in [axes for axes, _, _ in wanted("qwen3-lora", "qwen3-lora-initial", moved=True)]
 
 
-def test_one_family_stands_for_another_as_far_as_their_twins_tell() -> None:
+def test_one_family_stands_for_another_as_far_as_their_counterparts_tell() -> None:
     dense = places("qwen3-plain", "qwen3-lora")
     assert not TABLE.stands_in("qwen2", "qwen3", dense)
     assert TABLE.stands_in("qwen2", "qwen3", dense | places("qwen2-plain", "qwen2-lora"))

@@ -79,7 +79,7 @@ class CellTable:
         """The cells by their family and key; the first of equal ones."""
         return {(item.family, item.key): at for at, item in reversed([*enumerate(self.settings)])}
 
-    def twin(self, at: int, **differing: object) -> int | None:
+    def counterpart(self, at: int, **differing: object) -> int | None:
         """The cell that differs from one in these fields of its settings alone, None where there is none."""
         other = replace(self.settings[at], **differing)  # type: ignore[arg-type]
         return self.by_key.get((other.family, other.key))
@@ -104,7 +104,7 @@ class CellTable:
         return next((name for name, found in self.checkpoints.items() if found == self.policy.checkpoint), "")
 
     def stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
-        """Whether what cells of one family enter, one of another enters as well, as far as their twins tell."""
+        """Whether what cells of one family enter, one of another enters as well, as far as their counterparts tell."""
         key = family, for_family, entered
         if key not in self._known:
             self._known[key] = family == for_family or self._stands_in(family, for_family, entered)
@@ -113,13 +113,13 @@ class CellTable:
     def _stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
         if not self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset()):
             return False
-        twins = (self.twin(at, family=family) for at in entered if self.settings[at].family == for_family)
-        return not any(self.keeps_out(twin, entered) for twin in twins)
+        counterparts = (self.counterpart(at, family=family) for at in entered if self.settings[at].family == for_family)
+        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
 
     def wants(self, entered: frozenset[int], *, moved: bool) -> Iterator[Want]:
         """What a job needs to be like each of some cells; `moved` where more entered than these.
 
-        That a cell trains without adapters, or with drawn ones, counts only where its twin is not among them.
+        That a cell trains without adapters, or with drawn ones, counts only where its counterpart is not among them.
         """
         seen = set()
         for at in sorted(entered):
@@ -129,7 +129,7 @@ class CellTable:
             axes = dict(found.axes)
             if found.axes.get(Axis.ADAPTER) == "none" and self._is_not_needed(at, entered, _without_none(found.axes)):
                 del axes[Axis.ADAPTER]
-            unfilled = self.twin(at, filled=False) if found.filled and moved else None
+            unfilled = self.counterpart(at, filled=False) if found.filled and moved else None
             if self.keeps_out(unfilled, entered):
                 axes[Axis.ADAPTER_B_START] = "xavier"
             family = found.family
@@ -141,9 +141,9 @@ class CellTable:
                 yield Want(self.rows[at].name, axes, ModelWant(family, dict(found.fields)))
 
     def _is_not_needed(self, at: int, entered: frozenset[int], axes: Mapping[Axis, Value]) -> bool:
-        """Whether no twin with adapters says that they keep a run out."""
-        twins = (self.twin(at, axes=axes, filled=filled) for filled in (True, False))
-        return not any(self.keeps_out(twin, entered) for twin in twins)
+        """Whether no counterpart with adapters says that they keep a run out."""
+        counterparts = (self.counterpart(at, axes=axes, filled=filled) for filled in (True, False))
+        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
 
 
 def _without_none(axes: Mapping[Axis, Value]) -> Mapping[Axis, Value]:

@@ -65,7 +65,7 @@ class Need:
     cells: frozenset[int] = frozenset()
     # The ids of the variants of measured jobs that entered them.
     variants: frozenset[str] = frozenset()
-    # What a job must have besides, whoever enters them; any one will do.
+    # What a job must have in addition, whatever enters them; any one will do.
     standing: tuple[Want, ...] = (_NOTHING,)
 
 
