@@ -1,4 +1,4 @@
-"""Write docs/planned-changes.md: the plans of ten merged changes, with the conditions, jobs and models.
+"""Write docs/planned-changes.md: the plans of ten merged changes, with the places, jobs and models.
 
 python bench/planned_changes.py --bridge DIR --verl DIR [--cache DIR]
 
@@ -55,9 +55,9 @@ Each change is planned against its first parent, with the packaged policy and ve
 python bench/planned_changes.py --bridge DIR --verl DIR
 ```
 
-A job is there for its level, and for the conditions that are listed with it.
-[Planning](planning.md#jobs-for-conditions) says how conditions are found, [Coverage levels](levels.md#jobs) what the
-named jobs are, [Synthetic models](synthetic-models.md) what `synthetic/FAMILY` is.
+A job is there for its level, and for the places of the change that are listed with it.
+[Planning](planning.md#jobs-by-measurement) says how jobs are found for places, [Coverage levels](levels.md#jobs) what
+the named jobs are, [Synthetic models](synthetic-models.md) what `synthetic/FAMILY` is.
 
 | change | about | levels | jobs | not run | GPU minutes |
 |---|---|---|---:|---:|---:|
@@ -89,7 +89,7 @@ def job_row(job: JobOutline) -> str:
     return f"| {code(job.id)} | {job.gpu_count} | {job.gpu_minutes} | {model} | {note} |"
 
 
-def condition_rows(plan: Plan) -> Iterator[str]:
+def place_rows(plan: Plan) -> Iterator[str]:
     """What each job is there for besides its level, and what no job is planned for."""
     for job in plan.jobs:
         rows = list(purpose_rows(job.purposes))
@@ -117,8 +117,8 @@ def section(change: Change, plan: Plan) -> Iterator[str]:
         yield f"| {int(level)} | {markdown('; '.join(reasons), 500)} |"
     yield "\n| job | GPUs | GPU minutes | model | |\n|---|---:|---:|---|---|"
     yield from (job_row(job) for job in plan.jobs)
-    rows = list(condition_rows(plan))
-    yield "\nConditions:\n" if rows else "\nNo job is there for a condition."
+    rows = list(place_rows(plan))
+    yield "\nPlaces:\n" if rows else "\nNo job is there for a place alone."
     yield from rows
 
 

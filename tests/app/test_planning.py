@@ -20,7 +20,6 @@ from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.execution_maps import ExecutionMaps
-from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
@@ -160,15 +159,6 @@ def levels(made: Planned) -> list[int]:
 )
 def test_a_change_asks_for_what_it_does_to_verl(path: str, old: str, new: str, expected: list[int]) -> None:
     assert levels(planned(edited(path, old, new))) == expected
-
-
-def test_a_place_that_is_guarded_wants_what_leads_into_it() -> None:
-    guarded = edited("src/lib/peft.py", "    return n\n", "    if tp_size > 1:\n        return n + 1\n    return n\n")
-    effects = planned(guarded).effects
-    assert effects is not None
-    assert [(want.symbol, want.condition, want.axes) for want in effects.wants] == [
-        ("shard", "tp_size > 1", {Axis.TENSOR: 2}),
-    ]
 
 
 def test_a_reason_names_symbol_and_chain_from_a_line_of_verl() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_planning import GIT
+from verl_e2e.config.cell_maps import NAME, cell_map_content, packaged_cell_map
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.wiring.planning import PlanRequest, plan_change
@@ -230,3 +232,16 @@ def test_what_a_plan_asks_to_run_is_what_verl_calls_of_it(facts: Facts) -> None:
     minutes = [int(found) for found in re.findall(r"^  job .* about (\d+) GPU minutes", text, re.MULTILINE)]
     assert number(r"\n(\d+) jobs?, about", text) == (len(minutes) if facts.levels else None)
     assert number(r"jobs?, about (\d+) GPU minutes", text) == (sum(minutes) if facts.levels else None)
+
+
+def test_a_folder_that_is_of_no_rehearsal_is_the_users_mistake(places: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    bridge, verl, policy = places
+    base, head = committed(bridge, first_tree()), committed(bridge, changed(first_tree(), random.Random(1)))
+    order = PlanRequest(bridge, verl, policy=policy, rehearsal=tmp_path)
+    with pytest.raises(UserError, match=r"cell-map\.json\.gz: cannot be read: No such file"):
+        plan_change(order, base, head)
+    # The cells of another package say nothing of this one.
+    (tmp_path / NAME).write_bytes(cell_map_content(packaged_cell_map()))
+    same = plan_change(PlanRequest(bridge, verl, policy=policy), base, head).plan
+    assert plan_change(order, base, head).plan == same
+    assert (same.not_entered, same.not_covered) == ((), ())

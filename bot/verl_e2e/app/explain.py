@@ -6,6 +6,7 @@ from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.app.reached_files import REQUIREMENTS
+from verl_e2e.config.cell_maps import packaged_cell_map
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.classify import classify
@@ -56,10 +57,11 @@ def _explained(
         raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, paths)}")
     _require_symbol(planner.repository.read_blob(revision, path), path, symbol)
     change = Change(revision, revision, revision, (paths[path],))
-    effects = planner.effects_of_whole(change, policy)
+    cells = packaged_cell_map()
+    effects = planner.effects_of_whole(change, policy, cells)
     names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
     condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
-    planned = plan(change, policy, (), effects)
+    planned = plan(change, policy, (), effects, planner.measured(change, policy, cells))
     found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
     maps = maps_of(policy, planner.repository, revision)
     return tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)

@@ -1,5 +1,6 @@
 """The execution maps of a policy: those of the program and those that the policy names."""
 
+from collections.abc import Iterable
 from functools import cache
 
 from verl_e2e.config.maps import known_maps, load_maps
@@ -18,10 +19,15 @@ def maps_of(policy: Policy, source: ChangeSource, commit: str) -> ExecutionMaps:
     """
     content = source.read_blob(commit, policy.maps) if policy.maps else None
     own = NO_MAPS if content is None else load_maps(content, policy.maps or "")
+    every = merged_maps(known_maps(), own).maps
+    return ExecutionMaps(maps=tuple(found for found in every if is_about(found.files, policy)))
+
+
+def is_about(paths: Iterable[str], policy: Policy) -> bool:
+    """Whether one of some measured paths is of the package that a policy is about."""
     reach = policy.reach
     folders = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots) if reach is not None else ()
-    every = merged_maps(known_maps(), own).maps
-    return ExecutionMaps(maps=tuple(found for found in every if any(path.startswith(folders) for path in found.files)))
+    return any(path.startswith(folders) for path in paths)
 
 
 @cache

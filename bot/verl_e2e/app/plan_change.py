@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from verl_e2e.app.choose_tests import TestChooser
-from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import entered_by_runs
+from verl_e2e.app.known_code import entered_by_runs, is_about, maps_of
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
+from verl_e2e.config.cell_maps import packaged_cell_map
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change, ChangedPath, readable
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
@@ -18,12 +19,12 @@ from verl_e2e.core.plan.contract import Finding, check_contract
 from verl_e2e.core.plan.converters import registered
 from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.lint import lint_defects, lint_policy
+from verl_e2e.core.plan.measured_places import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.plan.reason import Reason
-from verl_e2e.core.reach.conditions.families import FamiliesOf
-from verl_e2e.core.reach.conditions.wants import wants_of
+from verl_e2e.core.reach.carried_lines import CarriedLines, carried_lines
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
@@ -79,21 +80,21 @@ class Planner:
         self._uses = uses
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
-        self._code = CodeTrees(repository, uses.conditions)
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._views = Views()
         self._aside: dict[tuple[str, str], bool] = {}
-        # The families of a path, by the policy's source.
-        self._families: dict[str, dict[str, frozenset[str]]] = {}
 
-    def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
+    def plan(
+        self, base: str, head: str, policy: Policy, asked: Iterable[Level] = (), cells: CellMap | None = None
+    ) -> Planned:
         """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests.
 
+        `cells` is the map of a rehearsal, of the head or of another commit; None: the packaged one.
         OtherRepositoryError where neither side holds the package that the policy is about.
         """
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
-        found = self._with_merge(self._planned(change, policy, asked), policy, asked)
+        found = self._with_merge(change, policy, asked, cells or packaged_cell_map())
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)
@@ -125,9 +126,9 @@ class Planner:
         tree = self._trees.get((change.head, policy.source))
         return None if tree is None else tree.program
 
-    def _with_merge(self, found: Planned, policy: Policy, asked: Iterable[Level]) -> Planned:
+    def _with_merge(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         """The plan with the levels that the change needs only together with what the base has brought since."""
-        change, reach = found.change, policy.reach
+        found, reach = self._planned(change, policy, asked, cells), policy.reach
         if reach is None or change.merge_base in {None, change.base}:
             return found
         left, tip = (
@@ -139,7 +140,7 @@ class Planner:
         if merge.commit is None:
             notes = (f"{_NOT_MERGED}: {merge.problem}.",) if merge.problem else ()
             return replace(found, plan=replace(found.plan, incomplete=(*notes, *found.plan.incomplete)))
-        both = self._planned(self.repository.change(change.base, merge.commit), policy, ())
+        both = self._planned(self.repository.change(change.base, merge.commit), policy, (), cells)
         beyond = [
             replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}")
             for reason in both.plan.reasons
@@ -147,11 +148,16 @@ class Planner:
         ]
         known = {str(finding) for finding in found.contract}
         broken = tuple(finding for finding in both.contract if str(finding) not in known)
-        whole = self._planned(change, policy, asked, beyond) if beyond else found
+        whole = self._planned(change, policy, asked, cells, beyond) if beyond else found
         return replace(whole, contract=(*whole.contract, *broken))
 
     def _planned(
-        self, change: Change, policy: Policy, asked: Iterable[Level], beyond: Iterable[Reason] = ()
+        self,
+        change: Change,
+        policy: Policy,
+        asked: Iterable[Level],
+        cells: CellMap,
+        beyond: Iterable[Reason] = (),
     ) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
@@ -160,17 +166,25 @@ class Planner:
             inside = self._requirements(change, policy.reach)
             nothing = (_no_source(change, policy.reach),)
             known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
-            return Planned(change, plan(change, policy, asked, known, beyond), known)
+            return Planned(change, plan(change, policy, asked, known, beyond=beyond), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
-        effects = self._effects(change, policy, policy.reach, (old, new), both)
+        effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
         unknown = {**effects.unknown, **unknown}
         compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
         unread = {path for path in new.unread if path not in unknown}
         looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
         effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
-        return Planned(change, plan(change, policy, asked, effects, beyond), effects, findings)
+        measured = self.measured(change, policy, cells)
+        return Planned(change, plan(change, policy, asked, effects, measured, beyond), effects, findings)
+
+    def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
+        """What cells and jobs entered, as far as it is about a change; None for cells of another package."""
+        if not is_about(cells.files, policy):
+            return None
+        maps = maps_of(policy, self.repository, change.merge_base or change.base)
+        return Measured(cells, maps, cells.commit == change.head)
 
     def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
         """The defects of the policy that the code at the head is known to have today."""
@@ -185,13 +199,13 @@ class Planner:
         modules = {path: item.removeprefix("commit ") for path, item in links.items() if item.startswith("commit ")}
         return {**self.repository.tree(revision), **modules}
 
-    def effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
+    def effects_of_whole(self, change: Change, policy: Policy, cells: CellMap) -> Effects | None:
         """The effects of a change in which all that the paths hold at the head differs."""
         if policy.reach is None:
             return None
         tree = self.tree(change.head, policy)
         both = Sides(tree.program, tree.program, tree.reach, tree.reach)
-        effects = self._effects(change, policy, policy.reach, (tree, tree), both, whole=True)
+        effects = self._effects(change, policy, policy.reach, (tree, tree), both, cells, whole=True)
         return replace(effects, unknown={**effects.unknown, **self._stand_ins(change, policy.reach)})
 
     def lint(self, revision: str, policy: Policy) -> tuple[str, ...]:
@@ -284,6 +298,7 @@ class Planner:
         reach: ReachPolicy,
         trees: tuple[_Tree, _Tree],
         both: Sides,
+        cells: CellMap,
         *,
         whole: bool = False,
     ) -> Effects:
@@ -318,24 +333,22 @@ class Planner:
         gaps = _gaps(trees)
         notes = (f"Reach starts from {self._uses.source}.",)
         doubts = {**doubted, **unknown}
-        old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
-        wants = wants_of(found.functions, (old_code, new_code), reach.roots, self._families_of(policy))
+        lines = self._measured_lines(versions, cells)
         taken = _taken({item.path for item in found.functions}, trees[1], policy, reach)
         functions = found.functions
-        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=functions, wants=wants, taken=taken)
+        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=functions, lines=lines, taken=taken)
 
-    def _families_of(self, policy: Policy) -> FamiliesOf:
-        """Which families a file belongs to, by the policy; none where the usual model is of one of them."""
-        known = self._families.setdefault(policy.source, {})
-
-        def families_of(path: str) -> frozenset[str]:
-            if path not in known:
-                found = [family for family in policy.families if family.paths.match(path)]
-                usual = any(family.checkpoint == policy.checkpoint for family in found)
-                known[path] = frozenset() if usual else frozenset(family.name for family in found)
-            return known[path]
-
-        return families_of
+    def _measured_lines(
+        self, versions: Iterable[tuple[Version, Version]], cells: CellMap
+    ) -> Mapping[str, CarriedLines]:
+        """The lines of compared files that the map is about, by the path at the head, or of a file that is gone."""
+        named = [(old, new, cells.files.get(old.path) or cells.files.get(new.path)) for old, new in versions]
+        contents = self.repository.read_objects([file.blob for _, _, file in named if file is not None])
+        return {
+            (new if new.content is not None else old).path: carried_lines(content, old.content, new.content)
+            for old, new, file in named
+            if file is not None and (content := contents[file.blob]) is not None
+        }
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)

@@ -3,8 +3,7 @@
 import hashlib
 
 from verl_e2e.core.plan.policy import ReachPolicy
-from verl_e2e.core.reach.conditions.outside import uses_with_conditions
-from verl_e2e.core.reach.entries import USES_VERSION, Uses
+from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.summary import SUMMARY_VERSION
 from verl_e2e.ports import SourceTrees, UsesStore
 
@@ -23,7 +22,7 @@ def uses_at(
     tree = {path: blob for path, blob in repository.tree(commit, reach.callers).items() if path.endswith(".py")}
     contents = repository.read_objects(list(tree.values()))
     sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
-    uses = uses_with_conditions(sources, reach.package, source)
+    uses = uses_of(sources, reach.package, source)
     if store is not None and len(sources) == len(tree):
         store.save(key, uses)
     return uses

@@ -37,11 +37,12 @@ def _plan_request(
     policy: Path | None,
     cache: Path | None,
     megatron_lm: Path | None = None,
+    rehearsal: Path | None = None,
 ) -> "PlanRequest":
     """What the options ask for."""
     from verl_e2e.wiring.planning import PlanRequest
 
-    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm)
+    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal)
 
 
 @click.command()
@@ -53,6 +54,11 @@ def _plan_request(
 @_VERL_REF
 @click.option(
     "--megatron-lm", type=FOLDER, help="A Megatron-LM repository: also list the changes of a submodule update."
+)
+@click.option(
+    "--rehearsal",
+    type=FOLDER,
+    help="The out folder of `verl-e2e rehearse`, of this change or of its base; default: the map of the pinned commit.",
 )
 @POLICY_OPTION
 @_CACHE

@@ -1,5 +1,6 @@
 """The verb that rehearses a change on a CPU."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,6 +95,8 @@ def rehearse(
 
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
+    from verl_e2e.config.cell_maps import NAME, cell_map_content
+    from verl_e2e.core.compare.cell_map import CellRow
     from verl_e2e.core.compare.observation import ObserveLimits
     from verl_e2e.core.compare.rehearsal import Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
@@ -102,8 +105,8 @@ def rehearse(
     from verl_e2e_runner.rehearsal.cells import CELLS
 
     if list_cells:
-        rows = {name: cell.described() for name, cell in CELLS.items()}
-        click.echo(json_text(rows) if as_json else "\n".join(f"{name}: {text}" for name, text in rows.items()))
+        listed = {name: cell.described() for name, cell in CELLS.items()}
+        click.echo(json_text(listed) if as_json else "\n".join(f"{name}: {text}" for name, text in listed.items()))
         return 0
     if repo is None or base is None or out is None:
         raise click.UsageError("--repo, --base and --out are needed, unless --cells asks for the list")
@@ -115,8 +118,11 @@ def rehearse(
     place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, require_cage, verl=described)
     runner.check_environment(place)
 
+    folders: list[Path] = []
+
     def run_tree(run: rehearsing.TreeRun) -> Path:
-        return runner.rehearse(*_side(repo, run), place)
+        folders.append(runner.rehearse(*_side(repo, run), place))
+        return folders[-1]
 
     observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
     whole = len(cells) == len(CELLS)
@@ -125,6 +131,12 @@ def rehearse(
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
     (out / "rehearsal.md").write_text(section)
+    rows = [
+        CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing)))
+        for cell in CELLS.values()
+    ]
+    entered = rehearsing.cell_map_of(order, folders[-1], rows, found)
+    (out / NAME).write_bytes(cell_map_content(entered))
     click.echo(document if as_json else section, nl=False)
     return {Outcome.FAIL: EXIT_FAIL, Outcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
 

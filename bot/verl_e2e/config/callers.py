@@ -7,7 +7,7 @@ from pydantic import Field
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Sha
-from verl_e2e.core.reach.entries import CallSite, UseCondition, Uses
+from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.walk import Entry
 
 _PACKAGED = "policy/verl-imports.json"
@@ -18,17 +18,16 @@ class _UsesFile(Document):
     commit: Sha
     entries: tuple[Entry, ...]
     calls: tuple[CallSite, ...]
-    conditions: tuple[UseCondition, ...] = ()
 
 
 def packaged_uses(reason: str = "no verl checkout was given") -> Uses:
     """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is used."""
     file = _UsesFile.model_validate_json(files("verl_e2e").joinpath(_PACKAGED).read_bytes())
     source = f"the packaged list of verl {file.commit[:12]}, because {reason}"
-    return Uses(file.entries, file.calls, source, file.conditions)
+    return Uses(file.entries, file.calls, source)
 
 
 def uses_json(uses: Uses, commit: str) -> str:
     """The uses as text in the format of the packaged file."""
-    file = _UsesFile(commit=commit, entries=uses.entries, calls=uses.calls, conditions=uses.conditions)
+    file = _UsesFile(commit=commit, entries=uses.entries, calls=uses.calls)
     return file.model_dump_json(indent=1, by_alias=True) + "\n"

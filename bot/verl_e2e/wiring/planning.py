@@ -15,13 +15,14 @@ from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps, with_verl_files
 from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config.callers import packaged_uses, uses_json
+from verl_e2e.config.cell_maps import read_cell_map
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
-from verl_e2e.core.reach.conditions.outside import uses_with_conditions
-from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.entries import Uses, uses_of
 from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError
 
 
@@ -35,15 +36,24 @@ class PlanRequest:
     policy: Path | None = None
     cache: Path | None = None
     megatron_lm: Path | None = None
+    # The out folder of a rehearsal.
+    rehearsal: Path | None = None
+
+    @property
+    def cells(self) -> CellMap | None:
+        """What the cells of the rehearsal entered; UserError."""
+        return None if self.rehearsal is None else read_cell_map(self.rehearsal)
 
 
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
     base, head = ends_of(repository, base, head)
-    policy = policy_of(repository, base, order.policy)
+    policy, cells = policy_of(repository, base, order.policy), order.cells
     with repository_named_by(order, policy):
-        return with_details(planner_of(repository, order, policy, base, head).plan(base, head, policy), order)
+        return with_details(
+            planner_of(repository, order, policy, base, head).plan(base, head, policy, cells=cells), order
+        )
 
 
 # The default branch of the remote that a checkout was cloned from.
@@ -193,7 +203,7 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     }
     if not sources:
         raise UserError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
-    return uses_with_conditions(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
+    return uses_of(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
 
 
 def _used(uses: Uses, named: str, policy: Policy, hint: Callable[[], str] = str) -> Uses:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
 from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
 from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
@@ -17,6 +18,7 @@ from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 
 SUBMODULE = "3rdparty/Megatron-LM"
+BRIDGE_SOURCES = "src/"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
 
 
@@ -104,6 +106,15 @@ def tree_runs(
     shared = (megatron.path, recipes, consumer_imports(), cells)
     runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
     return runs, tuple(changed)
+
+
+def cell_map_of(order: RehearsalOrder, folder: Path, rows: Iterable[CellRow], found: Rehearsal) -> CellMap:
+    """What the cells entered of the head, by the folder with its records, with what became of each."""
+    bridge = GitRepository(order.repo)
+    head = bridge.resolve(order.head)
+    records = read_records(folder, order.cells)
+    known = (row for row in with_outcomes(rows, found) if row.name in records)
+    return cell_map(head, bridge.tree(head, BRIDGE_SOURCES), records, known)
 
 
 def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> tuple[TreeRun, TreeRun]:

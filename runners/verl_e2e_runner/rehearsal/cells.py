@@ -102,10 +102,14 @@ class Cell:
 
     def described(self) -> str:
         """What differs from a plain training on one rank, in words."""
-        usual = Cell(self.name, self.family)
-        differing = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "agrees_with"}
-        given = [f"{name} {value}" for name, value in differing.items() if value != getattr(usual, name)]
-        return ", ".join([self.family, *given])
+        return ", ".join([self.family, *(f"{name} {value}" for name, value in self.differing.items())])
+
+    @property
+    def differing(self) -> dict[str, object]:
+        """What differs from a plain training on one rank, by field."""
+        usual = Cell(self.name, self.family, agrees_with=self.agrees_with)
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in given.items() if value != getattr(usual, name)}
 
 
 def _cells() -> Iterator[Cell]:

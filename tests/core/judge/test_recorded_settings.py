@@ -72,14 +72,6 @@ def test_a_run_without_a_setting_of_its_job_is_blocked(name: str, settings: dict
     assert (verdict.result, text in verdict.cause) == (Result.BLOCKED, True), verdict.cause
 
 
-def test_a_run_without_an_override_that_a_condition_asks_for_is_blocked() -> None:
-    overrides: dict[str, Value] = {"actor_rollout_ref.model.lora.a2a_experimental": True}
-    purpose = Purpose(path="src/a.py", condition="self.use_a2a", overrides=overrides)
-    verdict = judged(RESUMED, RESUME, purpose)
-    assert verdict.result is Result.BLOCKED
-    assert "a2a_experimental is False, asked True" in verdict.cause
-
-
 def test_a_job_of_level_4_that_trained_with_a_critic_is_still_judged_by_what_it_asked_for() -> None:
     record, facts = recording("level4-llama")
     assert record.job is not None

@@ -1,6 +1,5 @@
 """Points in the space of settings: the named jobs, what wants join to, GPUs, cost and the job that comes out."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,10 +60,8 @@ NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
 }
 
 
-def want(
-    axes: dict[Axis, Value] | None = None, model: ModelWant | None = None, limits: dict[Axis, int] | None = None
-) -> Want:
-    return Want("src/a.py", "f", (1,), "", axes or {}, limits or {}, model=model or ModelWant())
+def want(axes: dict[Axis, Value] | None = None, model: ModelWant | None = None) -> Want:
+    return Want("", axes or {}, model or ModelWant())
 
 
 def joined(point: Point, axes: dict[Axis, Value]) -> Point:
@@ -226,53 +223,10 @@ def test_models_join_unless_family_or_a_field_differs() -> None:
     assert more.model == ModelWant(
         "qwen", {"tie_word_embeddings": True, "num_hidden_layers": 4}, frozenset({"moe", "mla"})
     )
-    without = conflict(both, model=ModelWant(absent=frozenset({"moe"})))
-    assert (without.clash, without.reason) == (Clash.MODEL, "a model with moe cannot be one without")
-    dense = Point.default().joined(want({}, ModelWant(absent=frozenset({"moe"}))))
-    assert isinstance(dense, Point)
-    # Experts' sizes bring a model with experts.
-    assert conflict(dense, {Axis.EXPERT: 2}).clash is Clash.MODEL
     assert conflict(both, model=ModelWant("llama")).clash is Clash.MODEL
     found = conflict(both, model=ModelWant(fields={"tie_word_embeddings": False}))
     assert found.reason == "the model's tie_word_embeddings cannot be True and False"
     assert Point.default().with_axes({Axis.EXPERT: 2}).with_model(ModelWant("qwen")).model.features == {"moe"}
-
-
-def keys(**overrides: Value) -> Want:
-    return replace(want(), overrides={key.replace("__", "."): value for key, value in overrides.items()})
-
-
-def test_settings_that_no_axis_has_reach_the_job_or_conflict() -> None:
-    actor = "actor_rollout_ref.actor.megatron.override_transformer_config"
-    point = Point.default().joined(replace(want(), overrides={f"{actor}.moe_aux_loss_coeff": 0.1, "data.seed": None}))
-    assert isinstance(point, Point)
-    assert point.variant(Level.SMOKE, "any").overrides == (
-        f"++{actor}.moe_aux_loss_coeff=0.1",
-        "++critic.megatron.override_transformer_config.moe_aux_loss_coeff=0.1",
-        "++data.seed=null",
-    )
-    assert point.joined(keys(data__seed=None)) == point
-    for bad in (keys(data__seed=1), keys(data__seed="a b"), keys(data__seed="$(id)"), keys(data__seed="1"), keys(x=1)):
-        found = point.joined(bad)
-        assert isinstance(found, Conflict)
-        assert found.axes == ()
-    switch = Point.default().joined(keys(a__b=True))
-    assert isinstance(switch, Point)
-    found = switch.joined(keys(a__b=1))
-    assert isinstance(found, Conflict)
-    assert (found.clash, found.reason) == (Clash.DIFFERENT, "a.b cannot be True and 1")
-
-
-def test_a_size_that_a_want_limits_is_not_raised() -> None:
-    alone = Point.default().joined(want(limits={Axis.TENSOR: 2, Axis.DATA: 1}))
-    assert isinstance(alone, Point)
-    tighter = alone.joined(want({Axis.TENSOR: 1}, limits={Axis.TENSOR: 1, Axis.PIPELINE: 8}))
-    assert isinstance(tighter, Point)
-    assert tighter.limits == {Axis.TENSOR: 1, Axis.DATA: 1, Axis.PIPELINE: 8}
-    found = conflict(tighter, {Axis.TENSOR: 2})
-    assert (found.clash, found.reason) == (Clash.LIMIT, "tensor is 2 and must not be more than 1")
-    # Two expert ranks of one tensor rank each are two data-parallel ranks.
-    assert conflict(tighter, {Axis.EXPERT: 2}).axes == (Axis.DATA,)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, Submodul
 from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, ChangedCode, ChangedFunction, Side
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import MOST_PURPOSES, purpose_of
-from verl_e2e.core.model.wants import Want
+from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.code_plan import MOST_OF_JOB
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, pack
@@ -316,8 +316,9 @@ def test_the_largest_job_fits_into_the_inputs_of_a_workflow() -> None:
     job = planned({A: ""}, known=replace(effects(BASE, edited("run"), ("p", "run")), functions=tuple(found))).jobs[0]
     assert len(job.changed.functions) == functions
     texts = [hashlib.sha512(str(number).encode()).hexdigest() * 4 for number in range(MOST_PURPOSES)]
-    wants = [Want(path, text[:60], tuple(range(500)), text, open=(text,) * 9, rules=(text[:20],)) for text in texts]
-    purposes = tuple(map(purpose_of, wants))
+    touched = [ChangedFunction(path=path, symbol=text[:60], first_line=1, last_line=9) for text in texts]
+    settings: dict[Axis, Value] = {Axis.ADAPTER_TARGETS: "linear_qkv,linear_proj", Axis.TENSOR: 2}
+    purposes = tuple(purpose_of(item, range(500), text, settings) for item, text in zip(touched, texts, strict=True))
     order = pack(make_job().model_copy(update={"changed": job.changed, "purposes": purposes}), "a" * 40, "b" * 32)
     assert len(order) < MAX_INPUT_CHARS * 0.9
 

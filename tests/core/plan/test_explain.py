@@ -12,7 +12,6 @@ from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified, SetAside
-from verl_e2e.core.plan.derived_jobs import NotCovered
 from verl_e2e.core.plan.explain import (
     Explanation,
     explanation_json,
@@ -21,6 +20,8 @@ from verl_e2e.core.plan.explain import (
     with_maps,
     with_must_run,
 )
+from verl_e2e.core.plan.measured_jobs import NotCovered
+from verl_e2e.core.plan.measured_places import NOT_ENTERED, Place
 from verl_e2e.core.plan.not_required import Exempted
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
@@ -89,7 +90,7 @@ def test_an_explanation_as_a_document() -> None:
     assert json.loads(json.dumps(explanation_json(found))) == {
         "path": PATH, "symbol": "f.inner", "levels": [], "rules": [], "via": [],
         "reason": "verl does not reach it", "entered_by": [], "must_run": [],
-        "conditions": [],
+        "places": [],
     }  # fmt: skip
 
 
@@ -124,26 +125,27 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
     assert shown.splitlines()[-1] == "  looked for in 0-lora-ddp: 1 function, 2 lines"
 
 
-def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
+def test_the_places_of_a_symbol_each_with_its_job() -> None:
     inside = Purpose(path=PATH, symbol="A.run", condition="tp > 1")
     smoke = variant_named("2-cp")
     assert smoke is not None
     other = inside.model_copy(update={"symbol": "B.run", "condition": "cp > 1"})
     jobs = (JobOutline(smoke, (), None, purposes=(inside, other)),)
     left = NotCovered(inside.model_copy(update={"condition": "pp > 16"}), "no host is large enough")
-    unknown = inside.model_copy(update={"condition": "x", "open": ("x",)})
-    made = replace(plan(), jobs=jobs, not_covered=(left,), undecided=(unknown,))
+    function = ChangedFunction(path=PATH, symbol="A.run", first_line=1, last_line=9)
+    open_ = Place(function, (3,), frozenset(), problem=NOT_ENTERED)
+    made = replace(plan(), jobs=jobs, not_covered=(left,), not_entered=(open_,))
     expected = (
         f"2-cp for {PATH}:A.run: tp > 1",
         f"no job for {PATH}:A.run: pp > 16: no host is large enough",
-        f"any job or none for {PATH}:A.run: x (no setting is known for x, so the run may not get there)",
+        f"any job or none for {PATH}:A.run, lines 3: {NOT_ENTERED}",
     )
     for symbol in ("A", "A.run"):
-        assert with_must_run(Explanation(PATH, symbol), made).conditions == expected
+        assert with_must_run(Explanation(PATH, symbol), made).places == expected
     for path, symbol in ((PATH, ""), (PATH, "A.r"), ("b.py", "A.run")):
-        assert with_must_run(Explanation(path, symbol), made).conditions == ()
+        assert with_must_run(Explanation(path, symbol), made).places == ()
     shown = render_explanation(with_must_run(Explanation(PATH, "A", levels=(Level.SMOKE,)), made))
-    assert shown.splitlines()[-3:] == [f"  condition: {row}" for row in expected]
+    assert shown.splitlines()[-3:] == [f"  place: {row}" for row in expected]
 
 
 def test_an_explanation_names_who_entered_a_symbol() -> None:

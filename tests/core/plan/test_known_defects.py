@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.core.plan.test_derived_jobs import POLICY, derive, want
+from tests.core.plan.cells import POLICY, TABLE, planned
 from verl_e2e.config import load_profile
+from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
+from verl_e2e.core.model.purposes import purpose_of
+from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.defects import with_known_defects
-from verl_e2e.core.plan.derived_jobs import Derived
+from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.lint import lint_defects
+from verl_e2e.core.plan.measured_jobs import Derived, JobMaker
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import Missing
 
@@ -26,6 +30,17 @@ SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="
 def defect(**given: Any) -> KnownDefect:
     values = {"name": "d", "verl": VERL, "objects": {FILE: BLOB}, "until": "2027-02-28"}
     return KnownDefect(**{**values, "reason": "it raises", "evidence": "a run", **given})
+
+
+def derive(names: tuple[str, ...], *wants: Want) -> Derived:
+    """Planned jobs, and one for each want, whose condition is the name of a function."""
+    maker, jobs = JobMaker(POLICY, POLICY.checkpoint, TABLE), list(planned(*names))
+    for want in wants:
+        found = maker.made(Draft(Point.default()), want)
+        assert not isinstance(found, str), found
+        function = ChangedFunction(path=FILE, symbol=want.condition, first_line=1, last_line=9)
+        jobs.append(replace(found[0][1], purposes=(purpose_of(function, (), "entered", want.axes),)))
+    return Derived(tuple(jobs))
 
 
 def left(names: tuple[str, ...], *wants: Want, defects: tuple[KnownDefect, ...] = POLICY.defects) -> Derived:
@@ -57,10 +72,10 @@ def test_level_three_is_asked_for_without_the_adapters_whose_export_fails() -> N
     ("wants", "jobs", "lost"),
     [
         # Derived jobs of the level are others of the class, and places that only adapters lead to are named.
-        ((want({Axis.FSDP: True, Axis.TENSOR: 2}),), {"3-tp2-fsdp-adapter-none"}, set()),
-        ((want({Axis.FSDP: True, Axis.ADAPTER: "dora"}, "g"),), {"3-fsdp-adapter-none"}, {"g"}),
-        ((want({Axis.FSDP: True, Axis.ADAPTER: "none"}),), {"3-fsdp-adapter-none"}, set()),
-        ((want({Axis.TENSOR: 2}),), {"2-tp2"}, set()),
+        ((Want("f", {Axis.FSDP: True, Axis.TENSOR: 2}),), {"3-tp2-fsdp-adapter-none"}, set()),
+        ((Want("g", {Axis.FSDP: True, Axis.ADAPTER: "dora"}),), {"3-fsdp-adapter-none"}, {"g"}),
+        ((Want("f", {Axis.FSDP: True, Axis.ADAPTER: "none"}),), {"3-fsdp-adapter-none"}, set()),
+        ((Want("f", {Axis.TENSOR: 2}),), {"2-tp2"}, set()),
     ],
 )
 def test_derived_jobs_have_the_defect_too(wants: tuple[Want, ...], jobs: set[str], lost: set[str]) -> None:

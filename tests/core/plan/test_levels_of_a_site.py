@@ -5,18 +5,21 @@ import re
 
 import pytest
 
-from tests.core.plan.test_derived_jobs import want
+from tests.core.plan.cells import entered
 from tests.core.plan.test_plan import change
 from verl_e2e.config import ConfigError, load_policy, load_profile, packaged_policy
+from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.plan.build import Sources, build_job
+from verl_e2e.core.plan.measured_places import Measured
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy, StandIn, SwitchedOff
 from verl_e2e.core.reach.effects import Effects
+from verl_e2e.core.reach.reached_functions import TouchedFunction
 from verl_e2e.core.report.plan_text import render_plan_text
 
 POLICY = packaged_policy()
@@ -113,8 +116,11 @@ def test_a_level_that_no_one_asks_for_is_not_called_switched_off_and_a_request_b
 
 
 def test_places_that_only_the_level_would_enter_are_named() -> None:
-    effects = Effects(wants=(want({Axis.TENSOR: 8}),))
-    found = plan(change("src/a.py", PROVIDER), off(2), (), effects)
+    path = "src/megatron/bridge/training/utils/train_utils.py"
+    function = ChangedFunction(path=path, symbol="f", first_line=1, last_line=9)
+    effects = Effects(functions=(TouchedFunction(function, path, "f"),))
+    measured = Measured(entered({"f": ("qwen3-pp4",)}, path=path))
+    found = plan(change(path, PROVIDER), off(2), (), effects, measured)
     assert [(item.level, "switched off by the policy" in item.reason) for item in found.not_covered] == [(2, True)]
 
 

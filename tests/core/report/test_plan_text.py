@@ -11,7 +11,8 @@ from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import Finding, Kind
-from verl_e2e.core.plan.derived_jobs import NotCovered
+from verl_e2e.core.plan.measured_jobs import NotCovered
+from verl_e2e.core.plan.measured_places import NEW, NOT_ENTERED, Place
 from verl_e2e.core.plan.not_required import Exempted, NotRequired
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -242,10 +243,6 @@ PURPOSE = Purpose(path="a.py", symbol="f", condition="tp > 1")
             tuple(PURPOSE.model_copy(update={"condition": f"tp > {size}"}) for size in range(5)),
             [*(f"    for a.py:f: tp > {size}" for size in range(3)), "    for 2 more conditions"],
         ),
-        (
-            (PURPOSE.model_copy(update={"open": ("x is None",)}),),
-            ["    for a.py:f: tp > 1 (no setting is known for x is None, so the run may not get there)"],
-        ),
     ),
 )
 def test_a_job_says_for_which_places_it_is_there(purposes: tuple[Purpose, ...], expected: list[str]) -> None:
@@ -258,7 +255,7 @@ def test_places_without_a_job_are_named_by_reason() -> None:
     other = PURPOSE.model_copy(update={"symbol": "g", "condition": "cp > 1"})
     left = (NotCovered(PURPOSE, "it costs too much"), NotCovered(other, "no host is large enough"))
     assert text_of(reasons=(SMOKE,), not_covered=left)[3:] == [
-        "No job is planned for 2 conditions in the changed code:",
+        "No job is planned for 2 places of the change:",
         "  it costs too much",
         "    for a.py:f: tp > 1",
         "  no host is large enough",
@@ -266,12 +263,16 @@ def test_places_without_a_job_are_named_by_reason() -> None:
     ]
 
 
-def test_places_that_any_job_or_none_reaches_are_named() -> None:
-    unknown = PURPOSE.model_copy(update={"condition": "x", "open": ("x",)})
-    again = unknown.model_copy(update={"lines": (7,)})
-    assert text_of(reasons=(SMOKE,), undecided=(unknown, again))[3:] == [
-        "It is not known whether any planned job meets 1 condition in the changed code:",
-        "  for a.py:f: x (no setting is known for x, so the run may not get there)",
+def test_places_that_nothing_is_known_to_enter_are_named_by_reason() -> None:
+    function = ChangedFunction(path="a.py", symbol="f", first_line=1, last_line=9)
+    left = [Place(function, (line,), frozenset(), problem=NOT_ENTERED) for line in range(1, 6)]
+    new = Place(function, (), frozenset(), problem=NEW)
+    assert text_of(reasons=(SMOKE,), not_entered=(*left, new))[3:] == [
+        f"It is not known whether a planned job enters 5 places of the change, for {NOT_ENTERED}:",
+        *(f"  a.py:f, lines {line}" for line in (1, 2, 3)),
+        "  and 2 more",
+        f"It is not known whether a planned job enters 1 place of the change, for {NEW}:",
+        "  a.py:f",
     ]
 
 

@@ -15,7 +15,7 @@ from tests.fakes.places import ROOT
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.plan.derived_jobs import NotCovered
+from verl_e2e.core.plan.measured_jobs import NotCovered
 from verl_e2e.core.plan.not_required import NotRequired
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import Plan, Reason

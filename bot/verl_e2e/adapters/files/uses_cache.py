@@ -11,7 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.reach.entries import CallSite, UseCondition, Uses
+from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.walk import Entry
 
 
@@ -43,14 +43,9 @@ class UsesCache:
 
 
 def _uses(row: list[Any]) -> Uses:
-    entries, calls, source, conditions = row
+    entries, calls, source = row
     sites = (
         CallSite(name, method, positional, tuple(keywords), open_ended, file, line)
         for name, method, positional, keywords, open_ended, file, line in calls
     )
-    return Uses(
-        tuple(Entry(*entry) for entry in entries),
-        tuple(sites),
-        source,
-        tuple(UseCondition(*item) for item in conditions),
-    )
+    return Uses(tuple(Entry(*entry) for entry in entries), tuple(sites), source)

@@ -10,21 +10,16 @@ _SHOWN_PLACES = 2
 def purpose_rows(purposes: Iterable[Purpose], most: int = 3) -> tuple[str, ...]:
     """One clause for each condition, `for <places>: <condition>`; the first ones, and how many more there are."""
     places = _by_condition(purposes)
-    rows = [f"for {_named(found)}: {condition}{_open(parts)}" for (condition, parts), found in places.items()]
+    rows = [f"for {_named(found)}: {condition}" for condition, found in places.items()]
     left = len(rows) - most
     more = [f"for {left} more condition{'' if left == 1 else 's'}"] if left > 0 else []
     return (*rows[:most], *more)
 
 
-def condition_count(purposes: Iterable[Purpose]) -> int:
-    """How many conditions there are, each once for all of its places, as `purpose_rows` shows them."""
-    return len(_by_condition(purposes))
-
-
-def _by_condition(purposes: Iterable[Purpose]) -> dict[tuple[str, tuple[str, ...]], list[str]]:
-    places: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+def _by_condition(purposes: Iterable[Purpose]) -> dict[str, list[str]]:
+    places: dict[str, list[str]] = {}
     for purpose in purposes:
-        found = places.setdefault((purpose.condition, purpose.open), [])
+        found = places.setdefault(purpose.condition, [])
         if purpose.place not in found:
             found.append(purpose.place)
     return places
@@ -33,8 +28,3 @@ def _by_condition(purposes: Iterable[Purpose]) -> dict[tuple[str, tuple[str, ...
 def _named(places: list[str]) -> str:
     left = len(places) - _SHOWN_PLACES
     return ", ".join(places[:_SHOWN_PLACES]) + (f" and {left} more" if left > 0 else "")
-
-
-def _open(parts: tuple[str, ...]) -> str:
-    """What no setting is known for, so that the job may not be enough."""
-    return f" (no setting is known for {', '.join(parts)}, so the run may not get there)" if parts else ""

@@ -20,8 +20,6 @@ class Clash(StrEnum):
     DIFFERENT = "different"
     # A rule excludes them in one job.
     EXCLUDED = "excluded"
-    # A size would be larger than one of the wants allows.
-    LIMIT = "limit"
     # What one of them is for would not show under the other.
     MASKED = "masked"
     # The models differ.
@@ -34,7 +32,7 @@ class Conflict:
 
     # What kind of conflict it is.
     clash: Clash
-    # The axes that it is about; none where the models or settings outside the axes differ.
+    # The axes that it is about; none where the models differ.
     axes: tuple[Axis, ...]
     # Why, a clause for people.
     reason: str
@@ -55,11 +53,10 @@ def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> 
 
 
 def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
-    """The model that is what both want, or why there is none; a point says which features exclude each other."""
+    """The model that is what both want, or why there is none."""
     if first.family and second.family and first.family != second.family:
         return Conflict(Clash.MODEL, (), f"a model of {first.family} cannot be one of {second.family}")
     fields = joined_values(first.fields, second.fields)
     if isinstance(fields, str):
         return Conflict(Clash.MODEL, (), f"the model's {fields}")
-    absent = first.absent | second.absent
-    return ModelWant(first.family or second.family, fields, first.features | second.features, absent)
+    return ModelWant(first.family or second.family, fields, first.features | second.features)

@@ -1,20 +1,18 @@
 """What a job made for a change is there for: places of the changed code, each with the condition that leads into it."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from pydantic import Field
 
-from verl_e2e.core.model.changed_code import Side
+from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.wants import Axis, Value, Want
+from verl_e2e.core.model.wants import Axis, Value
 
 # What a job carries: it travels in the inputs of a workflow.
 MOST_PURPOSES = 15
 _MOST_LINES = 40
 _MOST_CHARACTERS = 200
-_MOST_OF_PART = 80
-_MOST_PARTS = 3
-_MOST_RULES = 10
 
 
 class Purpose(Document):
@@ -24,18 +22,12 @@ class Purpose(Document):
     path: str
     # The function's qualified name; empty for what belongs to no function.
     symbol: str = ""
-    # The changed lines that the settings lead to, ascending; empty for the whole symbol.
+    # The changed lines, ascending; empty for the whole symbol.
     lines: Annotated[tuple[int, ...], Field(max_length=_MOST_LINES)] = ()
-    # The condition as the code states it.
+    # By what it is known to be entered, or what is wanted of a run besides.
     condition: str
-    # The settings that it asks for, by axis.
+    # The settings that this asks for, by axis.
     settings: dict[Axis, Value] = Field(default_factory=dict)
-    # The settings of verl that no axis has, by their Hydra key.
-    overrides: dict[str, Value] = Field(default_factory=dict)
-    # Parts of the condition that no setting is known for.
-    open: tuple[str, ...] = ()
-    # The names of the rules by which the condition became settings.
-    rules: tuple[str, ...] = ()
     # Whose source the lines are counted in: what the change removes is there on the merge base alone.
     side: Side = Side.HEAD
 
@@ -49,22 +41,21 @@ class Purpose(Document):
 NO_PURPOSES: dict[str, object] = {"purposes": (), "settings": {}}
 
 
-def purpose_of(want: Want) -> Purpose:
-    """The purpose of a job that a want is covered by; long texts are cut."""
+def purpose_of(
+    function: ChangedFunction, lines: Iterable[int], condition: str, settings: Mapping[Axis, Value]
+) -> Purpose:
+    """The purpose of a job for lines of a function; long texts are cut."""
     return Purpose(
-        path=_shown(want.path),
-        symbol=_shown(want.symbol),
-        lines=want.lines[:_MOST_LINES],
-        condition=_shown(want.condition),
-        settings=dict(want.axes),
-        overrides=dict(want.overrides),
-        open=tuple(_shown(part, _MOST_OF_PART) for part in want.open[:_MOST_PARTS]),
-        rules=want.rules[:_MOST_RULES],
-        side=want.side,
+        path=_shown(function.path),
+        symbol=_shown(function.symbol),
+        lines=tuple(lines)[:_MOST_LINES],
+        condition=_shown(condition),
+        settings=dict(settings),
+        side=function.side,
     )
 
 
-def _shown(text: str, most: int = _MOST_CHARACTERS) -> str:
+def _shown(text: str) -> str:
     """A text of the code on one line, not longer than people read."""
     line = " ".join(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 3]}..."

@@ -4,12 +4,10 @@ The wrapper is `tests/special_e2e/run_ppo_trainer_megatron.sh`; keys are those o
 mapping names its source; `runners` compose it with verl's real configuration before a GPU is used.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from verl_e2e.core.model.expected import parsed
 from verl_e2e.core.model.variant import (
     BASE_WRAPPER,
     DETERMINISTIC,
@@ -157,29 +155,6 @@ def invalid_value(axis: Axis, value: Value) -> str:
 def _module_names(text: str) -> bool:
     """Whether a text is names of modules, joined by a comma, that the wrapper and Hydra leave as they are."""
     return all(name and name.replace("*", "").replace(".", "").isidentifier() for name in text.split(","))
-
-
-# Hydra reads a value of these characters as it is; the wrapper splits at white space and expands file name patterns.
-_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+", re.ASCII)
-_WORD = re.compile(r"[\w./-]+", re.ASCII)
-_ACTOR = "actor_rollout_ref.actor."
-
-
-def invalid_override(key: str, value: Value) -> str:
-    """Why no job can set this key of verl's configuration to this value, a clause; empty when one can."""
-    if not _KEY.fullmatch(key):
-        return f"{key!r} is not a key of verl's configuration"
-    if isinstance(value, str) and (not _WORD.fullmatch(value) or not isinstance(parsed(value), str)):
-        return f"{key} cannot be {value!r}: only plain words reach verl unchanged"
-    return ""
-
-
-def override_of(key: str, value: Value) -> Setting:
-    """A key that no axis has, as an override; one of the actor's Megatron for the critic too, which trains as well."""
-    text = "null" if value is None else str(value)
-    # verl: `ref/megatron_ref.yaml` takes the transformer's configuration from the actor, the critic has its own.
-    critic = (f"critic.{key.removeprefix(_ACTOR)}",) if key.startswith(f"{_ACTOR}megatron.") else ()
-    return Setting(overrides=tuple(f"++{name}={text}" for name in (key, *critic)))
 
 
 def setting_of(axis: Axis, value: Value) -> Setting:

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from verl_e2e.core.model.conflicts import Clash, Conflict, joined_models, joined_values
+from verl_e2e.core.model.conflicts import Clash, Conflict, joined_models
 from verl_e2e.core.model.costs import COSTS, Cost, CostBasis
 from verl_e2e.core.model.settings import (
     DEFAULTS,
     OWN_ROUTING,
     Setting,
-    invalid_override,
     invalid_value,
-    override_of,
     setting_of,
 )
 from verl_e2e.core.model.space_exclusions import exclusion_of
@@ -43,10 +41,6 @@ class Point:
     settings: Mapping[Axis, Value] = field(default_factory=dict)
     # What the model has to be.
     model: ModelWant = field(default_factory=ModelWant)
-    # Sizes that must not be larger.
-    limits: Mapping[Axis, int] = field(default_factory=dict)
-    # Settings of verl that no axis has, by their Hydra key.
-    overrides: Mapping[str, Value] = field(default_factory=dict)
     # The axes that are set only because another setting needs them.
     implied: frozenset[Axis] = frozenset()
 
@@ -112,24 +106,12 @@ class Point:
         model = joined_models(self.model, want.model)
         if isinstance(model, Conflict):
             return model
-        problems = (invalid_override(key, value) for key, value in want.overrides.items())
-        if problem := next(filter(None, problems), ""):
-            return Conflict(Clash.INVALID, (), problem)
-        overrides = joined_values(self.overrides, want.overrides)
-        if isinstance(overrides, str):
-            return Conflict(Clash.DIFFERENT, (), overrides)
-        limits = {**self.limits, **{axis: min(most, self.limits.get(axis, most)) for axis, most in want.limits.items()}}
-        point = Point(settings, model, limits, overrides).with_axes({})
+        point = Point(settings, model).with_axes({})
         return point.conflict or point
 
     @property
     def conflict(self) -> Conflict | None:
         """Why no job can be this point, or None."""
-        for axis, most in self.limits.items():
-            if (size := self.data_size if axis is Axis.DATA else self.size(axis)) > most:
-                return Conflict(Clash.LIMIT, (axis,), f"{axis} is {size} and must not be more than {most}")
-        if barred := self.model.features & self.model.absent:
-            return Conflict(Clash.MODEL, (), f"a model with {min(barred)} cannot be one without")
         rule = exclusion_of(self.settings, self.model.features)
         if rule is None:
             return None
@@ -197,7 +179,6 @@ class Point:
         parts = [setting_of(axis, value) for axis, value in self.settings.items()]
         parts.append(OWN_ROUTING if Axis.EXPERT in self.settings else Setting())
         parts.append(_purpose(level, self.size(Axis.STEPS)))
-        parts += [override_of(key, value) for key, value in self.overrides.items()]
         return Variant(
             level,
             name,

@@ -1,14 +1,12 @@
-"""What a run must have switched on to lead into changed code: wanted settings, and the condition that asks for them.
+"""What a run must have switched on to do what a change needs.
 
-A job is a point in a space of settings. A condition in the code fixes a few of them (`if tp_size > 1`: a tensor size
-of two or more) and leaves the rest open; several wants that do not exclude each other fit one job.
+A job is a point in a space of settings. What a change needs fixes a few of them (a tensor size of two or more) and
+leaves the rest open; several wants that do not exclude each other fit one job.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from verl_e2e.core.model.changed_code import Side
 
 # A size, a switch or a name; of the model's configuration also a list of these, or null.
 Value = bool | int | float | str | None
@@ -82,8 +80,6 @@ class ModelWant:
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     # Features that the policy knows: moe, mla, ssm, mtp, vlm, audio, ...
     features: frozenset[str] = frozenset()
-    # Features that it must not have: code for models without them is not entered with them.
-    absent: frozenset[str] = frozenset()
 
     @property
     def is_any(self) -> bool:
@@ -93,29 +89,9 @@ class ModelWant:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Settings under which a run enters one place of the changed code."""
+    """Settings and a model that a job should have, and in words why."""
 
-    # The path below the repository's top.
-    path: str
-    # The changed symbol, `Class.method` or a function; empty for the module's own statements.
-    symbol: str
-    # The changed lines that these settings lead to, ascending; empty means the whole symbol.
-    lines: tuple[int, ...]
-    # The condition as the code states it, for people.
-    condition: str
+    condition: str = ""
     # The wanted settings. An axis that is not named is open.
     axes: Mapping[Axis, Value] = field(default_factory=dict)
-    # Sizes that must not be larger: code for a tensor size of 1 is left at 2. An axis that is not named has no limit.
-    limits: Mapping[Axis, int] = field(default_factory=dict)
-    # Settings of verl that no axis has, by their Hydra key; for the transformer's configuration the actor's key.
-    overrides: Mapping[str, Value] = field(default_factory=dict)
     model: ModelWant = ModelWant()
-    # Families of which the model must be one, where files of no other lead to the place; empty where any will do.
-    families: frozenset[str] = frozenset()
-    # Parts of the condition that no setting is known for, as the code states them: the settings may not be enough.
-    open: tuple[str, ...] = ()
-    # The names of the rows by which parts of the condition became settings: what to correct when a run under these
-    # settings does not enter the place.
-    rules: tuple[str, ...] = ()
-    # Whose source the place is in: what the change removes is there on the merge base alone.
-    side: Side = Side.HEAD

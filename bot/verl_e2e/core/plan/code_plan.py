@@ -19,7 +19,7 @@ from verl_e2e.core.plan.job_models import is_on_family
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
 from verl_e2e.core.plan.reason import Reason
-from verl_e2e.core.reach.conditions.standing import leaves_by_itself
+from verl_e2e.core.plan.standing import leaves_by_itself
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.reached_functions import TouchedFunction

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.model.levels import POINTS, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import Axis, Value
-from verl_e2e.core.plan.derived_jobs import Derived, NotCovered
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.job_names import name_of
+from verl_e2e.core.plan.measured_jobs import Derived, NotCovered, point_of
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Policy
@@ -47,19 +47,12 @@ def _is_of(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
 
 def _settings(job: JobOutline) -> Mapping[Axis, Value]:
     """The settings of a job that is planned, with what its model brings."""
-    return _point(job).settings
-
-
-def _point(job: JobOutline) -> Point:
-    named = POINTS.get(job.variant.job_id)
-    point = named if named is not None else Point.of_level(job.variant.level).with_axes(job.settings)
-    features = point.model.features | {"moe"} if job.has_experts else point.model.features
-    return point.with_model(replace(point.model, features=features))
+    return point_of(job).point.settings
 
 
 def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOutline:
     """The same job with settings that avoid the defect, or on the usual model; else the job, which is not run."""
-    point, level = _point(job), job.variant.level
+    point, level = point_of(job).point, job.variant.level
     own = {axis: value for axis, value in point.asked.items() if axis not in (*defect.avoid, Axis.ADAPTER_MERGE)}
     other = Point.default().with_axes({**own, **defect.avoid}).with_model(point.model)
     if defect.avoid and other.conflict is None and level in other.levels:

@@ -1,6 +1,5 @@
-"""A job that wants ask for, before it has a name and a model: its settings, and what they must not be."""
+"""A job that a change needs, before it has a name and a model: its settings, and the level that they make it one of."""
 
-import re
 from dataclasses import dataclass
 
 from verl_e2e.core.model.conflicts import Conflict
@@ -9,14 +8,8 @@ from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.space_exclusions import merges_experts
 from verl_e2e.core.model.wants import SIZES, Axis, Value, Want
-from verl_e2e.core.reach.conditions.table import DEFAULT_OVERRIDES
 
 _PARALLEL = SIZES - {Axis.STEPS, Axis.SYNCS}
-# The parts of verl's configuration that a condition in the code under test may set: no path and no command is there.
-_OPEN_KEYS = re.compile(
-    r"actor_rollout_ref\.(model\.lora|actor\.(optim|megatron(\.override_(transformer|ddp)_config|\.override_mcore_model_config\.moe_config)?))\.\w{1,80}",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +20,15 @@ class Draft:
 
     def joined(self, want: Want) -> "Draft | str":
         """The draft that gives what the want asks for as well, or why there is none, a clause."""
-        closed = next((key for key in want.overrides if not _OPEN_KEYS.fullmatch(key)), None)
-        if closed is not None:
-            return f"{closed[:80]!r} is not a setting of the model, its adapter or its optimizer"
         found = self.point.joined(want)
         return found.reason if isinstance(found, Conflict) else Draft(found)
 
     def holds(self, want: Want) -> bool:
         """Whether a run with these settings, open ones at their defaults, gives what is wanted but the model."""
-        for axis, value in want.axes.items():
-            if self.point.size(axis) < _number(value) if axis in SIZES else self.point[axis] != value:
-                return False
-        sizes = {axis: self.point.size(axis) for axis in want.limits} | {Axis.DATA: self.point.data_size}
-        below = all(sizes[axis] <= most for axis, most in want.limits.items())
-        overrides = {**dict(DEFAULT_OVERRIDES), **self.point.overrides}
-        return below and want.overrides.items() <= overrides.items()
-
-    @property
-    def overrides(self) -> dict[str, Value]:
-        """The settings that no axis has, without those that say what a run has anyway."""
-        return dict(self.point.overrides.items() - DEFAULT_OVERRIDES)
+        return all(
+            self.point.size(axis) >= _number(value) if axis in SIZES else self.point[axis] == value
+            for axis, value in want.axes.items()
+        )
 
     @property
     def differing(self) -> dict[Axis, Value]:
@@ -54,15 +36,6 @@ class Draft:
         settings, merged = self.point.settings, merges_experts(self.point.settings, self.point.model.features)
         differing = {axis: value for axis, value in settings.items() if value != DEFAULTS[axis]}
         return {axis: value for axis, value in differing.items() if not (merged and axis is Axis.ADAPTER_MERGE)}
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for drafts that are the same job on the same model."""
-        model = self.point.model
-        stated = {axis: value for axis, value in self.point.settings.items() if axis not in SIZES or value != 1}
-        parts = (stated, self.point.limits, self.point.overrides, model.fields)
-        texts = (tuple(sorted((str(name), repr(value)) for name, value in part.items())) for part in parts)
-        return (*texts, model.family, tuple(sorted(model.features)))
 
     @property
     def level(self) -> Level | None:
@@ -80,11 +53,6 @@ class Draft:
             (Level.LEARNING_SIGNAL, Level.LEARNING_SIGNAL in point.levels),
             (Level.FEATURE, bool(model.family or model.features)),
         )
-
-
-def alone(want: Want) -> Draft | str:
-    """A draft for one want, or why there is none."""
-    return Draft(Point.default()).joined(want)
 
 
 def _number(value: Value) -> int:

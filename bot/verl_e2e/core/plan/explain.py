@@ -5,18 +5,18 @@ Everything here is read from that plan, so that an explanation never says anythi
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 
 from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.change import on_one_line, readable
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 _BY_NAME = "it is judged by its name, not by its inside"
-_SHOWN_CONDITIONS = 5
+_SHOWN_PLACES = 5
 _UNREACHED = "verl does not reach it"
 _RUNS_AT_IMPORT = "it runs when verl imports the module; a change that is proved to have no effect asks for nothing"
 
@@ -40,8 +40,8 @@ class Explanation:
     entered_by: tuple[str, ...] = ()
     # How many functions and lines of it are looked for in each planned job, were all of it changed.
     must_run: tuple[str, ...] = ()
-    # The conditions in it, each with the job that would be made for it, or with the reason why none would.
-    conditions: tuple[str, ...] = ()
+    # What enters its places, each with the job that would be made for it, or with the reason why none would.
+    places: tuple[str, ...] = ()
 
 
 def explanations(
@@ -72,25 +72,25 @@ def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
     """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
     amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
     must_run = tuple(f"{job}: {amount}" for job, amount in amounts if amount)
-    return replace(explanation, must_run=must_run, conditions=tuple(_conditions(explanation, planned)))
+    return replace(explanation, must_run=must_run, places=tuple(_places(explanation, planned)))
 
 
-def _conditions(explanation: Explanation, planned: Plan) -> Iterator[str]:
-    """The conditions of what is explained, with the job for each."""
+def _places(explanation: Explanation, planned: Plan) -> Iterator[str]:
+    """The places of what is explained, with the job for each."""
     for job in planned.jobs:
-        own = [purpose for purpose in job.purposes if _is_own(explanation, purpose)]
-        yield from (f"{job.id} {row}" for row in purpose_rows(own, _SHOWN_CONDITIONS))
+        own = [purpose for purpose in job.purposes if _is_own(explanation, purpose.path, purpose.symbol)]
+        yield from (f"{job.id} {row}" for row in purpose_rows(own, _SHOWN_PLACES))
     for left in planned.not_covered:
-        if _is_own(explanation, left.purpose):
+        if _is_own(explanation, left.purpose.path, left.purpose.symbol):
             yield from (f"no job {row}: {left.reason}" for row in purpose_rows([left.purpose]))
-    own = [purpose for purpose in planned.undecided if _is_own(explanation, purpose)]
-    yield from (f"any job or none {row}" for row in purpose_rows(own, _SHOWN_CONDITIONS))
+    open_ = (item for item in planned.not_entered if _is_own(explanation, item.function.path, item.function.symbol))
+    yield from (f"any job or none for {place}: {place.problem}" for place in islice(open_, _SHOWN_PLACES))
 
 
-def _is_own(explanation: Explanation, purpose: Purpose) -> bool:
-    """Whether a purpose is about what is explained; a path is explained whole by its symbols."""
-    symbol = explanation.symbol
-    return purpose.path == readable(explanation.path) and bool(symbol) and f"{purpose.symbol}.".startswith(f"{symbol}.")
+def _is_own(explanation: Explanation, path: str, symbol: str) -> bool:
+    """Whether a place is in what is explained; a path is explained whole by its symbols."""
+    own = explanation.symbol
+    return path == readable(explanation.path) and bool(own) and f"{symbol}.".startswith(f"{own}.")
 
 
 def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) -> str:
@@ -116,9 +116,9 @@ def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
     must_run = (f"  looked for in {job}" for job in explanation.must_run)
-    conditions = (f"  condition: {on_one_line(row)}" for row in explanation.conditions)
+    places = (f"  place: {on_one_line(row)}" for row in explanation.places)
     entered = (f"  entered by {job}" for job in explanation.entered_by)
-    return "\n".join([_rendered(explanation), *must_run, *conditions, *entered])
+    return "\n".join([_rendered(explanation), *must_run, *places, *entered])
 
 
 def _rendered(explanation: Explanation) -> str:

@@ -36,10 +36,7 @@ def job_of_model(model: ModelWant, policy: Policy) -> JobOutline:
     """The job of level 4 for a family, or for features, that a condition in the code asks for."""
     named = next((family for family in policy.families if family.name == model.family), None)
     able = (
-        item
-        for item in policy.families
-        if item.checkpoint and model.features <= {*_had(item, item.checkpoint, policy)}
-        if not any(map(policy.facts_of(item.checkpoint).has, model.absent))
+        item for item in policy.families if item.checkpoint and model.features <= {*_had(item, item.checkpoint, policy)}
     )
     family = named if model.family else next(able, None)
     if family is None or not (model.family or model.features & {*family.features}):

@@ -1,6 +1,5 @@
 """The model of a derived job: whether a planned job's model is what a want needs, and which one the policy has."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
@@ -14,10 +13,7 @@ from verl_e2e.core.model.levels import (
     Variant,
     variants_of,
 )
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import ModelWant, Value, Want
-from verl_e2e.core.plan.classify import Classified
-from verl_e2e.core.plan.draft import Draft
+from verl_e2e.core.model.wants import ModelWant, Value
 from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -25,7 +21,6 @@ from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Family, Policy
 from verl_e2e.core.plan.synthetic_models import synthetic_checkpoint
 
-_UNSET = Draft(Point.default())
 _SMOKE = variants_of(Level.SMOKE)[0].job_id
 
 
@@ -37,21 +32,8 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     switched_on = {feature.name for feature in job.features}
     if any(name not in switched_on and not job.model.shows(name) for name in model.features):
         return False
-    if any(map(job.model.has, model.absent)):
-        return False
     families = (family for family in policy.families if family.name == model.family)
     return model.family in ("", job.family) or any(is_on_family(job, family) for family in families)
-
-
-def undecided(wants: Iterable[Want], paths: Iterable[Classified]) -> tuple[Want, ...]:
-    """The wants of the paths that count for which no setting is known: each run may lead there, or none."""
-    counted = {path.path for path in paths}
-    return tuple(want for want in wants if want.open and want.path in counted and _asks_for_nothing(want))
-
-
-def _asks_for_nothing(want: Want) -> bool:
-    """Whether a run with no settings has all that is wanted, on any model."""
-    return want.model.is_any and not want.families and _UNSET.holds(want)
 
 
 def is_on_family(job: JobOutline, family: Family) -> bool:
@@ -68,39 +50,6 @@ def unread(job: JobOutline, content: Value | None, policy: Policy) -> str:
     family = job.family or (made.family if made else next(named, ""))
     wanted = (feature for feature in policy.features if feature.data == content)
     return next((feature.unread for feature in wanted if not feature.is_read_of(family)), "")
-
-
-def wants_of_paths(
-    wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline], policy: Policy
-) -> tuple[Want, ...]:
-    """The wants of the paths that count, without those that a run with no settings gives on any model.
-
-    What is in a family's files, or is reached through such files alone, runs on a model of this family alone; of
-    several families the one counts that has a job already, else the first with a checkpoint that has what is wanted.
-    """
-    families = {path.path: path.families for path in paths}
-    able = [job for job in jobs if not job.obstacles]
-    planned = {job.family for job in able}
-    # For what is reached through their files: any job whose model is one of the family enters it.
-    run = {family.name for family in policy.families if any(is_on_family(job, family) for job in able)}
-
-    def rank(family: Family) -> tuple[bool, bool]:
-        return family.name not in planned, family.checkpoint is None
-
-    def rank_of_reached(family: Family, want: Want) -> tuple[bool, ...]:
-        unmade = bool(want.model.fields) and family.synthetic is None
-        without = not all(map(policy.facts_of(family.checkpoint).shows, want.model.features))
-        return without, unmade, family.name not in run, family.checkpoint is None
-
-    found = []
-    for want in wants:
-        if want.path not in families or _asks_for_nothing(want):
-            continue
-        through = [family for family in policy.families if family.name in want.families]
-        ways = sorted(families[want.path], key=rank) or sorted(through, key=lambda each: rank_of_reached(each, want))
-        own = want.model.family or next((family.name for family in ways), "")
-        found.append(replace(want, model=replace(want.model, family=own)))
-    return tuple(found)
 
 
 def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint: Checkpoint | None) -> JobOutline | str:
@@ -142,7 +91,7 @@ def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
     for family in policy.families:
         recipe = family.synthetic if model.family in ("", family.name) else None
         features = {*family.features} - {*recipe.without} if recipe else set()
-        if recipe and of_models <= features and not model.absent & features:
+        if recipe and of_models <= features:
             return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
     return None
 
@@ -172,10 +121,5 @@ def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
         for family in policy.families
         if model.family in ("", family.name) and model.features <= {*family.features}
     )
-    shown = (
-        item
-        for item in able
-        if item and all(map(policy.facts_of(item).shows, model.features))
-        if not any(map(policy.facts_of(item).has, model.absent))
-    )
+    shown = (item for item in able if item and all(map(policy.facts_of(item).shows, model.features)))
     return next(shown, None)

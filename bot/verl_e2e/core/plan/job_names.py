@@ -86,8 +86,6 @@ def _words(settings: dict[Axis, Value]) -> Iterator[str]:
 
 def _rest(draft: Draft) -> Iterator[str]:
     """What no axis has, mostly by a digest: it may be any text of the code."""
-    if draft.overrides:
-        yield f"set-{_digest(repr(sorted(draft.overrides.items())))}"
     fields = dict(draft.point.model.fields)
     for (field, value), word in _OF_MODEL.items():
         if fields.get(field) is value:

@@ -40,23 +40,21 @@ def not_required(
 ) -> tuple[NotRequired, ...]:
     """The levels that are not among the required ones, each with the reason; `counted` are the paths that count.
 
-    `uncovered` has the level of each condition in the changed code that no job is planned for.
+    `uncovered` has the level of each place of the change that no job is planned for.
     """
     rest = [level for level in Level if level not in levels]
     if not counted:
         nothing = _nothing_reason(exempted)
         return tuple(NotRequired(level, nothing) for level in rest)
-    open_conditions = Counter(uncovered)
-    return tuple(
-        NotRequired(level, _unmatched(level, counted, policy) + _left_open(open_conditions[level])) for level in rest
-    )
+    left = Counter(uncovered)
+    return tuple(NotRequired(level, _unmatched(level, counted, policy) + _left_open(left[level])) for level in rest)
 
 
 def _left_open(count: int) -> str:
     if not count:
         return ""
-    conditions = "1 condition in the code asks" if count == 1 else f"{count} conditions in the code ask"
-    return f"; {conditions} for a job of this level, and none is planned for {'it' if count == 1 else 'them'}"
+    places = "1 place of the change needs" if count == 1 else f"{count} places of the change need"
+    return f"; {places} a job of this level, and none is planned for {'it' if count == 1 else 'them'}"
 
 
 def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) -> str:

@@ -7,17 +7,17 @@ from verl_e2e.core.model.change import Change, on_one_line, readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, POINTS, VARIANTS, Level, Variant, variants_of
-from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
+from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan, Unshown
 from verl_e2e.core.plan.defects import with_known_defects
-from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
-from verl_e2e.core.plan.job_models import undecided, wants_of_paths
 from verl_e2e.core.plan.job_names import name_of
+from verl_e2e.core.plan.measured_jobs import Derived, JobMaker, NotCovered, needs_of, with_measured_jobs
+from verl_e2e.core.plan.measured_places import Measured, Place, measured_places
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
@@ -37,8 +37,8 @@ _NOT_COMPARED = "what differs in it was not compared, so a level that only this 
 _FOR_PARITY = "parity is asked for, and this job's ranks average their gradients"
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
-_CONDITION = "a run enters it only under a condition: {}"
-_VIA = ("a condition in the code",)
+_MEASURED = "no job without it does what was measured: {}"
+_VIA = ("what was measured",)
 _OFF = "switched off by the policy, though the change asks for it: {}"
 _STANDS_IN = "in place of {}, for it takes {} GPUs and a job has {} at most (`most_gpus`): it does not show {}"
 _AT_IMPORT = "it runs when verl imports Bridge"
@@ -77,10 +77,10 @@ class Plan:
     looked_at: LookedAt | None = None
     # The functions that the change touches; each job has those that it is planned to execute.
     changed: ChangedCode = NO_CODE
-    # Places that no job is planned for, with the condition that leads into them.
+    # Places that no job is planned for.
     not_covered: tuple[NotCovered, ...] = ()
-    # Places behind conditions that no setting is known for, so that a planned job may get there or not.
-    undecided: tuple[Purpose, ...] = ()
+    # Places that nothing is known to enter, so that a planned job may get there or not.
+    not_entered: tuple[Place, ...] = ()
     # What no job of a level can show, because of the models that they run.
     unshown: tuple[Unshown, ...] = ()
 
@@ -137,13 +137,15 @@ def plan(
     policy: Policy,
     asked: Iterable[Level] = (),
     effects: Effects | None = None,
+    measured: Measured | None = None,
     beyond: Iterable[Reason] = (),
 ) -> Plan:
     """Decide the levels of a change by a policy; the order of the paths does not matter.
 
     `asked` are levels that someone requests in addition to those that the change needs. `effects` say what the change
-    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `beyond`
-    are reasons that lie beyond the change itself.
+    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `measured`
+    says which cells of a rehearsal and which jobs entered it. `beyond` are reasons that
+    lie beyond the change itself.
     """
     asked = tuple(asked)
     off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
@@ -152,12 +154,13 @@ def plan(
     every = _reasons(counted, policy, asked, effects, beyond)
     reasons = tuple(reason for reason in every if reason.level not in off)
     levels = tuple(sorted({reason.level for reason in reasons}))
-    derived = _derived(_jobs(levels, counted, policy), counted, policy, effects)
+    places = _places(counted, effects, measured) if levels else ()
+    derived = _derived(_jobs(levels, counted, policy), places, measured, counted, policy)
     lost = {item.level for item in every} | {job.variant.level for job in derived.jobs}
     off = {level: _OFF.format(reason) for level, reason in off.items() if level in lost}
     derived = _without_levels(derived, off)
     derived = with_known_defects(derived, effects.defects if effects else (), policy)
-    reasons = (*reasons, *_reasons_of_conditions(derived, levels))
+    reasons = (*reasons, *_reasons_of_places(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
     uncompared = _uncompared_submodules(change, counted)
@@ -184,7 +187,7 @@ def plan(
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
         not_covered=derived.not_covered,
-        undecided=_undecided(levels, counted, effects),
+        not_entered=tuple(place for place in places if place.problem),
         unshown=code.unshown(derived.jobs),
     )
 
@@ -201,14 +204,33 @@ def _uncompared_submodules(change: Change, counted: tuple[Classified, ...]) -> t
     return tuple(f"{span}: {_NOT_COMPARED}" for span in spans)
 
 
+def _places(paths: tuple[Classified, ...], effects: Effects | None, measured: Measured | None) -> tuple[Place, ...]:
+    """The places of the paths that count, with what enters each; none where nothing was measured or compared."""
+    if effects is None or measured is None:
+        return ()
+    counted = {path.path for path in paths}
+    words = {
+        (path.path, item.effect.symbol): frozenset().union(*item.effect.statements)
+        for path in paths
+        for item in path.effects or ()
+    }
+    functions = (item for item in effects.functions if item.path in counted)
+    return measured_places(functions, measured, effects.lines, words)
+
+
 def _derived(
-    jobs: tuple[JobOutline, ...], paths: tuple[Classified, ...], policy: Policy, effects: Effects | None
+    jobs: tuple[JobOutline, ...],
+    places: tuple[Place, ...],
+    measured: Measured | None,
+    paths: tuple[Classified, ...],
+    policy: Policy,
 ) -> Derived:
-    """The jobs after the conditions in the changed code; without any job there is nothing to enter."""
-    wants = wants_of_paths(effects.wants, paths, jobs, policy) if effects is not None else ()
-    if not jobs or not wants:
+    """The jobs after what enters the places of the change; without any job there is nothing to enter."""
+    if not jobs or not places or measured is None:
         return Derived(jobs)
-    return with_derived_jobs(jobs, wants, policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy))
+    table = CellTable(measured.cells.cells, policy)
+    maker = JobMaker(policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy), table)
+    return with_measured_jobs(jobs, needs_of(places, table), maker, policy.budget.gpu_minutes)
 
 
 def _without_levels(derived: Derived, off: Mapping[Level, str]) -> Derived:
@@ -219,19 +241,10 @@ def _without_levels(derived: Derived, off: Mapping[Level, str]) -> Derived:
     return Derived(kept, (*derived.not_covered, *left))
 
 
-def _undecided(
-    levels: Collection[Level], paths: tuple[Classified, ...], effects: Effects | None
-) -> tuple[Purpose, ...]:
-    """The places whose conditions ask for no setting and are not known to hold; without any job there are none."""
-    if not levels or effects is None:
-        return ()
-    return tuple(map(purpose_of, undecided(effects.wants, paths)))
-
-
-def _reasons_of_conditions(derived: Derived, levels: Collection[Level]) -> tuple[Reason, ...]:
-    """Why there are levels that nothing but a condition asks for."""
+def _reasons_of_places(derived: Derived, levels: Collection[Level]) -> tuple[Reason, ...]:
+    """Why there are levels that nothing but a measured place asks for."""
     found = {
-        Reason(job.variant.level, item.path, _CONDITION.format(item.condition), item.symbol or MODULE_LEVEL, _VIA)
+        Reason(job.variant.level, item.path, _MEASURED.format(item.condition), item.symbol or MODULE_LEVEL, _VIA)
         for job in derived.jobs
         if job.variant.level not in levels
         for item in job.purposes

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest, SiteProfile
@@ -12,6 +13,7 @@ from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.code_plan import Unshown
+from verl_e2e.core.plan.measured_places import Place
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.reach.effects import LookedAt
@@ -64,7 +66,7 @@ class PlannedJob(_Part):
     uncoverable: str = ""
     # Why it is planned in addition to the default job of its level; empty for that one, and where `purposes` say it.
     reason: str = ""
-    # The places of the change that it was made for, or given settings for, each with its condition.
+    # The places of the change that it was made for, each with what enters it.
     purposes: tuple[Purpose, ...] = ()
     # The settings of a derived job that differ from those of level 0, by axis.
     settings: dict[Axis, Value] = {}
@@ -77,9 +79,20 @@ class PlannedJob(_Part):
 class PlaceNotCovered(_Part):
     """A place of the change that no job is planned for."""
 
-    # The place and its condition.
+    # The place and what enters it.
     purpose: Purpose
     # Why no job is planned for it.
+    reason: str
+
+
+class PlaceNotEntered(_Part):
+    """A place of the change that nothing is known to enter."""
+
+    path: str
+    symbol: str
+    # Lines of the head; empty for the whole function.
+    lines: tuple[int, ...] = ()
+    # A clause.
     reason: str
 
 
@@ -134,8 +147,8 @@ class PlanDocument(_Part):
     changed: ChangedCode = NO_CODE
     # The places that no job is planned for.
     not_covered: tuple[PlaceNotCovered, ...] = ()
-    # The places behind conditions that no setting is known for: whether a planned job gets there is not known.
-    undecided: tuple[Purpose, ...] = ()
+    # The places that nothing is known to enter: whether a planned job gets there is not known.
+    not_entered: tuple[PlaceNotEntered, ...] = ()
     # What no job of a level can show, because of the models that they run.
     unshown: tuple[Unshown, ...] = ()
 
@@ -160,8 +173,15 @@ def plan_document(plan: Plan) -> PlanDocument:
         looked_at=plan.looked_at,
         changed=plan.changed,
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
-        undecided=plan.undecided,
+        not_entered=tuple(map(_not_entered, plan.not_entered)),
         unshown=plan.unshown,
+    )
+
+
+def _not_entered(place: Place) -> PlaceNotEntered:
+    function = place.function
+    return PlaceNotEntered(
+        path=readable(function.path), symbol=function.symbol, lines=place.lines, reason=place.problem
     )
 
 

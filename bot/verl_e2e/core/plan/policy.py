@@ -89,10 +89,6 @@ class ModelFacts(DescribedDocument):
         """Whether a run of the checkpoint may activate a feature: what is not declared may be there."""
         return self.features is None or feature in self.features
 
-    def has(self, feature: str) -> bool:
-        """Whether the checkpoint is known to have a feature."""
-        return feature in (self.features or ())
-
 
 UNDECLARED = ModelFacts()
 

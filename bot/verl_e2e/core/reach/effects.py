@@ -7,7 +7,7 @@ from functools import cached_property
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.model.wants import Want
+from verl_e2e.core.reach.carried_lines import CarriedLines
 from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
 from verl_e2e.core.reach.program import Node, Program, module_name
 from verl_e2e.core.reach.reached_functions import ReachedTree, TouchedFunction, touched_functions
@@ -98,8 +98,8 @@ class Effects:
     incomplete: tuple[str, ...] = ()
     # The functions that the change touches in the files that were compared.
     functions: tuple[TouchedFunction, ...] = ()
-    # The settings under which runs enter places of the change.
-    wants: tuple[Want, ...] = ()
+    # The lines of the changed files that were measured, by the path at the head.
+    lines: Mapping[str, CarriedLines] = field(default_factory=dict)
     # By path the symbols that code outside takes from it, for files of families that no host can run.
     taken: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The declared defects that the code at the head is known to have.

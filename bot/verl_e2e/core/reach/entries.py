@@ -12,7 +12,7 @@ from verl_e2e.core.reach.syntax import own_name
 from verl_e2e.core.reach.walk import Entry
 
 # Raise it whenever the same sources would read differently: stored uses are then made again.
-USES_VERSION = 2
+USES_VERSION = 3
 _CALLS_FOLLOWED = 2
 _ASKING = frozenset({"getattr", "hasattr", "setattr"})
 
@@ -33,18 +33,6 @@ class CallSite:
     line: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class UseCondition:
-    """One place where a name is called or handed on."""
-
-    # The function, class or method of the package.
-    name: str
-    file: str
-    line: int
-    # What must hold for it, as one expression of Python; empty where nothing is known.
-    condition: str
-
-
 @dataclass(frozen=True, slots=True)
 class Uses:
     """All that another program uses of a package; `source` tells people which program, and from where it was read."""
@@ -52,8 +40,6 @@ class Uses:
     entries: tuple[Entry, ...]
     calls: tuple[CallSite, ...]
     source: str
-    # The conditions of these uses.
-    conditions: tuple[UseCondition, ...] = ()
 
 
 def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from verl_e2e.core.judge.purposes_text import condition_count, purpose_rows
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.measured_places import Place
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.report.changed_code_text import changed_code_lines
@@ -25,7 +26,7 @@ def render_plan_text(plan: Plan) -> str:
     blocks = [_head(plan)]
     blocks.extend(_required(level, plan) for level in plan.levels)
     blocks.append("\n".join(_not_covered(plan)))
-    blocks.append("\n".join(_undecided(plan)))
+    blocks.append("\n".join(_not_entered(plan)))
     blocks.append("\n".join(_unshown(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
@@ -89,24 +90,28 @@ def _required(level: Level, plan: Plan) -> str:
 
 
 def _not_covered(plan: Plan) -> Iterable[str]:
-    """The conditions of the change that no job is planned for, with their places."""
+    """The places of the change that no job is planned for, by what enters them."""
     by_reason: dict[str, list[Purpose]] = {}
     for item in plan.not_covered:
         by_reason.setdefault(item.reason, []).append(item.purpose)
     if by_reason:
-        count = sum(map(condition_count, by_reason.values()))
-        yield f"No job is planned for {_count(count, 'condition')} in the changed code:"
+        yield f"No job is planned for {_count(len(plan.not_covered), 'place')} of the change:"
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
 
 
-def _undecided(plan: Plan) -> Iterable[str]:
-    """The conditions of which no one can tell under which settings they hold, with their places."""
-    if plan.undecided:
-        count = _count(condition_count(plan.undecided), "condition")
-        yield f"It is not known whether any planned job meets {count} in the changed code:"
-        yield from (f"  {on_one_line(row)}" for row in purpose_rows(plan.undecided))
+def _not_entered(plan: Plan) -> Iterable[str]:
+    """The places that nothing is known to enter, by the reason."""
+    by_reason: dict[str, list[Place]] = {}
+    for place in plan.not_entered:
+        by_reason.setdefault(place.problem, []).append(place)
+    for reason, places in by_reason.items():
+        count = _count(len(places), "place")
+        yield f"It is not known whether a planned job enters {count} of the change, for {reason}:"
+        yield from (f"  {on_one_line(str(place))}" for place in places[:SHOWN_PATHS])
+        if len(places) > SHOWN_PATHS:
+            yield f"  and {len(places) - SHOWN_PATHS} more"
 
 
 def _unshown(plan: Plan) -> Iterable[str]:

@@ -64,13 +64,7 @@ def _rest(plan: Plan) -> Iterator[str]:
     else:
         yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
     yield from (*plan.switched_off, *plan.incomplete, *plan.notes)
-    for left in plan.not_covered[:SHOWN_PLACES]:
-        yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
-    if len(plan.not_covered) > SHOWN_PLACES:
-        yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
-    for unshown in plan.unshown:
-        more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
-        yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
+    yield from _left_open(plan)
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     for test in plan.tests.tests:
@@ -78,6 +72,21 @@ def _rest(plan: Plan) -> Iterator[str]:
     if plan.levels:
         for item in plan.exempted:
             yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+
+
+def _left_open(plan: Plan) -> Iterator[str]:
+    """What the planned jobs do not show, or are not known to."""
+    for left in plan.not_covered[:SHOWN_PLACES]:
+        yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+    if len(plan.not_covered) > SHOWN_PLACES:
+        yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
+    for place in plan.not_entered[:SHOWN_PLACES]:
+        yield f"It is not known whether a planned job enters {place}: {place.problem}"
+    if len(plan.not_entered) > SHOWN_PLACES:
+        yield f"Nor is it known of {_count(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
+    for unshown in plan.unshown:
+        more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
+        yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from verl_e2e.core.model.expected import Value, expected_config, expected_of_ove
 from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import Level, variant_named
-from verl_e2e.core.model.settings import Setting, invalid_override, invalid_value, override_of, setting_of
+from verl_e2e.core.model.settings import Setting, invalid_value, setting_of
 from verl_e2e.core.model.variant import SHARE_OF_DIGITS, WITHOUT_CRITIC
 from verl_e2e.core.model.wants import Axis
 
@@ -116,8 +116,6 @@ def _of_settings(job: Job) -> Iterator[Setting]:
     for axis, value in job.settings.items():
         if not invalid_value(axis, value):
             yield setting_of(axis, value)
-    for purpose in job.purposes:
-        yield from (override_of(*item) for item in purpose.overrides.items() if not invalid_override(*item))
 
 
 def _is_spread(name: str, asked: str, own: str | None) -> bool:

@@ -1,0 +1,130 @@
+"""Which cells of a rehearsal enter which functions and lines of Bridge, small enough to be packaged and handed on.
+
+A cell is kept with its row of the table of cells, by which a plan knows the settings that it stands for, and with what
+became of it where a change was rehearsed.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.execution_maps import Commit
+
+NO_CELLS: frozenset[int] = frozenset()
+
+
+class CellRow(Document):
+    """One row of the table of cells."""
+
+    # Its name.
+    name: str
+    # The family of the policy whose model it builds.
+    family: str
+    # What differs from a plain training on one rank, by the field of the table.
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    # What became of it; None where nothing was compared.
+    outcome: Outcome | None = None
+
+
+class FileCells(Document):
+    """The cells that entered one file; a number is the place of a set in `CellMap.sets`."""
+
+    # The id of its content in git.
+    blob: str
+    # By the qualified name of a function.
+    functions: dict[str, int]
+    # The first line, the last line, and the set of all lines between them.
+    lines: tuple[tuple[int, int, int], ...]
+
+
+class CellMap(Document):
+    """What the cells of one commit entered."""
+
+    # The commit of Bridge.
+    commit: Commit
+    # The cells; a set is about their places here.
+    cells: tuple[CellRow, ...]
+    # Sets of cells, each as the hexadecimal number that has a bit for each of its cells.
+    sets: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]+$")], ...]
+    # By path.
+    files: dict[str, FileCells]
+
+    @cached_property
+    def _sets(self) -> tuple[frozenset[int], ...]:
+        numbers = (int(text, 16) for text in self.sets)
+        return tuple(frozenset(at for at in range(len(self.cells)) if number >> at & 1) for number in numbers)
+
+    @cached_property
+    def _lines(self) -> Mapping[str, Mapping[int, frozenset[int]]]:
+        return {
+            path: {line: self._sets[cells] for first, last, cells in file.lines for line in range(first, last + 1)}
+            for path, file in self.files.items()
+        }
+
+    def of_function(self, path: str, symbol: str) -> frozenset[int]:
+        """The cells that entered a function."""
+        file = self.files.get(path)
+        return NO_CELLS if file is None or symbol not in file.functions else self._sets[file.functions[symbol]]
+
+    def of_line(self, path: str, line: int) -> frozenset[int]:
+        """The cells that entered a line."""
+        return self._lines.get(path, {}).get(line, NO_CELLS)
+
+    def judged(self, *outcomes: Outcome) -> frozenset[int]:
+        """The cells with one of some outcomes."""
+        return frozenset(at for at, row in enumerate(self.cells) if row.outcome in outcomes)
+
+
+def with_outcomes(rows: Iterable[CellRow], found: Rehearsal) -> tuple[CellRow, ...]:
+    """The rows with what a rehearsal says of each."""
+    outcomes = {cell.cell: cell.outcome for cell in found.cells}
+    return tuple(row.model_copy(update={"outcome": outcomes.get(row.name)}) for row in rows)
+
+
+def cell_map(
+    commit: str, blobs: Mapping[str, str], records: Mapping[str, CellRecord], rows: Iterable[CellRow]
+) -> CellMap:
+    """The map of the records of one commit for some files, by the ids of their contents; a row has to have a record."""
+    cells = tuple(row for row in rows if row.name in records)
+    functions: dict[str, dict[str, int]] = {}
+    lines: dict[str, dict[int, int]] = {}
+    for at, row in enumerate(cells):
+        record = records[row.name]
+        for name in record.entered.functions:
+            path, _, symbol = name.partition(":")
+            if path in blobs:
+                own = functions.setdefault(path, {})
+                own[symbol] = own.get(symbol, 0) | 1 << at
+        for path, ranges in record.entered.lines.items():
+            if path in blobs:
+                seen = lines.setdefault(path, {})
+                for line in (line for first, last in ranges for line in range(first, last + 1)):
+                    seen[line] = seen.get(line, 0) | 1 << at
+    numbers = {bits for file in functions.values() for bits in file.values()}
+    numbers |= {bits for file in lines.values() for bits in file.values()}
+    places = {bits: at for at, bits in enumerate(sorted(numbers))}
+    files = {
+        path: FileCells(
+            blob=blobs[path],
+            functions={name: places[bits] for name, bits in sorted(functions.get(path, {}).items())},
+            lines=tuple(_ranges(lines.get(path, {}), places)),
+        )
+        for path in sorted(functions.keys() | lines.keys())
+    }
+    return CellMap(commit=commit, cells=cells, sets=tuple(f"{bits:x}" for bits in sorted(numbers)), files=files)
+
+
+def _ranges(lines: Mapping[int, int], places: Mapping[int, int]) -> Iterable[tuple[int, int, int]]:
+    """Lines that follow one another and have one set, together."""
+    found: list[tuple[int, int, int]] = []
+    for line in sorted(lines):
+        place = places[lines[line]]
+        if found and found[-1][1] == line - 1 and found[-1][2] == place:
+            found[-1] = (found[-1][0], line, place)
+        else:
+            found.append((line, line, place))
+    return found

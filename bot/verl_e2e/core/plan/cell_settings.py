@@ -1,0 +1,218 @@
+"""Which settings of a job each cell of a rehearsal stands for: one table of rules over the attributes of its row."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from verl_e2e.core.compare.cell_map import CellRow
+from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.settings import DEFAULTS
+from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Value, Want
+from verl_e2e.core.plan.policy import Policy
+
+# The attribute of a row -> the axis that has the same value.
+_SIZES: Mapping[str, Axis] = {
+    "tp": Axis.TENSOR,
+    "pp": Axis.PIPELINE,
+    "vpp": Axis.VIRTUAL_PIPELINE,
+    "dp": Axis.DATA,
+    "cp": Axis.CONTEXT,
+    "ep": Axis.EXPERT,
+    "etp": Axis.EXPERT_TENSOR,
+}
+# The axes that cells differ on.
+CELL_AXES = frozenset(
+    {
+        *_SIZES.values(),
+        *(Axis.RECOMPUTE, Axis.RESUME, Axis.OVERLAP, Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING),
+    }
+)
+# What verl sets by itself, what only a tiny model needs, and what says how a cell is judged.
+_OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "name", "family"})
+# What no job of verl can be given.
+_UNKNOWN = frozenset({"distributed_optimizer", "loaded_in"})
+# Options of adapters that differ in every cell, for a tiny model.
+_ADAPTER_SIZES = frozenset({"rank", "alpha"})
+# Names of fields that a model's configuration and a recipe's have in different places.
+_RENAMED = {"rope_parameters.": "rope_scaling."}
+
+
+@dataclass(frozen=True, slots=True)
+class CellSettings:
+    """What a cell stands for."""
+
+    # The family of its model.
+    family: str
+    # The settings that differ from those of level 0.
+    axes: Mapping[Axis, Value] = field(default_factory=dict)
+    # Fields of the model's configuration that differ from the family's usual ones.
+    fields: Mapping[str, FieldValue] = field(default_factory=dict)
+    # Whether its adapters are drawn, and so add something before a step.
+    filled: bool = False
+    # Whether a job can have all that its row asks for.
+    possible: bool = True
+
+    @property
+    def key(self) -> str:
+        """Equal for cells that differ by their family alone."""
+        return repr((sorted(self.axes.items()), sorted(self.fields.items()), self.filled, self.possible))
+
+
+@dataclass(frozen=True)
+class CellTable:
+    """The cells of a map with the settings that they stand for, by their places in it."""
+
+    rows: Sequence[CellRow]
+    policy: Policy
+    _known: dict[tuple[str, str, frozenset[int]], bool] = field(default_factory=dict)
+
+    @cached_property
+    def settings(self) -> tuple[CellSettings, ...]:
+        """The settings of each cell."""
+        usual = _usual(self.rows)
+        return tuple(_settings(row, usual[row.family]) for row in self.rows)
+
+    @cached_property
+    def by_key(self) -> Mapping[tuple[str, str], int]:
+        """The cells by their family and key; the first of equal ones."""
+        return {(item.family, item.key): at for at, item in reversed([*enumerate(self.settings)])}
+
+    def counterpart(self, at: int, **differing: object) -> int | None:
+        """The cell that differs from one in these fields of its settings alone, None where there is none."""
+        other = replace(self.settings[at], **differing)  # type: ignore[arg-type]
+        return self.by_key.get((other.family, other.key))
+
+    def keeps_out(self, at: int | None, entered: frozenset[int]) -> bool:
+        """Whether a cell is known not to enter what others do: it ran to its end, and is not among them."""
+        return at is not None and at not in entered and self.rows[at].outcome is not Outcome.BLOCKED
+
+    @cached_property
+    def features(self) -> Mapping[str, frozenset[str]]:
+        """The features of each family, by its name."""
+        return {family.name: frozenset(family.features) for family in self.policy.families}
+
+    @cached_property
+    def checkpoints(self) -> Mapping[str, Checkpoint | None]:
+        """The checkpoint of each family, by its name."""
+        return {family.name: family.checkpoint for family in self.policy.families}
+
+    @cached_property
+    def usual_family(self) -> str:
+        """The family of the policy's own checkpoint, empty where it is of none."""
+        return next((name for name, found in self.checkpoints.items() if found == self.policy.checkpoint), "")
+
+    def stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
+        """Whether what cells of one family enter, one of another enters as well, as far as their counterparts tell."""
+        key = family, for_family, entered
+        if key not in self._known:
+            self._known[key] = family == for_family or self._stands_in(family, for_family, entered)
+        return self._known[key]
+
+    def _stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
+        if not self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset()):
+            return False
+        counterparts = (self.counterpart(at, family=family) for at in entered if self.settings[at].family == for_family)
+        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
+
+    def wants(self, entered: frozenset[int], *, moved: bool) -> Iterator[Want]:
+        """What a job needs to be like each of some cells; `moved` where more entered than these.
+
+        That a cell trains without adapters, or with drawn ones, counts only where its counterpart is not among them.
+        """
+        seen = set()
+        for at in sorted(entered):
+            found = self.settings[at]
+            if not found.possible:
+                continue
+            axes = dict(found.axes)
+            if found.axes.get(Axis.ADAPTER) == "none" and self._is_not_needed(at, entered, _without_none(found.axes)):
+                del axes[Axis.ADAPTER]
+            unfilled = self.counterpart(at, filled=False) if found.filled and moved else None
+            if self.keeps_out(unfilled, entered):
+                axes[Axis.ADAPTER_B_START] = "xavier"
+            family = found.family
+            if self.stands_in(self.usual_family, family, entered):
+                family = self.usual_family
+            key = repr((axes, dict(found.fields), family))
+            if key not in seen:
+                seen.add(key)
+                yield Want(self.rows[at].name, axes, ModelWant(family, dict(found.fields)))
+
+    def _is_not_needed(self, at: int, entered: frozenset[int], axes: Mapping[Axis, Value]) -> bool:
+        """Whether no counterpart with adapters says that they keep a run out."""
+        counterparts = (self.counterpart(at, axes=axes, filled=filled) for filled in (True, False))
+        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
+
+
+def _without_none(axes: Mapping[Axis, Value]) -> Mapping[Axis, Value]:
+    return {axis: value for axis, value in axes.items() if axis is not Axis.ADAPTER}
+
+
+def _usual(rows: Sequence[CellRow]) -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+    """By family what all of its cells ask for besides sizes and adapters: a tiny model of it needs that."""
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for row in rows:
+        parts = {name: dict(_mapping(row.settings.get(name))) for name in ("fields", "sizes", "settings")}
+        known = found.setdefault(row.family, parts)
+        for name, part in parts.items():
+            known[name] = {key: value for key, value in known[name].items() if part.get(key, part) == value}
+    return found
+
+
+def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSettings:
+    given = {name: value for name, value in row.settings.items() if name not in _OF_NO_JOB}
+    axes: dict[Axis, Value] = {_SIZES[name]: _value(given[name]) for name in _SIZES if given.get(name)}
+    own = {
+        name: {key: value for key, value in _mapping(given.get(name)).items() if key not in usual[name]}
+        for name in ("fields", "sizes", "settings")
+    }
+    possible = _UNKNOWN.isdisjoint(given) and own["sizes"].keys() <= {"layers"}
+    recompute = {key: value for key, value in own["settings"].items() if key.startswith("recompute_")}
+    possible = possible and recompute.keys() == own["settings"].keys()
+    if recompute:
+        axes[Axis.RECOMPUTE] = _value(recompute.get("recompute_granularity"))
+    # verl publishes a model where it saves one.
+    if given.get("resumed") or given.get("written"):
+        axes[Axis.RESUME] = True
+    if given.get("overlapped"):
+        axes[Axis.OVERLAP] = True
+    adapter = _mapping(given.get("adapter"))
+    axes.update(_adapter_axes(adapter))
+    # Ranks that the experts' sizes need anyway.
+    ranks = _int(given.get("ep")) * _int(given.get("etp"))
+    if _int(given.get("dp")) * _int(given.get("tp")) <= ranks:
+        axes.pop(Axis.DATA, None)
+    differing = {axis: value for axis, value in axes.items() if DEFAULTS[axis] != value}
+    filled = bool(adapter) and row.settings.get("filled", True) is not False
+    fields = {_renamed(name): value for name, value in own["fields"].items()}
+    return CellSettings(row.family, differing, fields, filled, possible)  # type: ignore[arg-type]
+
+
+def _adapter_axes(adapter: Mapping[str, object]) -> Iterator[tuple[Axis, Value]]:
+    if not adapter:
+        yield Axis.ADAPTER, "none"
+        return
+    yield Axis.ADAPTER, _value(adapter.get("type"))
+    targets = adapter.get("target_modules")
+    if isinstance(targets, list) and adapter.get("type") != "canonical_lora":
+        yield Axis.ADAPTER_TARGETS, ",".join(map(str, targets))
+    if adapter.get("share_expert_adapters") is False:
+        yield Axis.ADAPTER_SHARING, "per expert"
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _value(value: object) -> Value:
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) and value else 1
+
+
+def _renamed(name: str) -> str:
+    return next((new + name.removeprefix(old) for old, new in _RENAMED.items() if name.startswith(old)), name)

@@ -1,0 +1,379 @@
+"""From measured places to jobs: few GPU minutes by which runs do what cells and jobs did that entered each place.
+
+A place that a planned job enters needs nothing. The others are taken in turn, those that the fewest cells enter first,
+each into the job that costs least more: one that was made for another place, with what this one needs besides, or one
+of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant
+from verl_e2e.core.model.model_fit import misfits
+from verl_e2e.core.model.purposes import Purpose, purpose_of
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Want
+from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable
+from verl_e2e.core.plan.draft import Draft
+from verl_e2e.core.plan.job_models import job_on_model, shows, unread
+from verl_e2e.core.plan.job_names import name_of
+from verl_e2e.core.plan.measured_places import Place
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.standing import Standing, standing_wants
+
+# What no level has a job for is run as a save and a resume, which are judged on any settings.
+_RESUMED = Want(axes={Axis.RESUME: True})
+_NOTHING = Want()
+# What takes the place of something that a planned job shows.
+_REPLACING = (Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING, Axis.ADAPTER_MERGE, Axis.ADAPTER_B_START)
+# The ways to enter one place of which a job is made, and the cells that a report names.
+_MOST_WAYS, _MOST_NAMED = 8, 2
+
+
+@dataclass(frozen=True, slots=True)
+class NotCovered:
+    """A place that no job is planned for."""
+
+    purpose: Purpose
+    # Why no job is planned for it, a clause.
+    reason: str
+    # The level of a job for it; None where no job can be one.
+    level: Level | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The jobs of a plan after the places of its change were considered."""
+
+    # The planned jobs in their order, then the new ones.
+    jobs: tuple[JobOutline, ...]
+    # What no job is planned for.
+    not_covered: tuple[NotCovered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What some places need of a job alike."""
+
+    # The ways to have it, the best first; any one will do.
+    ways: tuple[Want, ...]
+    # The places.
+    purposes: tuple[Purpose, ...]
+    # The cells that enter them, by their places in the map.
+    cells: frozenset[int] = frozenset()
+    # The ids of the variants of measured jobs that entered them.
+    variants: frozenset[str] = frozenset()
+    # What a job must have in addition, whatever enters them; any one will do.
+    standing: tuple[Want, ...] = (_NOTHING,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A new job and what it is there for."""
+
+    draft: Draft
+    job: JobOutline
+    needs: tuple[Need, ...] = ()
+    # The planned job that it takes the place of, None for a new one.
+    planned: JobOutline | None = None
+
+    @property
+    def outline(self) -> JobOutline:
+        """The job with its places."""
+        purposes = tuple(purpose for need in self.needs for purpose in need.purposes)
+        if self.planned is None or self.planned.variant is self.job.variant:
+            return replace(self.planned or self.job, purposes=purposes)
+        named, reason = self.planned.variant.job_id, self.planned.reason
+        return replace(self.job, purposes=purposes, replaces=named, reason=reason)
+
+
+@dataclass(frozen=True)
+class JobMaker:
+    """Makes the jobs of one plan."""
+
+    policy: Policy
+    # The checkpoint of a new job for which any model will do.
+    checkpoint: Checkpoint | None
+    table: CellTable
+    _known: dict[str, tuple[tuple[Draft, JobOutline], ...] | str] = field(default_factory=dict)
+
+    def covers(self, job: JobOutline, need: Need) -> bool:
+        """Whether a run of the job does what the places need."""
+        draft, families = point_of(job), self._families(job)
+        made = job.checkpoint.synthetic if job.checkpoint else None
+        fields = dict(made.wanted) if made else {}
+        held = (draft.holds(want) and shows(job, want.model, self.policy) for want in need.standing)
+        if job.obstacles or not any(held):
+            return False
+        if job.variant.job_id in need.variants:
+            return True
+        like = self._like(draft, fields, families, need.cells) if need.cells else frozenset()
+        if like:
+            return not need.cells.isdisjoint(like)
+        return any(draft.holds(want) and self._is_on(job, families, want, need.cells) for want in need.ways)
+
+    def _families(self, job: JobOutline) -> frozenset[str]:
+        """The families that the job's model is one of."""
+        made = job.checkpoint.synthetic if job.checkpoint else None
+        named = frozenset(filter(None, (job.family, made.family if made else "")))
+        checkpoints = self.table.checkpoints
+        return named | {name for name, found in checkpoints.items() if found and found == job.checkpoint}
+
+    def _like(
+        self, draft: Draft, fields: Mapping[str, FieldValue], families: frozenset[str], entered: frozenset[int]
+    ) -> frozenset[int]:
+        """The cells with the job's settings: on its own model, else on one for which it stands."""
+        axes = {axis: value for axis, value in draft.differing.items() if axis in CELL_AXES}
+        # A cell that raised says nothing about what it did not get to.
+        equal = {
+            at: item.family
+            for at, item in enumerate(self.table.settings)
+            if item.possible and item.axes == axes and item.fields == fields
+            if at in entered or self.table.keeps_out(at, entered)
+        }
+        own = frozenset(at for at, family in equal.items() if family in families)
+        others = {self.table.settings[at].family for at in entered}
+        return own or frozenset(
+            at for at, family in equal.items() if family in others and self._stands(families, family, entered)
+        )
+
+    def _stands(self, families: Iterable[str], for_family: str, entered: frozenset[int]) -> bool:
+        return any(self.table.stands_in(family, for_family, entered) for family in families)
+
+    def _is_on(self, job: JobOutline, families: frozenset[str], want: Want, entered: frozenset[int]) -> bool:
+        """Whether the job's model is one that the want is about."""
+        if shows(job, want.model, self.policy):
+            return True
+        plain = replace(want.model, family="")
+        return bool(entered) and shows(job, plain, self.policy) and self._stands(families, want.model.family, entered)
+
+    def made(self, before: Draft, want: Want) -> tuple[tuple[Draft, JobOutline], ...] | str:
+        """The jobs of a draft with one want more, a named one first, or why there is none, a clause."""
+        key = repr((before, want.axes, want.model))
+        if key not in self._known:
+            self._known[key] = self._made(before, want)
+        return self._known[key]
+
+    def _made(self, before: Draft, want: Want) -> tuple[tuple[Draft, JobOutline], ...] | str:
+        if want.model.family == self.table.usual_family:
+            want = replace(want, model=replace(want.model, family=""))
+        draft = before.joined(want)
+        if isinstance(draft, Draft) and draft.level is None:
+            draft = draft.joined(_RESUMED)
+        if isinstance(draft, str):
+            return draft
+        found = [self._job(draft, variant) for variant in _variants(draft)]
+        jobs = tuple((draft, job) for job in found if not isinstance(job, str))
+        return jobs or next(job for job in found if isinstance(job, str))
+
+    def _job(self, draft: Draft, variant: Variant) -> JobOutline | str:
+        """The job of a variant on the model that the draft needs, or why there is none, a clause."""
+        job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
+        if isinstance(job, str):
+            return job
+        job = job if job.variant in VARIANTS else replace(job, settings=draft.differing)
+        return _misfit(job) or unread(job, draft.point[Axis.CONTENT], self.policy) or job
+
+
+def _variants(draft: Draft) -> Iterator[Variant]:
+    """The variants with these settings: a named one that takes no more GPUs, and their own."""
+    point, model = draft.point, draft.point.model
+    level = Level.SAVE_RESUME if draft.level is None else draft.level
+    wanted = Want(axes=point.settings)
+    for variant in VARIANTS if not model.fields else ():
+        named = Draft(POINTS[variant.job_id])
+        same = variant.level is level and named.point.model.features == model.features
+        if same and named.differing == draft.differing:
+            yield variant
+            return
+        if same and level is Level.PARALLELISM and named.holds(wanted) and variant.gpu_count <= point.gpu_count:
+            yield variant
+    implied = Point.default().with_axes(point.settings).model.features
+    words = "" if level is Level.FEATURE else model.family or "-".join(sorted(model.features - implied))
+    yield point.variant(level, name_of(level, draft, words))
+
+
+def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], maker: JobMaker, budget: int) -> Derived:
+    """The planned jobs, some with more settings, and new ones within the budget of GPU minutes; each with its places.
+
+    A job that a rule names besides its level's default one may get more settings where it runs on the same model.
+    """
+    held: dict[int, list[Purpose]] = {}
+    left: list[tuple[Need, str]] = []
+    fixed = [job for job in planned if not _may_change(job, maker)]
+    made = [_Made(point_of(job), job, planned=job) for job in planned if _may_change(job, maker)]
+    for need in sorted(needs, key=lambda need: (len(need.cells) or len(maker.table.rows), repr(need.purposes))):
+        holder = next((at for at, job in enumerate(fixed) if maker.covers(job, need)), None)
+        if holder is not None:
+            held.setdefault(holder, []).extend(need.purposes)
+        elif problem := _place(need, made, maker):
+            left.append((need, problem))
+    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed), maker)
+    left += [
+        (need, f"the plan would take more than the {budget} GPU minutes of the policy's budget") for need in beyond
+    ]
+    # A level's default job is there for all that any run enters: it needs no place to say so.
+    jobs = {
+        job.id: replace(job, purposes=() if job.is_default else tuple(held.get(at, ()))) for at, job in enumerate(fixed)
+    }
+    changed = {item.planned.id: item.outline for item in kept if item.planned is not None}
+    new = sorted((item.outline for item in kept if item.planned is None), key=lambda job: (job.variant.level, job.id))
+    not_covered = (NotCovered(item, text, _level(need, maker)) for need, text in left for item in need.purposes)
+    return Derived((*({**jobs, **changed}[job.id] for job in planned), *new), tuple(not_covered))
+
+
+def _may_change(job: JobOutline, maker: JobMaker) -> bool:
+    named = job.variant in VARIANTS and not job.is_default and not job.obstacles
+    return named and job.variant.level is Level.SMOKE and job.checkpoint == maker.checkpoint
+
+
+def _within(made: Iterable[_Made], minutes: int, maker: JobMaker) -> tuple[list[_Made], list[Need]]:
+    """The jobs that take no more than these GPU minutes, those that enter most for them first; and what is left."""
+    order = sorted(made, key=lambda item: (item.planned is None, -len(item.outline.purposes) / item.job.gpu_minutes))
+    kept, left = list[_Made](), list[Need]()
+    for item in order:
+        if item.planned is None and item.job.gpu_minutes > minutes:
+            left += item.needs
+        else:
+            kept.append(item)
+            minutes -= item.job.gpu_minutes
+    beyond = list[Need]()
+    # Where a job for several places takes too much, one for some of them may not.
+    for need in left:
+        tried = list(kept)
+        _place(need, tried, maker)
+        more = sum(item.job.gpu_minutes for item in tried) - sum(item.job.gpu_minutes for item in kept)
+        if more <= max(minutes, 0):
+            kept, minutes = tried, minutes - more
+        else:
+            beyond.append(need)
+    return kept, beyond
+
+
+def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
+    """Put a need into the job that costs least more; why it is in none, or empty."""
+    ways: list[tuple[int, int, int, _Made]] = []
+    problems: list[str] = []
+    wants = need.ways[:_MOST_WAYS]
+    for at, item in enumerate(made):
+        for rank, want in enumerate((_NOTHING, *wants)):
+            found = maker.made(item.draft, want)
+            for draft, job in () if isinstance(found, str) else found:
+                larger = _Made(draft, job, (*item.needs, need), item.planned)
+                if _stays(item, larger) and all(maker.covers(job, each) for each in larger.needs):
+                    ways.append((job.gpu_minutes - item.job.gpu_minutes, rank, at, larger))
+    for rank, want in enumerate(wants):
+        found = maker.made(Draft(Point.default()), want)
+        if isinstance(found, str):
+            problems.append(found)
+        for draft, job in () if isinstance(found, str) else found:
+            if maker.covers(job, need):
+                ways.append((job.gpu_minutes, 1 + rank, len(made), _Made(draft, job, (need,))))
+    if not ways:
+        return next(iter(problems), "no job has the settings of a cell that enters it")
+    _, _, at, best = min(ways, key=lambda way: way[:3])
+    made[at : at + 1] = [best]
+    return ""
+
+
+def _stays(item: _Made, larger: _Made) -> bool:
+    """Whether a job that takes the place of a planned one shows what that is planned for as well."""
+    before, after = item.draft.point, larger.draft.point
+    same = all(after[axis] == before[axis] for axis in _REPLACING) and after.model == before.model
+    return item.planned is None or (same and larger.job.variant.level is item.job.variant.level)
+
+
+def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
+    """The jobs without those whose places others enter as well, the dearest first."""
+    kept = sorted(made, key=lambda item: -item.job.gpu_minutes)
+    for item in (item for item in tuple(kept) if item.planned is None):
+        others = [other for other in kept if other is not item]
+        for need in item.needs:
+            at = next((at for at, other in enumerate(others) if maker.covers(other.job, need)), None)
+            if at is None:
+                break
+            others[at] = replace(others[at], needs=(*others[at].needs, need))
+        else:
+            kept = others
+    return kept
+
+
+def _level(need: Need, maker: JobMaker) -> Level | None:
+    """The level of the first job that could be made for a need."""
+    jobs = (maker.made(Draft(Point.default()), want) for want in need.ways[:_MOST_WAYS])
+    return next((found[0][1].variant.level for found in jobs if not isinstance(found, str)), None)
+
+
+def point_of(job: JobOutline) -> Draft:
+    """The settings of a job that is planned, with what its model brings."""
+    named = POINTS.get(job.variant.job_id)
+    point = named if named is not None else Point.of_level(job.variant.level).with_axes(job.settings)
+    features = point.model.features | {"moe"} if job.has_experts else point.model.features
+    return Draft(point.with_model(replace(point.model, features=features)))
+
+
+def _misfit(job: JobOutline) -> str:
+    """Why the job's model does not fit its settings, a clause; empty where it does."""
+    reasons = misfits(point_of(job).point, job.model.shape) if job.model.shape is not None else ()
+    model = job.checkpoint.model_id if job.checkpoint else "its model"
+    return job.fitted().problem or (f"{' and '.join(reasons)} of {model}" if reasons else "")
+
+
+def needs_of(places: Iterable[Place], table: CellTable) -> tuple[Need, ...]:
+    """What the places need, those of the same cells together; what nothing enters needs no job."""
+    groups: dict[tuple[object, ...], list[Place]] = {}
+    rows: dict[str, Standing] = {}
+    for place in places:
+        if not place.problem:
+            groups.setdefault(("", place.cells, place.variants, place.moved), []).append(place)
+        whole = replace(place, lines=(), cells=place.inside, moved=False, problem="")
+        for row in standing_wants(place.function.path, place.function.symbol, place.words):
+            rows[row.name] = row
+            file = "" if whole.cells else place.function.path
+            same = groups.setdefault((row.name, whole.cells, whole.variants, file), [])
+            same += [] if whole in same else [whole]
+    return tuple(_need(own, rows.get(str(name)), table) for (name, *_), own in groups.items())
+
+
+def _need(places: Sequence[Place], row: Standing | None, table: CellTable) -> Need:
+    first = places[0]
+    standing = (_NOTHING,) if row is None else row.wants
+    owners = [family.name for family in table.policy.families if family.paths.match(first.function.path)]
+    # What is new in a family's file has no cell, and needs a model of the family.
+    new = [] if row is None else [Want(model=ModelWant(name)) for name in owners] or [_NOTHING]
+    measured = table.wants(first.cells, moved=first.moved) if first.cells else _of_variants(first.variants)
+    ways = [*measured] or ([] if first.cells else new)
+    joined = [found for want in standing for way in ways if (found := _joined(way, want)) is not None]
+    joined.sort(
+        key=lambda way: (
+            len(way.axes) + len(way.model.fields),
+            way.model.family not in owners,
+            way.model.family != table.usual_family,
+        )
+    )
+    condition = _entered_as(first, table) if row is None else row.condition
+    settings = joined[0].axes if joined else {}
+    purposes = tuple(purpose_of(place.function, place.lines, condition, settings) for place in places)
+    return Need(tuple(joined), purposes, first.cells, first.variants, standing)
+
+
+def _joined(way: Want, standing: Want) -> Want | None:
+    """A way with what is wanted besides; None where it has other fields."""
+    fields = {**way.model.fields, **standing.model.fields}
+    if fields != {**standing.model.fields, **way.model.fields}:
+        return None
+    return replace(way, axes={**way.axes, **standing.axes}, model=replace(way.model, fields=fields))
+
+
+def _of_variants(variants: Iterable[str]) -> Iterator[Want]:
+    """The settings of named jobs."""
+    return (Want(job_id, POINTS[job_id].settings) for job_id in sorted(variants) if job_id in POINTS)
+
+
+def _entered_as(place: Place, table: CellTable) -> str:
+    names = [table.rows[at].name for at in sorted(place.cells)] or sorted(place.variants)
+    verb = "something differs in" if place.moved else "entered by"
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{verb} {', '.join(names[:_MOST_NAMED])}{more}"

@@ -1,0 +1,48 @@
+"""What cells entered, by function and line, as a small document."""
+
+from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
+from verl_e2e.core.compare.rehearsal import CellRecord, CellVerdict, Entered, Outcome, Rehearsal
+
+A, MEGATRON = "src/a.py", "3rdparty/Megatron-LM/megatron/core/b.py"
+
+
+def record(cell: str, lines: dict[str, tuple[tuple[int, int], ...]], *functions: str) -> CellRecord:
+    return CellRecord(cell=cell, error=None, entered=Entered(lines=lines, functions=functions))
+
+
+RECORDS = {
+    "one": record("one", {A: ((3, 5), (9, 9)), MEGATRON: ((1, 1),)}, f"{A}:f", f"{MEGATRON}:g"),
+    "two": record("two", {A: ((3, 4),)}, f"{A}:f", f"{A}:C.<locals>.h"),
+    "import": record("import", {A: ((1, 2),)}, f"{A}:f"),
+}
+ROWS = tuple(CellRow(name=name, family="qwen2") for name in ("one", "two", "none"))
+
+
+def mapped() -> CellMap:
+    return cell_map("a" * 40, {A: "b" * 40}, RECORDS, ROWS)
+
+
+def test_each_line_and_function_has_the_cells_that_entered_it() -> None:
+    found = mapped()
+    assert [row.name for row in found.cells] == ["one", "two"]
+    assert [sorted(found.of_line(A, line)) for line in (2, 3, 4, 5, 6, 9)] == [[], [0, 1], [0, 1], [0], [], [0]]
+    assert sorted(found.of_function(A, "f")) == [0, 1]
+    assert sorted(found.of_function(A, "C.<locals>.h")) == [1]
+    assert found.of_function(A, "g") == found.of_function("b.py", "f") == found.of_line("b.py", 1) == frozenset()
+    assert found.files.keys() == {A}
+    assert found.files[A].blob == "b" * 40
+
+
+def test_lines_of_one_set_lie_together_and_the_document_is_read_back() -> None:
+    found = mapped()
+    assert [(first, last) for first, last, _ in found.files[A].lines] == [(3, 4), (5, 5), (9, 9)]
+    assert CellMap.model_validate_json(found.model_dump_json()) == found
+
+
+def test_cells_have_what_a_rehearsal_says_of_them() -> None:
+    verdicts = (CellVerdict("two", Outcome.FAIL), CellVerdict("import", Outcome.EQUAL))
+    rows = with_outcomes(ROWS[:2], Rehearsal(Outcome.FAIL, verdicts, (), 1))
+    found = mapped().model_copy(update={"cells": rows})
+    assert [row.outcome for row in found.cells] == [None, Outcome.FAIL]
+    assert found.judged(Outcome.FAIL, Outcome.CHANGED) == {1}
+    assert found.judged(Outcome.EQUAL) == frozenset()
