@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
     from verl_e2e.core.model.causes import EngineEnd
-    from verl_e2e.core.model.change import Change
+    from verl_e2e.core.model.change import Change, Merge
     from verl_e2e.core.model.facts import LogFacts
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
@@ -61,6 +61,10 @@ class SourceTrees(ChangeSource, Protocol):
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id; None for what the source does not have."""
+        ...
+
+    def merged(self, base: str, head: str) -> Merge:
+        """What merging the head into the base gives, as a commit that can be read here."""
         ...
 
 

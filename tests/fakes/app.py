@@ -20,7 +20,7 @@ from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
@@ -461,6 +461,9 @@ class FakeSource:
 
     def read_objects(self, ids: object) -> Mapping[str, bytes | None]:
         return {}
+
+    def merged(self, base: str, head: str) -> Merge:
+        return Merge(problem=f"{base} and {head} have no history")
 
     def resolve(self, revision: str) -> str:
         return revision if len(revision) == 40 else sha(revision)

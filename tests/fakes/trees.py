@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.reached_files import ReachedFiles
@@ -27,22 +27,17 @@ def sha(name: str) -> str:
 
 @dataclass
 class FakeTrees:
-    """A `SourceTrees`: every commit by its name; `absent` are paths whose content is not here.
-
-    There is no history but that of `forks`: the merge base of such a head with whatever base it is compared with.
-    """
+    """A `SourceTrees`: every commit by its name, without history; `absent` are paths whose content is not here."""
 
     commits: Mapping[str, Files]
     absent: frozenset[str] = frozenset()
     renames: Mapping[str, str] = field(default_factory=dict)
-    forks: Mapping[str, str] = field(default_factory=dict)
 
     def change(self, base: str, head: str) -> Change:
         unknown = [revision for revision in (base, head) if revision not in self.commits]
         if unknown:
             raise UserError(f"commit {unknown[0]} is not here")
-        fork = self.forks.get(head, base)
-        old, new = self.commits[fork], self.commits[head]
+        old, new = self.commits[base], self.commits[head]
         moved = {source: target for source, target in self.renames.items() if source in old and target in new}
         paths = [ChangedPath(target, PathStatus.RENAMED, source) for source, target in moved.items()]
         for path in sorted(old.keys() | new.keys()):
@@ -50,7 +45,11 @@ class FakeTrees:
                 continue
             kind = PathStatus.ADDED if path not in old else PathStatus.REMOVED if path not in new else None
             paths.append(ChangedPath(path, kind or PathStatus.MODIFIED))
-        return Change(base, head, fork, tuple(paths))
+        return Change(base, head, base, tuple(paths))
+
+    def merged(self, base: str, head: str) -> Merge:
+        """There is no history, so no base has moved on."""
+        return Merge(problem=f"{base} and {head} have no history")
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         content = self.commits[revision].get(path)

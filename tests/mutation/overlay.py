@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 
 from tests.fakes.trees import LinkTo
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.ports import SourceTrees
 
 # What an edit makes of each path: a content, a link, or nothing.
@@ -40,6 +40,10 @@ class Overlay:
             for path, content in sorted(self.edit.items())
         ]
         return Change(base, head, base, tuple(paths))
+
+    def merged(self, base: str, head: str) -> Merge:
+        """There is no history, so no base has moved on."""
+        return Merge(problem=f"{base} and {head} have no history")
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         """The content of a file on either side."""

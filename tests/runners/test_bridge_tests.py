@@ -1,8 +1,10 @@
 """The focused Bridge tests, run for real in a private tree of the fixture's Bridge."""
 
 import os
+import shutil
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.jobs import DeselectedTest
 from verl_e2e.core.model.record import JUNIT_FILE
 from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
+from verl_e2e_runner.isolation.host import open_cage
+from verl_e2e_runner.process.cage import Tools
 from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 
 GOOD, BAD = "tests/unit/test_good.py", "tests/unit/test_bad.py"
@@ -289,3 +293,42 @@ def test_what_its_environment_lacks_keeps_a_test_from_saying_anything(
         "Bridge tests without a result, for its environment does not have the GPUs that it asks for",
         "Bridge tests without a result, for its environment does not have package nowhere",
     ]
+
+
+@pytest.mark.bwrap
+@pytest.mark.host
+def test_in_a_cage_what_tests_write_beside_themselves_lands_in_a_folder_of_the_run(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    job = world.job(bridge_tests=(BAD,))
+    trees = prepare_trees(job, tmp_path / "own" / "trees", base=base)
+    (trees.bridge / BAD).write_text(
+        "import os\nfrom pathlib import Path\n\ndef test_place():\n"
+        f"    assert Path('{BAD}').read_text().startswith('import os')\n"
+        "    os.makedirs('msc:/left')\n    Path('left.txt').write_text('here')\n"
+    )
+    tools = Tools(*(shutil.which(name) or "" for name in ("bwrap", "setpriv", "prlimit")))
+    out = tmp_path / "out"
+    out.mkdir()
+    trees = replace(trees, cage=open_cage(job, trees, tools, tmp_path / "own", out, base))
+    path = os.pathsep.join((str(trees.bridge / "src"), str(trees.bridge / SUBMODULE)))
+    result = run_bridge_tests(job, trees, {**base, "PYTHONPATH": path}, out)
+    assert result.outcome == "passed", (out / JUNIT_FILE).read_text()
+    assert not (trees.bridge / "left.txt").exists()
+
+
+def test_a_patch_of_a_module_that_a_missing_package_keeps_from_importing_is_no_failure(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    package = trees.bridge / "src/megatron/bridge"
+    (package / "needs_it.py").write_text("import nowhere_to_be_found\n")
+    (package / "broken.py").write_text("import megatron.bridge.nowhere\n")
+    (trees.bridge / BAD).write_text(
+        "from unittest.mock import patch\n\n"
+        "def test_missing():\n    with patch('megatron.bridge.needs_it.f'): pass\n\n"
+        "def test_broken():\n    with patch('megatron.bridge.broken.f'): pass\n"
+    )
+    ran(world, trees, base, tmp_path, BAD)
+    assert outcomes(tmp_path) == {"test_missing": "skipped", "test_broken": "failure"}

@@ -23,11 +23,12 @@ from verl_e2e.core.plan.measured_places import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
+from verl_e2e.core.plan.reason import Reason
 from verl_e2e.core.reach.carried_lines import CarriedLines, carried_lines
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import ModuleView, Node, Program, Views, module_name
+from verl_e2e.core.reach.program import ModuleView, Program, Views, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.summary import Summary
@@ -37,6 +38,7 @@ from verl_e2e.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
+_NOT_MERGED = "What the base branch has brought since the head left it was not looked at, for they could not be merged"
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside(
     (),
@@ -92,7 +94,8 @@ class Planner:
         """
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
-        found = self._planned(change, policy, asked, cells or packaged_cell_map())
+        known = cells or packaged_cell_map()
+        found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)
@@ -124,18 +127,43 @@ class Planner:
         tree = self._trees.get((change.head, policy.source))
         return None if tree is None else tree.program
 
-    def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
+    def _with_merge(self, found: Planned, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
+        """The plan with the levels that the change needs only together with what the base has brought since."""
+        change, reach = found.change, policy.reach
+        if reach is None or change.merge_base in {None, change.base}:
+            return found
+        left, tip = (
+            [self.repository.tree(at, root) for root in reach.roots] for at in (change.merge_base, change.base)
+        )
+        if left == tip:
+            return found
+        merge = self.repository.merged(change.base, change.head)
+        if merge.commit is None:
+            notes = (f"{_NOT_MERGED}: {merge.problem}.",) if merge.problem else ()
+            return replace(found, plan=replace(found.plan, incomplete=(*notes, *found.plan.incomplete)))
+        both = self._planned(self.repository.change(change.base, merge.commit), policy, (), cells)
+        beyond = [
+            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}")
+            for reason in both.plan.reasons
+            if reason.level not in found.plan.levels
+        ]
+        known = {str(finding) for finding in found.contract}
+        broken = tuple(finding for finding in both.contract if str(finding) not in known)
+        whole = self._planned(change, policy, asked, cells, beyond) if beyond else found
+        return replace(whole, contract=(*whole.contract, *broken))
+
+    def _planned(
+        self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap, beyond: Iterable[Reason] = ()
+    ) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
-        moved = self._moved(change)
-        unknown = {**self._stand_ins(change, policy.reach), **_moved_among(moved, policy.reach)}
+        unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
             nothing = (_no_source(change, policy.reach),)
             known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
-            return Planned(change, plan(change, policy, asked, known), known)
+            return Planned(change, plan(change, policy, asked, known, beyond), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
-        old, new = self._as_merged(change, policy, policy.reach, (old, new), moved)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
         unknown = {**effects.unknown, **unknown}
@@ -145,7 +173,7 @@ class Planner:
         effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         measured = self.measured(change, policy, cells)
-        return Planned(change, plan(change, policy, asked, effects, measured), effects, findings)
+        return Planned(change, plan(change, policy, asked, effects, beyond, measured), effects, findings)
 
     def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
         """What cells and jobs entered, as far as it is about a change; None for cells of another package."""
@@ -211,9 +239,6 @@ class Planner:
         files: dict[str, str] = {}
         for root in reach.roots:
             files.update(self.repository.tree(revision, root))
-        return self._follow_files(files, reach)
-
-    def _follow_files(self, files: Mapping[str, str], reach: ReachPolicy) -> _Tree:
         # A package is taken before a module of the same name.
         ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
         paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
@@ -228,61 +253,6 @@ class Planner:
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
-
-    def _moved(self, change: Change) -> Mapping[str, str]:
-        """The changed files that the base has moved since the head left it, each with its name there."""
-        if not _is_behind(change):
-            return {}
-        assert change.merge_base is not None
-        left, tip = self.repository.tree(change.merge_base), self.repository.tree(change.base)
-        gone = {name for name in change.names() if name in left and name not in tip}
-        if not gone:
-            return {}
-        since = self.repository.change(change.merge_base, change.base).paths
-        return {item.old_path: item.path for item in since if item.old_path in gone}
-
-    def _as_merged(
-        self,
-        change: Change,
-        policy: Policy,
-        reach: ReachPolicy,
-        trees: tuple[_Tree, _Tree],
-        moved: Mapping[str, str],
-    ) -> tuple[_Tree, _Tree]:
-        """The trees of a change, in which what is reached of the changed files once they are merged is reached too.
-
-        A head that left the base earlier does not show what the base has begun to import or call since.
-        """
-        if not _is_behind(change):
-            return trees
-        tip = self._merged(change, policy, reach, trees)
-        names = {
-            module: module_name(moved.get(path, path), reach.roots)
-            for path in change.names()
-            if (module := module_name(path, reach.roots)) is not None
-        }
-        at_tip = [
-            Entry(module, symbol, tip=change.base)
-            for module, there in names.items()
-            if there is not None
-            for symbol in _reached_in(tip, there)
-            if not any(Node(module, symbol) in tree.reach.steps for tree in trees)
-        ]
-        if not at_tip:
-            return trees
-        ran = (*entered_by_runs(reach.package, reach.roots), *at_tip)
-        old, new = (replace(tree, reach=Reach(tree.program, self._uses.entries, ran)) for tree in trees)
-        return old, new
-
-    def _merged(self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree]) -> _Tree:
-        """The base's tip with the head's files; with its own where both have changed one, for those are not merged."""
-        files = dict(self.tree(change.base, policy).files)
-        left, head = (tree.files for tree in trees)
-        for path in change.names():
-            if files.get(path) == left.get(path):
-                files.pop(path, None)
-                files.update({path: head[path]} if path in head else {})
-        return self._follow_files(files, reach)
 
     def _followed_before(self, program: Program, ran: tuple[Entry, ...]) -> Reach | None:
         """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
@@ -394,27 +364,6 @@ class Planner:
 
     def _reader(self, tree: _Tree) -> "_Reader":
         return _Reader(self.repository, tree.files)
-
-
-def _is_behind(change: Change) -> bool:
-    """Whether the base has commits that the head does not have."""
-    return change.merge_base not in {None, change.base}
-
-
-def _reached_in(tree: _Tree, module: str) -> Iterable[str]:
-    """The symbols of a module that are reached in a tree; all of them where not all of the tree was read."""
-    view = tree.program.view(module)
-    symbols = view.symbols if view is not None else ()
-    return [symbol for symbol in symbols if tree.unread or Node(module, symbol) in tree.reach.steps]
-
-
-def _moved_among(moved: Mapping[str, str], reach: ReachPolicy) -> Mapping[str, str]:
-    """The changed files that the base has moved from elsewhere to among its sources."""
-    return {
-        path: f"the base branch has moved it to {there}, among the sources"
-        for path, there in moved.items()
-        if module_name(path, reach.roots) is None and module_name(there, reach.roots) is not None
-    }
 
 
 class _Reader:

@@ -160,6 +160,8 @@ class Git:
 
     Not in a child process with limits, whose own end must end git as well.
     """
+    objects: Path | None = None
+    """A further folder of objects to read from."""
 
     def run(
         self,
@@ -213,6 +215,8 @@ class Git:
         self, remote: Remote | None, settings: Mapping[str, str], variables: Mapping[str, str]
     ) -> dict[str, str]:
         environment = {**_ENVIRONMENT, "PATH": self.environ.get("PATH", os.defpath), **variables}
+        if self.objects is not None:
+            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
         merged = {**_SETTINGS, **settings}
         if remote is None:
             environment |= _NO_NETWORK

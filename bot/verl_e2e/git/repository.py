@@ -11,11 +11,16 @@ Errors:
 Besides, `LimitError` for what would take more than is read.
 """
 
+import os
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
+from weakref import finalize
 
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus, SubmoduleBump
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.git.kept import MAX_ENTRIES, KeptContents, KeptListings, Listing
 from verl_e2e.git.output import (
@@ -46,6 +51,14 @@ _DIFF = (
     *("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-commit-id"),
     *("--no-ext-diff", "--no-textconv", "--ignore-submodules=none"),
 )
+# A file that the head adds stays where it is, also where the base has moved the folder.
+_MERGING = {"merge.directoryRenames": "false"}
+# Whose commits of merges are: the same for everybody, so that a merge has one id.
+_NOBODY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "verl-e2e"), ("EMAIL", "verl-e2e"), ("DATE", "@0 +0000"))
+}
 _NAME_ANOTHER = "name the top folder of a checkout, or a bare git directory"
 
 
@@ -94,6 +107,7 @@ class GitRepository:
         self._commits: set[str] = set()
         self._listings = KeptListings()
         self._contents = KeptContents()
+        self._merges: Path | None = None
         finished = self._try("rev-parse", "--git-dir")
         if not finished.ok:
             raise NotARepositoryError(f"{self.path} is not a usable git repository ({finished.error}); {_NAME_ANOTHER}")
@@ -139,6 +153,35 @@ class GitRepository:
         self.tree(head_sha)
         merge_base = self.merge_base(base_sha, head_sha)
         return Change(base_sha, head_sha, merge_base, self.changed_paths(merge_base or base_sha, head_sha))
+
+    def merged(self, base: str, head: str) -> Merge:
+        """Merge two commits as a forge does, without a byte in this repository; what comes of it can be read here.
+
+        It is made in a repository of its own that borrows the objects, so no attribute or setting of this one, which
+        could name a program, has a say in it.
+        """
+        if self._merges is None:
+            self._merges = Path(mkdtemp(prefix="verl-e2e-merge-"))
+            finalize(self, shutil.rmtree, self._merges, ignore_errors=True)
+            place = replace(self.git, git_dir=self._merges, work_tree=None)
+            finished = place.run("init", "--quiet", "--bare", "--template=")
+            if not finished.ok:
+                raise GitFailedError(finished)
+            info = place.git_dir / "objects" / "info"
+            info.mkdir(exist_ok=True)
+            (info / "alternates").write_bytes(os.fsencode(f"{self.objects_folder().absolute()}\n"))
+            self.git = replace(self.git, objects=place.git_dir / "objects")
+        place = replace(self.git, git_dir=self._merges, work_tree=None, objects=None)
+        made = place.run("merge-tree", "--write-tree", "--no-messages", base, head, settings=_MERGING)
+        if made.code == 1:
+            return Merge()
+        if not made.ok:
+            return Merge(problem=f"git merge-tree {made.ending}: {made.error}")
+        tree = made.output.decode("ascii").split()[0]
+        kept = place.run("commit-tree", tree, "-p", base, "-p", head, variables=_NOBODY)
+        if not kept.ok:
+            raise GitFailedError(kept)
+        return Merge(kept.output.decode("ascii").strip())
 
     def changed_paths(self, old: str, new: str, *, renames: bool = True) -> tuple[ChangedPath, ...]:
         """The paths that differ between two commits, submodules with both commits.

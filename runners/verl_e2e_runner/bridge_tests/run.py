@@ -7,6 +7,7 @@ so that a test that hangs costs the rest of the limit and nothing that had finis
 import os
 import re
 import shlex
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.bridge_tests.events import Session, read_session
 from verl_e2e_runner.findings import blocked, good, note
+from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
@@ -150,8 +152,24 @@ def _run(
     events = trees.cage.outside(events) if trees.cage else events
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
-    finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage, stop=stop)
+    cwd = _working_folder(trees)
+    finished = run(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage, stop=stop)
     return finished, read_session(events)
+
+
+def _working_folder(trees: Trees) -> Path:
+    """The Bridge tree; where the tests may not write into it, a folder of links to it that takes what they write."""
+    if trees.cage is None:
+        return trees.bridge
+    folder = trees.cage.scratch / "bridge-tests"
+    outside = trees.cage.outside(folder)
+    shutil.rmtree(outside, ignore_errors=True)
+    outside.mkdir()
+    for entry in trees.bridge.iterdir():
+        if entry.name != ".git":
+            (outside / entry.name).symlink_to(entry)
+    hand_folder_over(outside, trees.cage)
+    return folder
 
 
 def _events_file(trees: Trees, out: Path) -> Path:

@@ -4,10 +4,13 @@ pytest writes its JUnit file only at its end. This writes one JSON line an event
 what was collected, which test starts, every report, every file that could not be collected, and the end.
 """
 
+import importlib
 import json
 import os
+import re
 
 _LONGEST = 4000
+_NO_ATTRIBUTE = re.compile(r"AttributeError: module '([\w.]+)' has no attribute '(\w+)'")
 _FILE = os.environ.get("VERL_E2E_TESTS", "")
 
 
@@ -47,9 +50,24 @@ def pytest_sessionfinish(exitstatus):
 def _error(report):
     """The error itself, with its kind and without the source around it."""
     try:
-        return report.longrepr.reprcrash.message[:_LONGEST]
+        message = report.longrepr.reprcrash.message[:_LONGEST]
     except AttributeError:
         return ""
+    return _hidden_import(message) or message
+
+
+def _hidden_import(message):
+    """Why a module that a test names by its text, as for a patch, could not be imported: the error does not say it."""
+    found = _NO_ATTRIBUTE.match(message)
+    if not found:
+        return ""
+    try:
+        importlib.import_module(".".join(found.groups()))
+    except ModuleNotFoundError as error:
+        return f"ModuleNotFoundError: {error}"[:_LONGEST]
+    except Exception:
+        return ""
+    return ""
 
 
 def _text(report):

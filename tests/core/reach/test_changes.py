@@ -1,5 +1,6 @@
 """What differs in effect between two versions of a file."""
 
+import sys
 from textwrap import dedent
 
 import pytest
@@ -158,3 +159,22 @@ def test_comments_and_blank_lines_change_nothing(texts: list[str], data: st.Data
     for text in texts:
         lines.insert(data.draw(st.integers(0, 7)), f"# {text}")
     assert changed(BASE, "\n".join(lines)) == []
+
+
+# Python 3.11 reads no type parameters: a file with them is one that cannot be compared there.
+TYPE_PARAMETERS = (
+    ("def act(x=0):\n    return str(x)\n", "def act[str](x=0):\n    return str(x)\n"),
+    ("def act[T](x: T):\n    return 1\n", "def act[U](x: T):\n    return 1\n"),
+    ("class K:\n    def act(self): pass\n", "class K:\n    def act[len](self): pass\n"),
+    ("def act[T](x):\n    return 1\n", "def act[T: 1 / 0](x):\n    return 1\n"),
+)
+
+
+@pytest.mark.parametrize(("old", "new"), TYPE_PARAMETERS)
+def test_type_parameters_of_a_function_are_a_change_of_it_and_of_its_import(old: str, new: str) -> None:
+    found = compare(old.encode(), new.encode())
+    if sys.version_info < (3, 12):
+        assert found.problem
+    else:
+        assert found.changes
+        assert found.import_time

@@ -25,6 +25,7 @@ WATCHED = ("torch", "transformer-engine", "megatron-core")
         ("tqdm", "tqdm<9", ()),
         ("torch>=2.6", "torch>=2.8", ("torch",)),
         ("torch==2.7", "torch==2.8", ("torch",)),
+        ("torch>=2.6", " torch>=2.8", ("torch",)),
         ("Transformer_Engine==2", "transformer-engine==3", ("transformer-engine",)),
         ("3rdparty/x", "3rdparty/y", ("megatron-core",)),
     ),

@@ -62,6 +62,8 @@ def refs(source: str, symbol: str) -> set[str]:
         ("class A:\n    def f(cls): return cls.x\n", "A.f", {"self.x"}),
         ("def f(*, x=start(), y): pass\n", "f", {"start"}),
         ("def f(x):\n    return isinstance(x, Kind), getattr(x, 'run'), getattr(x, 'no name')\n", "f", {"?.run"}),
+        ("def f(x):\n    setattr(x, 'run', made)\n", "f", {"?.run", "made"}),
+        ("def f(x):\n    getattr(x, 'go', other.usual)()\n", "f", {"?.go", "other.usual"}),
         ("def f():\n    load('a.b.c'), load(('a.b', 'C'))\n", "f", {"load", "!a.b.c", "!a.b.C"}),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from verl_e2e.adapters.mirror.asking import Ask, AskingClone, answer_for
-from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.change import Change, Merge
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 from verl_e2e.git.clone import Bounds, Clone, DamagedError, Wanted
@@ -114,6 +114,16 @@ class MirrorTrees:
         paths = self._reading(lambda repository: repository.changed_paths(old, head, renames=renames))
         return Change(base, head, found, paths)
 
+    def merged(self, base: str, head: str) -> Merge:
+        """What merging the head into the base gives; the contents that a merge looks into are fetched."""
+        left = self._reading(lambda repository: repository.merge_base(base, head))
+        if left is not None:
+            try:
+                self.read_objects(_merging(*(self.tree(commit) for commit in (left, base, head))))
+            except TooMuchError as error:
+                return Merge(problem=str(error))
+        return self._reading(lambda repository: repository.merged(base, head))
+
     def read_blob(self, revision: str, path: str) -> bytes | None:
         """A file's content at a commit, None when it is not there or not a plain file."""
         found = self.tree(revision, path).get(path.rstrip("/"))
@@ -174,6 +184,18 @@ class MirrorTrees:
             self._clone.bring_commits(self._wanted)
             self._opened = (self._clone.generation(), self._clone.open())
         return self._opened[1]
+
+
+def _merging(left: Mapping[str, str], base: Mapping[str, str], head: Mapping[str, str]) -> frozenset[str]:
+    """The ids of the contents that a merge looks into: what both sides change, and where files may have moved."""
+    found: set[str] = set()
+    for side, other in ((base, head), (head, base)):
+        both = [path for path in left if side.get(path) != left[path] and other.get(path) != left[path]]
+        found.update(tree[path] for tree in (left, side, other) for path in both if path in tree)
+        if any(path not in side for path in both):
+            found.update(side[path] for path in side if path not in left)
+    new = [path for path in base if path not in left and head.get(path, base[path]) != base[path]]
+    return frozenset(found.union(tree[path] for tree in (base, head) for path in new))
 
 
 def _whole(found: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:

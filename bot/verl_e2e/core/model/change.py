@@ -60,6 +60,17 @@ class Change:
         return tuple(sorted({name for path in self.paths for name in path.names()}))
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What merging a head into its base gives: a commit with both as parents, None where it conflicts or has none.
+
+    `problem` says why it could not be tried; a merge that conflicts has none.
+    """
+
+    commit: str | None = None
+    problem: str = ""
+
+
 def readable(name: str) -> str:
     """The name with lone surrogates written as `\\xNN`: safe to encode as UTF-8, unchanged when it already is."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -132,19 +132,20 @@ def plan(
     policy: Policy,
     asked: Iterable[Level] = (),
     effects: Effects | None = None,
+    beyond: Iterable[Reason] = (),
     measured: Measured | None = None,
 ) -> Plan:
     """Decide the levels of a change by a policy; the order of the paths does not matter.
 
     `asked` are levels that someone requests in addition to those that the change needs. `effects` say what the change
-    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `measured`
-    says which cells of a rehearsal and which jobs entered it.
+    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `beyond`
+    are reasons that lie beyond the change itself. `measured` says which cells of a rehearsal and which jobs entered it.
     """
     asked = tuple(asked)
     off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
     paths = tuple(classify(name, policy, effects) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
-    every = _reasons(counted, policy, asked, effects)
+    every = _reasons(counted, policy, asked, effects, beyond)
     reasons = tuple(reason for reason in every if reason.level not in off)
     levels = tuple(sorted({reason.level for reason in reasons}))
     places = _places(counted, effects, measured) if levels else ()
@@ -246,9 +247,13 @@ def _reasons_of_places(derived: Derived, levels: Collection[Level]) -> tuple[Rea
 
 
 def _reasons(
-    paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level], effects: Effects | None = None
+    paths: tuple[Classified, ...],
+    policy: Policy,
+    asked: Iterable[Level],
+    effects: Effects | None = None,
+    beyond: Iterable[Reason] = (),
 ) -> tuple[Reason, ...]:
-    found = {reason for path in paths for reason in _reasons_of(path, policy)}
+    found = {reason for path in paths for reason in _reasons_of(path, policy)} | set(beyond)
     if effects is not None:
         found = {_with_problem(reason, effects) for reason in found}
     found |= {Reason(level, None, _ASKED) for level in asked}

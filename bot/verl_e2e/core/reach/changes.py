@@ -149,7 +149,7 @@ class _Numbers:
             name = getattr(node, "name", "") or next(iter(assigned_names(node)), "")
             symbol, line = f"{outer}{name}", getattr(node, "lineno", 1)
             if isinstance(node, ast.ClassDef) and id(node) not in self.settled.tokens:
-                heads = (node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", []))
+                heads = (node.bases, node.keywords, node.decorator_list, _type_parameters(node))
                 yield _Executed(symbol, line, tuple(self._executed(list(part)) for part in heads))
                 yield from self.statements(node.body, f"{symbol}.")
             else:
@@ -166,7 +166,8 @@ class _Numbers:
                     every = [arguments.posonlyargs, arguments.args, arguments.kwonlyargs]
                     notes = [item.annotation for names in every for item in names]
                     notes += [item.annotation for item in (arguments.vararg, arguments.kwarg) if item is not None]
-                    parts = (node.decorator_list, *given, [*filter(None, notes)], node.returns)
+                    kinds = _type_parameters(node)
+                    parts = (node.decorator_list, *given, [*filter(None, notes)], node.returns, kinds)
                     self._outlines[id(node)] = ("def", node.name, *body, *map(self.whole.of, parts))
         return self._outlined.of(part)
 
@@ -301,8 +302,13 @@ def _deferred(node: _Function, key: Callable[[object], Frozen]) -> Frozen:
         tuple(parameter.arg for parameter in arguments.kwonlyargs),
         *(item.arg if item else None for item in (arguments.vararg, arguments.kwarg)),
     )
-    parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body)
+    parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body, _type_parameters(node))
     return (type(node).__name__, names, *map(key, parts))
+
+
+def _type_parameters(node: _Function | ast.ClassDef) -> list[ast.AST]:
+    """The names in brackets behind its own, as Python 3.12 has them: they hide others of the same name."""
+    return getattr(node, "type_params", [])
 
 
 def _statements(node: ast.AST) -> Iterable[Statement]:

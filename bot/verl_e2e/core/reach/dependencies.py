@@ -74,7 +74,7 @@ def _requirements(text: bytes | None) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = {}
     for where, requirement in _listed(document):
         name = requirement.get("name", "") if isinstance(requirement, dict) else requirement
-        match = _NAME.match(name)
+        match = _NAME.match(name.strip())
         if match:
             found.setdefault(_key(match[0]), set()).add(f"{where}: {requirement}")
     return found

@@ -308,14 +308,19 @@ class _Reader:
                 scope.refs.setdefault(f"!{module}.{name}")
             case ast.Call(func=ast.Name(id=name), args=[subject, *_]) if name in _TYPE_CHECKS:
                 self._expression(subject, scope)
-            case ast.Call(func=ast.Name(id=name), args=[subject, ast.Constant(value=str(attribute)), *_]) if name in {
-                "getattr",
-                "hasattr",
-                "setattr",
-            }:
+            case ast.Call(func=ast.Name(id=name), args=[subject, ast.Constant(value=str(attribute)), *more]) if (
+                name
+                in {
+                    "getattr",
+                    "hasattr",
+                    "setattr",
+                }
+            ):
                 self._expression(subject, scope)
                 if attribute.isidentifier():
                     scope.refs.setdefault(f"?.{attribute}")
+                for given in more:
+                    self._expression(given, scope)
             case _:
                 for child in children(node):
                     if isinstance(child, ast.expr):

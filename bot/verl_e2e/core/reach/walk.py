@@ -34,8 +34,7 @@ class Entry:
     """A place in the other program: an import, or an attribute that is used there (`module` empty).
 
     `attribute` is None for the import of a whole module. `file` and `line` say where; `guarded` that the place
-    survives an ImportError. With a `job` it is not a place, but a function that a measured run of this job entered;
-    with a `tip` one that is reached at that commit, the tip of the base branch.
+    survives an ImportError. With a `job` it is not a place, but a function that a measured run of this job entered.
     """
 
     module: str
@@ -44,11 +43,8 @@ class Entry:
     line: int = 0
     guarded: bool = False
     job: str = ""
-    tip: str = ""
 
     def __str__(self) -> str:
-        if self.tip:
-            return f"the base branch leads to {self.attribute or 'it'} at {self.tip[:12]}, which the head does not have"
         if self.job:
             return f"a measured run of {self.job} entered {self.attribute}"
         what = f"imports {self.attribute or self.module}" if self.module else f"uses .{self.attribute}"
