@@ -61,7 +61,7 @@ def _explained(
     effects = planner.effects_of_whole(change, policy, cells)
     names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
     condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
-    planned = plan(change, policy, (), effects, planner.measured(change, policy, cells))
+    planned = plan(change, policy, (), effects, measured=planner.measured(change, policy, cells))
     found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
     maps = maps_of(policy, planner.repository, revision)
     return tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)

@@ -94,7 +94,8 @@ class Planner:
         """
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
-        found = self._with_merge(change, policy, asked, cells or packaged_cell_map())
+        known = cells or packaged_cell_map()
+        found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)
@@ -126,9 +127,9 @@ class Planner:
         tree = self._trees.get((change.head, policy.source))
         return None if tree is None else tree.program
 
-    def _with_merge(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
+    def _with_merge(self, found: Planned, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         """The plan with the levels that the change needs only together with what the base has brought since."""
-        found, reach = self._planned(change, policy, asked, cells), policy.reach
+        change, reach = found.change, policy.reach
         if reach is None or change.merge_base in {None, change.base}:
             return found
         left, tip = (
@@ -152,12 +153,7 @@ class Planner:
         return replace(whole, contract=(*whole.contract, *broken))
 
     def _planned(
-        self,
-        change: Change,
-        policy: Policy,
-        asked: Iterable[Level],
-        cells: CellMap,
-        beyond: Iterable[Reason] = (),
+        self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap, beyond: Iterable[Reason] = ()
     ) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
@@ -166,7 +162,7 @@ class Planner:
             inside = self._requirements(change, policy.reach)
             nothing = (_no_source(change, policy.reach),)
             known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
-            return Planned(change, plan(change, policy, asked, known, beyond=beyond), known)
+            return Planned(change, plan(change, policy, asked, known, beyond), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
@@ -177,7 +173,7 @@ class Planner:
         effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         measured = self.measured(change, policy, cells)
-        return Planned(change, plan(change, policy, asked, effects, measured, beyond), effects, findings)
+        return Planned(change, plan(change, policy, asked, effects, beyond, measured), effects, findings)
 
     def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
         """What cells and jobs entered, as far as it is about a change; None for cells of another package."""

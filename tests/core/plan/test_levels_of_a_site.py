@@ -120,7 +120,7 @@ def test_places_that_only_the_level_would_enter_are_named() -> None:
     function = ChangedFunction(path=path, symbol="f", first_line=1, last_line=9)
     effects = Effects(functions=(TouchedFunction(function, path, "f"),))
     measured = Measured(entered({"f": ("qwen3-pp4",)}, path=path))
-    found = plan(change(path, PROVIDER), off(2), (), effects, measured)
+    found = plan(change(path, PROVIDER), off(2), (), effects, measured=measured)
     assert [(item.level, "switched off by the policy" in item.reason) for item in found.not_covered] == [(2, True)]
 
 

@@ -45,7 +45,7 @@ def planned(
     policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=minutes)})
     functions = dict.fromkeys(NAMES, ANY) | dict(cells or {})
     measured = Measured(entered(functions, path=path, outcomes=outcomes), of_head=outcomes is not None)
-    return plan(Change("a" * 40, "b" * 40, "a" * 40, paths), policy, asked, known, measured)
+    return plan(Change("a" * 40, "b" * 40, "a" * 40, paths), policy, asked, known, measured=measured)
 
 
 def test_what_the_jobs_of_the_levels_enter_asks_for_nothing() -> None:

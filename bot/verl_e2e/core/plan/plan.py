@@ -92,11 +92,6 @@ class Plan:
             raise ValueError(f"planned without a reason: {', '.join(without)}")
 
     @property
-    def differs_at_import_alone(self) -> bool:
-        """Whether level 0 is required, and by nothing but what differs when modules are imported."""
-        return self.levels == (Level.SMOKE,) and all(reason.at_import for reason in self.reasons)
-
-    @property
     def gpu_minutes(self) -> int:
         """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
         return sum(job.gpu_minutes for job in self.jobs)
@@ -137,15 +132,14 @@ def plan(
     policy: Policy,
     asked: Iterable[Level] = (),
     effects: Effects | None = None,
-    measured: Measured | None = None,
     beyond: Iterable[Reason] = (),
+    measured: Measured | None = None,
 ) -> Plan:
     """Decide the levels of a change by a policy; the order of the paths does not matter.
 
     `asked` are levels that someone requests in addition to those that the change needs. `effects` say what the change
-    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `measured`
-    says which cells of a rehearsal and which jobs entered it. `beyond` are reasons that
-    lie beyond the change itself.
+    does inside its files; a path that they do not cover, and every path without them, is judged by its name. `beyond`
+    are reasons that lie beyond the change itself. `measured` says which cells of a rehearsal and which jobs entered it.
     """
     asked = tuple(asked)
     off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
@@ -283,10 +277,8 @@ def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
         symbol = item.effect.symbol or MODULE_LEVEL
         if not item.rules:
-            imported = item.effect.kind == IMPORT_TIME
-            reason = _AT_IMPORT if imported else policy.unknown.reason
-            place = (policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
-            yield Reason(*place, at_import=imported)
+            reason = _AT_IMPORT if item.effect.kind == IMPORT_TIME else policy.unknown.reason
+            yield Reason(policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
         for rule in item.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*item.effect.via, f"rule {rule.name}")
