@@ -92,6 +92,11 @@ class Plan:
             raise ValueError(f"planned without a reason: {', '.join(without)}")
 
     @property
+    def differs_at_import_alone(self) -> bool:
+        """Whether level 0 is required, and by nothing but what differs when modules are imported."""
+        return self.levels == (Level.SMOKE,) and all(reason.at_import for reason in self.reasons)
+
+    @property
     def gpu_minutes(self) -> int:
         """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
         return sum(job.gpu_minutes for job in self.jobs)
@@ -277,8 +282,10 @@ def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
         symbol = item.effect.symbol or MODULE_LEVEL
         if not item.rules:
-            reason = _AT_IMPORT if item.effect.kind == IMPORT_TIME else policy.unknown.reason
-            yield Reason(policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
+            imported = item.effect.kind == IMPORT_TIME
+            reason = _AT_IMPORT if imported else policy.unknown.reason
+            place = (policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
+            yield Reason(*place, at_import=imported)
         for rule in item.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*item.effect.via, f"rule {rule.name}")
