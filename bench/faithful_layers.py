@@ -241,11 +241,12 @@ def rows(ranks, asked):
 
 
 def merged(row, answers):
-    names = sorted({name for one in answers for name in one["weight_gradients"]})
-    row |= {key: worst(one[key] for one in answers) for key in ("forward", "input_gradient")}
-    row["weight_gradients"] = {name: worst(one["weight_gradients"].get(name) for one in answers) for name in names}
+    names = sorted({name for answer in answers for name in answer["weight_gradients"]})
+    row |= {key: worst(answer[key] for answer in answers) for key in ("forward", "input_gradient")}
+    gradients = [answer["weight_gradients"] for answer in answers]
+    row["weight_gradients"] = {name: worst(found.get(name) for found in gradients) for name in names}
     for key in ("error", "attributes"):
-        row[key] = " / ".join(sorted({one[key] for one in answers if one[key]}))
+        row[key] = " / ".join(sorted({answer[key] for answer in answers if answer[key]}))
     if len(answers) < row["ranks"]:
         row["error"] = f"{len(answers)} of {row['ranks']} ranks answered; {row['error']}"
     return row
@@ -273,8 +274,8 @@ def main():
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     found = [row for ranks in sorted({1, asked.ranks}) for row in rows(ranks, asked)]
     # JSON has no word for what is not finite.
-    told = json.loads(json.dumps(found), parse_constant=str)
-    asked.out.write_text(json.dumps(told, indent=1) + "\n")
+    document = json.loads(json.dumps(found), parse_constant=str)
+    asked.out.write_text(json.dumps(document, indent=1) + "\n")
     table(found)
 
 

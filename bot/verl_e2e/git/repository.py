@@ -53,7 +53,7 @@ _DIFF = (
 )
 # A file that the head adds stays where it is, also where the base has moved the folder.
 _MERGING = {"merge.directoryRenames": "false"}
-# Whose commits of merges are: the same for everybody, so that a merge has one id.
+# Whose the commits of merges are: always the same, so that a merge has one id.
 _NOBODY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")

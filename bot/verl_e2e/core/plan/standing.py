@@ -46,7 +46,6 @@ _ADDING = "the adapters change what the model computes"
 # What runs only where adapters leave by themselves: in a weight sync that does not merge them (verl:
 # MegatronEngine.get_per_tensor_param), as with experts they must be, and in a save (verl:
 # MegatronCheckpointManager._save_model_as_hf_via_bridge).
-OWN_EXPORT = "own export"
 _OWN_EXPORT_WORDS = ("stream_adapter_weights", "stream_shared_outer_adapter", "packed_expert_", "save_hf_adapter")
 _ALONE = (Want(axes={Axis.ADAPTER_MERGE: False}), Want(axes={Axis.RESUME: True}))
 _TIED_WORDS = (
@@ -62,7 +61,7 @@ _PACKED = Want(axes={Axis.PACKING: True})
 STANDING: tuple[Standing, ...] = (
     Standing("adapters", ("/peft/", "/peft_bridge.py"), (), _ADDING, (_AMPLIFIED,)),
     Standing("adapters in conversion", _CONVERSION, ("adapter", "lora", "peft"), _ADDING, (_AMPLIFIED,)),
-    Standing(OWN_EXPORT, _CONVERSION, _OWN_EXPORT_WORDS, "the adapters leave by themselves", _ALONE),
+    Standing("own export", _CONVERSION, _OWN_EXPORT_WORDS, "the adapters leave by themselves", _ALONE),
     Standing("untied", _CONVERSION, _TIED_WORDS, "the model's embeddings are untied", (_UNTIED,)),
     Standing("packed", ("/models/",), ("packed_seq", "thd"), "sequences are packed", (_PACKED,), _PACKING),
 )
@@ -70,7 +69,7 @@ STANDING: tuple[Standing, ...] = (
 
 def leaves_by_itself(path: str, symbol: str) -> bool:
     """Whether a function runs only where adapters leave by themselves."""
-    return any(row.name == OWN_EXPORT for row in standing_wants(path, symbol))
+    return any(row.wants is _ALONE for row in standing_wants(path, symbol))
 
 
 def standing_wants(path: str, symbol: str, words: Container[str] = ()) -> Iterator[Standing]:
