@@ -296,6 +296,8 @@ class DotProductAttention(_Layer):
             hidden = ages < 0
         if self.window and self.window[0] >= 0:
             hidden = hidden | (ages > self.window[0])
+        if self.window and self.window[1] >= 0:
+            hidden = hidden | (ages < -self.window[1])
         scores = scores.masked_fill(hidden, float("-inf"))
         if self.softmax_type == "vanilla":
             weights = scores.softmax(-1)
