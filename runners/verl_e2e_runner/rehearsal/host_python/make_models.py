@@ -25,17 +25,22 @@ def main():
     request = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     stand_in.install()
+    tried = set()
     for name in request["cells"]:
         cell = cells.CELLS[name]
         recipe = request["recipes"].get(cell.family)
         folder = models.folder_of(cell, recipe, request["models"])
-        if (folder / "reference.pt").exists() or (folder.parent / f"{folder.name}.problem").exists():
+        # What failed is tried again each time: the cause may have been this host's.
+        problem = folder.parent / f"{folder.name}.problem"
+        if (folder / "reference.pt").exists() or folder in tried:
             continue
+        tried.add(folder)
+        problem.unlink(missing_ok=True)
         child = os.fork()
         if not child:
             found = records.attempted(lambda cell=cell, recipe=recipe: made(cell, recipe, request["models"]))
             if found["error"]:
-                records.put(folder.parent / f"{folder.name}.problem", found)
+                records.put(problem, found)
             os._exit(0)
         os.waitpid(child, 0)
 
