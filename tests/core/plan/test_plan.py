@@ -124,7 +124,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "looked_at",
         "changed",
         "not_covered",
-        "undecided",
+        "not_entered",
         "unshown",
     ]
     assert (document["schema"], document["base"], document["head"]) == (2, BASE, HEAD)
