@@ -32,8 +32,8 @@ def test_what_is_written_is_read_back_and_always_the_same(tmp_path: Path) -> Non
     (
         (None, "cannot be read"),
         (b"not packed", "it is damaged"),
-        (gzip.compress(b"{}"), "commit: Field required"),
-        (gzip.compress(b"not JSON"), "Invalid JSON"),
+        (gzip.compress(b"{}", mtime=0), "commit: Field required"),
+        (gzip.compress(b"not JSON", mtime=0), "Invalid JSON"),
         (gzip.compress(b" " * (17 << 20)), "it is larger than 16 MiB"),
     ),
 )
