@@ -94,16 +94,18 @@ def outcome(found: Rehearsal) -> Judged:
     return Judged(_RESULTS[found.outcome], sentence, rehearsed=rehearsed)
 
 
-def changed_functions(trees: SourceTrees, base: str, head: str) -> Iterator[ChangedFunction]:
-    """The functions of Bridge that differ between two commits."""
-    before, after = trees.tree(base, BRIDGE_CODE), trees.tree(head, BRIDGE_CODE)
+def changed_functions(
+    trees: SourceTrees, base: str, head: str, below: str = BRIDGE_CODE, prefix: str = ""
+) -> Iterator[ChangedFunction]:
+    """The functions below a folder that differ between two commits, their paths with a prefix."""
+    before, after = trees.tree(base, below), trees.tree(head, below)
     paths = [path for path in sorted({*before, *after}) if before.get(path) != after.get(path) and path.endswith(".py")]
     ids = {found for path in paths for side in (before, after) if (found := side.get(path)) is not None}
     contents = trees.read_objects(ids)
     for path in paths:
         sides = (contents.get(before.get(path, "")), contents.get(after.get(path, "")))
         for function in compare(*sides).functions.changed:
-            yield function.model_copy(update={"path": path})
+            yield function.model_copy(update={"path": prefix + path})
 
 
 def _why_not(record: Record, run: Run) -> str:

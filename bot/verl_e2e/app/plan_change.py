@@ -23,7 +23,6 @@ from verl_e2e.core.plan.measured_places import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.plan.reason import Reason
 from verl_e2e.core.reach.carried_lines import CarriedLines, carried_lines
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
@@ -149,12 +148,13 @@ class Planner:
         ]
         known = {str(finding) for finding in found.contract}
         broken = tuple(finding for finding in both.contract if str(finding) not in known)
-        whole = self._planned(change, policy, asked, cells, beyond) if beyond else found
-        return replace(whole, contract=(*whole.contract, *broken))
+        whole = found.plan
+        if beyond:
+            measured = self.measured(change, policy, cells)
+            whole = plan(change, policy, asked, found.effects, beyond, measured)
+        return replace(found, plan=whole, contract=(*found.contract, *broken))
 
-    def _planned(
-        self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap, beyond: Iterable[Reason] = ()
-    ) -> Planned:
+    def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
         unknown = self._stand_ins(change, policy.reach)
@@ -162,7 +162,7 @@ class Planner:
             inside = self._requirements(change, policy.reach)
             nothing = (_no_source(change, policy.reach),)
             known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
-            return Planned(change, plan(change, policy, asked, known, beyond), known)
+            return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
@@ -173,7 +173,7 @@ class Planner:
         effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         measured = self.measured(change, policy, cells)
-        return Planned(change, plan(change, policy, asked, effects, beyond, measured), effects, findings)
+        return Planned(change, plan(change, policy, asked, effects, measured=measured), effects, findings)
 
     def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
         """What cells and jobs entered, as far as it is about a change; None for cells of another package."""

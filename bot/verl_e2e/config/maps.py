@@ -1,15 +1,11 @@
 """Maps files: packaged, and in a JSON file of the user, packed with gzip where its name ends in `.gz`."""
 
 import gzip
-import io
-import zlib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from verl_e2e.core.model.errors import UserError
+from verl_e2e.config.packed import bounded_content, packed_document
 from verl_e2e.core.model.execution_maps import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
 
 _PACKAGED = "policy/execution-maps.json.gz"
@@ -25,30 +21,13 @@ def packaged_maps() -> ExecutionMaps:
 
 def load_maps(content: bytes, source: str) -> ExecutionMaps:
     """Read a maps file; `source` names it in errors. UserError."""
-    try:
-        if content.startswith(_GZIP):
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-                content = packed.read(MOST_MAPS_BYTES + 1)
-    except (OSError, EOFError, zlib.error):
-        raise UserError(f"{source}: it is damaged, so it cannot be unpacked; {_FIX}") from None
-    if len(content) > MOST_MAPS_BYTES:
-        raise UserError(f"{source}: it is larger than {MOST_MAPS_BYTES >> 20} MiB; {_FIX}")
-    try:
-        return ExecutionMaps.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))[:200]
-        raise UserError(f"{source}: {f'{place}: ' if place else ''}{first['msg'][:300]}; {_FIX}") from None
+    packed = content.startswith(_GZIP)
+    return packed_document(content, ExecutionMaps, MOST_MAPS_BYTES, (source, _FIX), packed=packed)
 
 
 def read_maps(path: Path) -> ExecutionMaps:
     """Read a maps file on disk; UserError where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_MAPS_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; {_FIX}") from None
-    return load_maps(content, str(path))
+    return load_maps(bounded_content(path, MOST_MAPS_BYTES, _FIX), str(path))
 
 
 def known_maps(own: Path | None = None) -> ExecutionMaps:

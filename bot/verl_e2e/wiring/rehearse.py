@@ -1,11 +1,12 @@
 """A rehearsal of a change with real repositories: which commits, what they change, and the verdict on their records."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
+from verl_e2e.app.judge_rehearsal import changed_functions
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
@@ -13,7 +14,6 @@ from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
-from verl_e2e.core.reach.changes import compare
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 
@@ -100,9 +100,9 @@ def tree_runs(
     """What is to run over a base and a head of Bridge, and the functions that differ between them."""
     base, head = commits
     pins = _pin(bridge, base), _pin(bridge, head)
-    changed = [*_changed(bridge, commits, _BRIDGE_CODE, "")]
+    changed = [*changed_functions(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
-        changed += _changed(megatron, pins, _MEGATRON_CODE, f"{SUBMODULE}/")
+        changed += changed_functions(megatron, *pins, _MEGATRON_CODE, f"{SUBMODULE}/")
     shared = (megatron.path, recipes, consumer_imports(), cells)
     runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
     return runs, tuple(changed)
@@ -165,13 +165,3 @@ def _pin(bridge: GitRepository, commit: str) -> str:
     if pin is None:
         raise UserError(f"Bridge {commit} has no submodule {SUBMODULE}; give a commit that has it")
     return pin
-
-
-def _changed(repository: GitRepository, commits: tuple[str, str], below: str, prefix: str) -> Iterator[ChangedFunction]:
-    """The functions that differ between two commits in Python files below a folder."""
-    old, new = commits
-    for path in repository.changed_paths(old, new, renames=False):
-        if path.path.startswith(below) and path.path.endswith(".py"):
-            contents = repository.read_blob(old, path.path), repository.read_blob(new, path.path)
-            for function in compare(*contents).functions.changed:
-                yield function.model_copy(update={"path": prefix + path.path})

@@ -58,9 +58,8 @@ def main():
         return
     stand_in.use_cpu()
     logging.disable(logging.INFO)
-    # Once for all processes; where one cannot be imported, each cell says why.
+    # Once for all processes; where it cannot be imported, each cell says why.
     with contextlib.suppress(Exception):
-        importlib.import_module("trainer")
         importlib.import_module("oracles")
     torch.serialization.set_crc32_options(False)
     if request["run"]:
