@@ -118,24 +118,20 @@ def rehearse(
     place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, require_cage, verl=described)
     runner.check_environment(place)
 
-    folders: list[Path] = []
-
     def run_tree(run: rehearsing.TreeRun) -> Path:
-        folders.append(runner.rehearse(*_side(repo, run), place))
-        return folders[-1]
+        return runner.rehearse(*_side(repo, run), place)
 
     observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
     whole = len(cells) == len(CELLS)
     order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
-    found = rehearsing.rehearse(order, run_tree, lambda text: click.echo(text, err=True))
-    document, section = rehearsal_json(found), render_rehearsal(found)
-    (out / "rehearsal.json").write_text(document)
-    (out / "rehearsal.md").write_text(section)
     rows = [
         CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing)))
         for cell in CELLS.values()
     ]
-    entered = rehearsing.cell_map_of(order, folders[-1], rows, found)
+    found, entered = rehearsing.rehearse(order, run_tree, rows, lambda text: click.echo(text, err=True))
+    document, section = rehearsal_json(found), render_rehearsal(found)
+    (out / "rehearsal.json").write_text(document)
+    (out / "rehearsal.md").write_text(section)
     (out / NAME).write_bytes(cell_map_content(entered))
     click.echo(document if as_json else section, nl=False)
     return {Outcome.FAIL: EXIT_FAIL, Outcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)

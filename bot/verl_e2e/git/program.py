@@ -211,6 +211,16 @@ class Git:
             return Finished(command, None, b"", stderr, stop, ending)
         return Finished(command, process.returncode, output, stderr, ending=f"ended with {process.returncode}")
 
+    def borrow(self, objects: Path) -> Finished:
+        """Make an empty repository here that reads the objects of another one where they are."""
+        bare = () if self.work_tree is not None else ("--bare",)
+        finished = self.run("init", "--quiet", *bare, "--template=")
+        if finished.ok:
+            info = self.git_dir / "objects" / "info"
+            info.mkdir(exist_ok=True)
+            (info / "alternates").write_bytes(os.fsencode(f"{objects}\n"))
+        return finished
+
     def _environment(
         self, remote: Remote | None, settings: Mapping[str, str], variables: Mapping[str, str]
     ) -> dict[str, str]:

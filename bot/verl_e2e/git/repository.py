@@ -11,7 +11,6 @@ Errors:
 Besides, `LimitError` for what would take more than is read.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -161,16 +160,13 @@ class GitRepository:
         could name a program, has a say in it.
         """
         if self._merges is None:
-            self._merges = Path(mkdtemp(prefix="verl-e2e-merge-"))
-            finalize(self, shutil.rmtree, self._merges, ignore_errors=True)
-            place = replace(self.git, git_dir=self._merges, work_tree=None)
-            finished = place.run("init", "--quiet", "--bare", "--template=")
+            folder = Path(mkdtemp(prefix="verl-e2e-merge-"))
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            place = replace(self.git, git_dir=folder, work_tree=None)
+            finished = place.borrow(self.objects_folder().absolute())
             if not finished.ok:
                 raise GitFailedError(finished)
-            info = place.git_dir / "objects" / "info"
-            info.mkdir(exist_ok=True)
-            (info / "alternates").write_bytes(os.fsencode(f"{self.objects_folder().absolute()}\n"))
-            self.git = replace(self.git, objects=place.git_dir / "objects")
+            self._merges, self.git = folder, replace(self.git, objects=folder / "objects")
         place = replace(self.git, git_dir=self._merges, work_tree=None, objects=None)
         made = place.run("merge-tree", "--write-tree", "--no-messages", base, head, settings=_MERGING)
         if made.code == 1:

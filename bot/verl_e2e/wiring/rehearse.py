@@ -61,8 +61,13 @@ RunTree = Callable[[TreeRun], Path]
 Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
 
-def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None]) -> Rehearsal:
-    """Run the cells over the merge base and the head, and judge what the change does."""
+def rehearse(
+    order: RehearsalOrder, run_tree: RunTree, rows: Iterable[CellRow], say: Callable[[str], None]
+) -> tuple[Rehearsal, CellMap]:
+    """Run the cells over the merge base and the head; what the change does, and what the cells entered of the head.
+
+    `rows` are those of the whole table.
+    """
     bridge = GitRepository(order.repo)
     change = bridge.change(order.base, order.head)
     base, head = change.merge_base or change.base, change.head
@@ -76,10 +81,10 @@ def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None
     for name, run in zip(("base", "head"), runs, strict=True):
         say(f"rehearsing the {name}, Bridge {run.commit[:12]} with Megatron-LM {run.megatron_lm_commit[:12]}")
         folders.append(run_tree(run))
-    faults = runs[1].faults
-    return judge_rehearsal(
+    faults, records = runs[1].faults, read_records(folders[1], order.cells)
+    found = judge_rehearsal(
         read_records(folders[0], order.cells),
-        read_records(folders[1], order.cells),
+        records,
         changed,
         asked=order.cells,
         whole=order.whole,
@@ -87,6 +92,7 @@ def rehearse(order: RehearsalOrder, run_tree: RunTree, say: Callable[[str], None
         observe=order.observe,
         run=read_document(folders[1] / RUN_NOTE, RunNote),
     )
+    return found, cell_map(head, bridge.tree(head, BRIDGE_SOURCES), records, with_outcomes(rows, found))
 
 
 def tree_runs(
@@ -106,15 +112,6 @@ def tree_runs(
     shared = (megatron.path, recipes, consumer_imports(), cells)
     runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
     return runs, tuple(changed)
-
-
-def cell_map_of(order: RehearsalOrder, folder: Path, rows: Iterable[CellRow], found: Rehearsal) -> CellMap:
-    """What the cells entered of the head, by the folder with its records, with what became of each."""
-    bridge = GitRepository(order.repo)
-    head = bridge.resolve(order.head)
-    records = read_records(folder, order.cells)
-    known = (row for row in with_outcomes(rows, found) if row.name in records)
-    return cell_map(head, bridge.tree(head, BRIDGE_SOURCES), records, known)
 
 
 def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> tuple[TreeRun, TreeRun]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Repository
-from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.program import Finished, Git, Limits
 from verl_e2e.git.repository import GitError, GitRepository
 
 _LIMITS = Limits(time_s=300.0)
@@ -42,10 +42,7 @@ def borrow(target: Path, objects: Path, *, base: Mapping[str, str]) -> GitReposi
     """A new empty repository in `target` that reads the objects of another one where they are."""
     target.mkdir(parents=True, exist_ok=True)
     git = Git(target / ".git", target, base, _LIMITS, own_session=True)
-    _write(git, "init", "--quiet", "--template=")
-    info = git.git_dir / "objects/info"
-    info.mkdir(exist_ok=True)
-    (info / "alternates").write_bytes(os.fsencode(f"{objects}\n"))
+    _done(git, git.borrow(objects), "init")
     return open_repository(target, base=base)
 
 
@@ -60,7 +57,10 @@ def check_out(repository: GitRepository, commit: str, patterns: Iterable[str]) -
 
 
 def _write(git: Git, *arguments: str) -> None:
-    finished = git.run(*arguments)
+    _done(git, git.run(*arguments), *arguments)
+
+
+def _done(git: Git, finished: Finished, *arguments: str) -> None:
     if not finished.ok:
         raise DamagedRepositoryError(
             f"git {arguments[0]} in {git.work_tree} {finished.ending}: {finished.error}",

@@ -22,9 +22,9 @@ import typing
 import warnings
 from pathlib import Path
 
-import environment
+import shared
 
-environment.set_up()
+shared.set_up()
 
 import cells
 import faults
@@ -33,7 +33,7 @@ import models
 import stand_in
 import torch
 import transformers
-from records import attempted, put
+from shared import attempted, put
 
 
 def main():
@@ -147,7 +147,7 @@ def run_cells(tasks, request, until=None):
     while waiting or running:
         if until is not None and time.monotonic() > until:
             waiting = []
-        while waiting and room(running, cells.CELLS[waiting[0].cell].ranks, request["workers"]):
+        while waiting and may_start(running, cells.CELLS[waiting[0].cell].ranks, request["workers"]):
             task = waiting.pop(0)
             child = os.fork()
             if not child:
@@ -216,7 +216,7 @@ def compare_layouts(cell, out):
         put(mine, record)
 
 
-def room(running, ranks, workers):
+def may_start(running, ranks, workers):
     """Whether a cell of so many ranks may start."""
     busy = sum(cells.CELLS[run.task.cell].ranks for run in running.values())
     return not running or busy + ranks <= workers

@@ -16,7 +16,7 @@ import torch
 
 NAME = "verl_e2e_points"
 _SCALE = 1.5
-# How many faults the counters have room for.
+# How many faults the counters can tell apart.
 MOST_FAULTS = 1 << 15
 
 

@@ -10,13 +10,12 @@ import os
 import sys
 from pathlib import Path
 
-import environment
+import shared
 
-environment.set_up()
+shared.set_up()
 
 import cells
 import models
-import records
 import stand_in
 import torch
 
@@ -38,9 +37,9 @@ def main():
         problem.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            found = records.attempted(lambda cell=cell, recipe=recipe: made(cell, recipe, request["models"]))
+            found = shared.attempted(lambda cell=cell, recipe=recipe: made(cell, recipe, request["models"]))
             if found["error"]:
-                records.put(problem, found)
+                shared.put(problem, found)
             os._exit(0)
         os.waitpid(child, 0)
 
