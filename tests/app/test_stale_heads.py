@@ -131,6 +131,15 @@ def test_without_it_the_same_head_needs_nothing(case: str, tmp_path: Path) -> No
     assert planned(tmp_path, {}, BOTH[case].head).levels == ()
 
 
+def test_no_rehearsal_of_the_head_spares_what_both_import(tmp_path: Path) -> None:
+    first = f"{BRIDGE}data/__init__.py"
+    alone = planned(tmp_path / "alone", {}, {first: f"{FORK[first]}\nLIMIT = [1]\n"})
+    assert alone.differs_at_import_alone
+    both = planned(tmp_path / "both", after("import megatron.bridge.aside"), {ASIDE: f"{TEXT}\nLIMIT = [1]\n"})
+    assert [int(level) for level in both.levels] == [0]
+    assert not both.differs_at_import_alone
+
+
 def test_a_base_that_moved_on_elsewhere_asks_for_nothing(tmp_path: Path) -> None:
     assert planned(tmp_path, CALLS_FIRST, {ASIDE: EDITED}).levels == ()
 

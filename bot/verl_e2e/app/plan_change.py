@@ -141,8 +141,9 @@ class Planner:
             notes = (f"{_NOT_MERGED}: {merge.problem}.",) if merge.problem else ()
             return replace(found, plan=replace(found.plan, incomplete=(*notes, *found.plan.incomplete)))
         both = self._planned(self.repository.change(change.base, merge.commit), policy, (), cells)
+        # A rehearsal of the head says nothing about what both give together, at import neither.
         beyond = [
-            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}")
+            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}", at_import=False)
             for reason in both.plan.reasons
             if reason.level not in found.plan.levels
         ]

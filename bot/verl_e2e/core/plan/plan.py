@@ -281,15 +281,15 @@ def _with_problem(reason: Reason, effects: Effects) -> Reason:
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
         symbol = item.effect.symbol or MODULE_LEVEL
+        imported = item.effect.kind == IMPORT_TIME
         if not item.rules:
-            imported = item.effect.kind == IMPORT_TIME
             reason = _AT_IMPORT if imported else policy.unknown.reason
             place = (policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
             yield Reason(*place, at_import=imported)
         for rule in item.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*item.effect.via, f"rule {rule.name}")
-                yield Reason(level, readable(path.path), rule.reason, symbol, via, rule.name)
+                yield Reason(level, readable(path.path), rule.reason, symbol, via, rule.name, at_import=imported)
 
 
 def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
