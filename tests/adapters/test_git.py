@@ -1,6 +1,7 @@
 """Reading real repositories, made with git below tmp_path."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -472,3 +473,49 @@ def test_an_interruption_while_git_is_watched_holds_up_no_exit(tmp_path: Path) -
     command = (sys.executable, "-c", INTERRUPTED, str(tmp_path), str(10 * HANG_S))
     done = subprocess.run(command, timeout=HANG_S, capture_output=True, check=False)
     assert b"KeyboardInterrupt" in done.stderr
+
+
+def two_sides(checkout: Checkout) -> tuple[str, str]:
+    """Two heads of one commit, each with a file of its own, and the other end of a file that both change."""
+    checkout.write("both.py", "one\n\n\n\n\ntwo\n")
+    fork = checkout.commit()
+    checkout.write("both.py", "first\n\n\n\n\ntwo\n")
+    checkout.write("base.py")
+    base = checkout.commit()
+    checkout.git("checkout", "-q", fork)
+    checkout.write("both.py", "one\n\n\n\n\nsecond\n")
+    checkout.write("head.py")
+    return base, checkout.commit()
+
+
+@pytest.mark.parametrize("name", ["plain", "with a colon:", "with\na line's end", 'with a "quote"', "with a \\"])
+@pytest.mark.parametrize("place", ["repository", "temporary folder"])
+def test_two_commits_are_merged_wherever_they_and_the_merge_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str
+) -> None:
+    (tmp_path / name).mkdir()
+    checkout = Checkout((tmp_path / name if place == "repository" else tmp_path) / "work")
+    if place == "temporary folder":
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+    repository, (base, head) = GitRepository(checkout.path), two_sides(checkout)
+    merge = repository.merged(base, head)
+    assert merge.commit is not None, merge.problem
+    assert repository.read_blob(merge.commit, "both.py") == b"first\n\n\n\n\nsecond\n"
+    assert {"base.py", "head.py"} <= repository.tree(merge.commit).keys()
+
+
+def test_commits_of_longer_ids_are_merged_too(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "work")
+    shutil.rmtree(checkout.path / ".git")
+    checkout.git("init", "-q", "-b", "main", "--object-format=sha256")
+    base, head = two_sides(checkout)
+    assert GitRepository(checkout.path).merged(base, head).commit is not None
+
+
+def test_what_git_cannot_merge_at_all_is_no_conflict(checkout: Checkout) -> None:
+    base, head = two_sides(checkout)
+    assert GitRepository(checkout.path).merged(base, "1" * 40).problem
+    checkout.git("checkout", "-q", base)
+    checkout.write("head.py", "another\n")
+    conflict = GitRepository(checkout.path).merged(checkout.commit(), head)
+    assert (conflict.commit, conflict.problem) == (None, "")

@@ -155,6 +155,23 @@ def test_a_merge_group_is_compared_as_it_stands(forge: Forge, change: Pull, tmp_
     assert "src/elsewhere.py" not in as_pull.change(sibling, change.head_sha).names()
 
 
+def test_what_a_merge_makes_is_read_and_asked_of_no_one(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    forge.git("checkout", "-q", change.base_sha)
+    text = "one\n\n\n\n\ntwo\n"
+    fork = forge.push("refs/heads/fork", {"src/both.py": text})
+    base = forge.push("refs/heads/main", {"src/both.py": text.replace("one", "first")})
+    forge.git("checkout", "-q", fork)
+    head = forge.push("refs/pull/7/head", {"src/both.py": text.replace("two", "second")})
+    both = mirrors(forge, tmp_path)
+    trees = both.changes(forge.pull(base, head))
+    merge = trees.merged(base, head)
+    assert merge.commit is not None, merge.problem
+    fetches = both.fetches
+    assert trees.read_blob(merge.commit, "src/both.py") == b"first\n\n\n\n\nsecond\n"
+    assert trees.change(base, merge.commit).names() == ("src/both.py",)
+    assert both.fetches == fetches
+
+
 def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, change: Pull, tmp_path: Path) -> None:
     forge.git("checkout", "-q", change.base_sha)
     forge.push("refs/heads/main", {"src/later.py": "x = 1\n"})

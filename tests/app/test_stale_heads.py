@@ -138,6 +138,9 @@ def test_no_rehearsal_of_the_head_spares_what_both_import(tmp_path: Path) -> Non
     both = planned(tmp_path / "both", after("import megatron.bridge.aside"), {ASIDE: f"{TEXT}\nLIMIT = [1]\n"})
     assert [int(level) for level in both.levels] == [0]
     assert not both.differs_at_import_alone
+    # What the head alone asks for at import hides nothing that the merge asks for too.
+    head = {first: f"{FORK[first]}\nLIMIT = [1]\n", ASIDE: EDITED}
+    assert not planned(tmp_path / "called", CALLS_SECOND, head).differs_at_import_alone
 
 
 def test_a_base_that_moved_on_elsewhere_asks_for_nothing(tmp_path: Path) -> None:

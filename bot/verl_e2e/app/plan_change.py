@@ -139,11 +139,10 @@ class Planner:
         merge = self.repository.merged(change.base, change.head)
         if merge.commit is None:
             notes = (f"{_NOT_MERGED}: {merge.problem}.",) if merge.problem else ()
-            return replace(found, plan=replace(found.plan, incomplete=(*notes, *found.plan.incomplete)))
+            return replace(found, plan=_merged_later(found.plan, notes))
         both = self._planned(self.repository.change(change.base, merge.commit), policy, (), cells)
-        # A rehearsal of the head says nothing about what both give together, at import neither.
         beyond = [
-            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}", at_import=False)
+            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}")
             for reason in both.plan.reasons
             if reason.level not in found.plan.levels
         ]
@@ -153,7 +152,7 @@ class Planner:
         if beyond:
             measured = self.measured(change, policy, cells)
             whole = plan(change, policy, asked, found.effects, beyond, measured)
-        return replace(found, plan=whole, contract=(*found.contract, *broken))
+        return replace(found, plan=_merged_later(whole), contract=(*found.contract, *broken))
 
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         if policy.reach is None:
@@ -365,6 +364,12 @@ class Planner:
 
     def _reader(self, tree: _Tree) -> "_Reader":
         return _Reader(self.repository, tree.files)
+
+
+def _merged_later(planned: Plan, notes: tuple[str, ...] = ()) -> Plan:
+    """The plan of a head whose base has other sources by now, of which a rehearsal of the head alone says nothing."""
+    reasons = tuple(replace(reason, at_import=False) for reason in planned.reasons)
+    return replace(planned, reasons=reasons, incomplete=(*notes, *planned.incomplete))
 
 
 class _Reader:

@@ -211,14 +211,14 @@ class Git:
             return Finished(command, None, b"", stderr, stop, ending)
         return Finished(command, process.returncode, output, stderr, ending=f"ended with {process.returncode}")
 
-    def borrow(self, objects: Path) -> Finished:
+    def borrow(self, objects: Path, *options: str) -> Finished:
         """Make an empty repository here that reads the objects of another one where they are."""
         bare = () if self.work_tree is not None else ("--bare",)
-        finished = self.run("init", "--quiet", *bare, "--template=")
+        finished = self.run("init", "--quiet", *bare, "--template=", *options)
         if finished.ok:
             info = self.git_dir / "objects" / "info"
             info.mkdir(exist_ok=True)
-            (info / "alternates").write_bytes(os.fsencode(f"{objects}\n"))
+            (info / "alternates").write_bytes(os.fsencode(f"{_quoted(objects)}\n"))
         return finished
 
     def _environment(
@@ -226,7 +226,7 @@ class Git:
     ) -> dict[str, str]:
         environment = {**_ENVIRONMENT, "PATH": self.environ.get("PATH", os.defpath), **variables}
         if self.objects is not None:
-            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
+            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(self.objects)
         merged = {**_SETTINGS, **settings}
         if remote is None:
             environment |= _NO_NETWORK
@@ -249,6 +249,14 @@ class Git:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _quoted(folder: Path) -> str:
+    """A folder of objects as git lists them; one with a colon or a line's end in its name is quoted as in C."""
+    text = str(folder)
+    if not any(mark in text for mark in ':\n"\\'):
+        return text
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") + '"'
 
 
 def _limit_memory(process: "subprocess.Popen[bytes]", memory_bytes: int | None) -> None:

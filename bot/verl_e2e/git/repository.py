@@ -58,6 +58,7 @@ _NOBODY = {
     for role in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "verl-e2e"), ("EMAIL", "verl-e2e"), ("DATE", "@0 +0000"))
 }
+_TREE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME_ANOTHER = "name the top folder of a checkout, or a bare git directory"
 
 
@@ -160,23 +161,25 @@ class GitRepository:
         could name a program, has a say in it.
         """
         if self._merges is None:
-            folder = Path(mkdtemp(prefix="verl-e2e-merge-"))
+            folder = Path(mkdtemp(prefix="verl-e2e-merge-")).absolute()
             finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            form = self._run("rev-parse", "--show-object-format").decode("ascii").strip()
             place = replace(self.git, git_dir=folder, work_tree=None)
-            finished = place.borrow(self.objects_folder().absolute())
+            finished = place.borrow(self.objects_folder().absolute(), f"--object-format={form}")
             if not finished.ok:
-                raise GitFailedError(finished)
+                return Merge(problem=f"git init {finished.ending}: {finished.error}")
             self._merges, self.git = folder, replace(self.git, objects=folder / "objects")
         place = replace(self.git, git_dir=self._merges, work_tree=None, objects=None)
         made = place.run("merge-tree", "--write-tree", "--no-messages", base, head, settings=_MERGING)
+        tree = made.output.decode("ascii", "replace").partition("\n")[0].strip()
+        # It ends with 1 for what it cannot merge at all, too, and then names no tree.
+        if made.code not in {0, 1} or not _TREE.fullmatch(tree):
+            return Merge(problem=f"git merge-tree {made.ending}: {made.error}")
         if made.code == 1:
             return Merge()
-        if not made.ok:
-            return Merge(problem=f"git merge-tree {made.ending}: {made.error}")
-        tree = made.output.decode("ascii").split()[0]
         kept = place.run("commit-tree", tree, "-p", base, "-p", head, variables=_NOBODY)
         if not kept.ok:
-            raise GitFailedError(kept)
+            return Merge(problem=f"git commit-tree {kept.ending}: {kept.error}")
         return Merge(kept.output.decode("ascii").strip())
 
     def changed_paths(self, old: str, new: str, *, renames: bool = True) -> tuple[ChangedPath, ...]:

@@ -146,7 +146,8 @@ class MirrorTrees:
     def _sizes(self, repository: GitRepository, ids: Collection[str]) -> Mapping[str, int]:
         """The sizes of contents, all of them fetched that can be."""
         kept = repository.kept_sizes(ids)
-        known = kept | self._clone.sizes([object_id for object_id in ids if object_id not in kept])
+        # The repository has in addition what merges made.
+        known = kept | repository.sizes([object_id for object_id in ids if object_id not in kept])
         missing = set(ids) - known.keys() - self._absent
         if missing:
             self._absent |= self._clone.bring_contents(missing)
