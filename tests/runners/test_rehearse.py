@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from tests.core.compare.test_rehearsal import GOOD, record
 from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.core.compare.observation import Faults, ObserveLimits
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, RunNote
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, RunNote
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.rehearsal_job import AskedCells
 from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver
 
@@ -158,6 +160,39 @@ def test_no_more_bytes_are_read_than_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(read_records(tmp_path, ["a", "b"])) == {"a", "b"}
     monkeypatch.setattr(reading, "MOST_BYTES_OF_ALL", 10)
     assert set(read_records(tmp_path, ["a", "b"])) == {"a"}
+
+
+def test_what_is_no_record_takes_of_the_bytes_too_and_none_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    kept = reading.read_document
+
+    def counted(file: Path, kind: type[CellRecord]) -> CellRecord | None:
+        opened.append(file.name)
+        return kept(file, kind)
+
+    monkeypatch.setattr(reading, "read_document", counted)
+    (tmp_path / "a.json").write_text("no record")
+    assert read_records(tmp_path, ["a", "a", "a"]) == {}
+    assert opened == ["import.json", "a.json"]
+    monkeypatch.setattr(reading, "MOST_BYTES_OF_ALL", 5)
+    assert read_records(tmp_path, ["a", "b"]) == {}
+    assert opened[2:] == ["import.json", "a.json"]
+
+
+def test_one_side_is_not_read_as_the_other(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/a.json").write_text(GOOD.model_copy(update={"cell": "a"}).model_dump_json())
+    (tmp_path / "head").symlink_to("base")
+    assert set(read_records(tmp_path / "base", ["a"])) == {"a"}
+    assert read_records(tmp_path / "head", ["a"]) == {}
+
+
+@pytest.mark.parametrize("name", ["../base/a", "a/b", "a\0", "", ".", "x" * 300])
+def test_a_cell_whose_name_is_no_name_is_not_asked_for(name: str) -> None:
+    with pytest.raises(ValidationError):
+        AskedCells(cells=(name,))
 
 
 def test_only_the_cells_that_were_asked_for_are_read(tmp_path: Path) -> None:

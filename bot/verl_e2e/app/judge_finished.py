@@ -81,6 +81,8 @@ def cannot_be_judged(why: object) -> Judged:
 def with_doubt(judged: Judged, doubt: str) -> Judged:
     """The judgement with a limitation that the folder itself cannot tell, as who handed it over; empty for none."""
     verdict = read_verdict(judged.verdict)
+    if doubt and judged.rehearsed is not None:
+        return replace(judged, sentence=f"{judged.sentence}; {doubt}")
     if not doubt or verdict is None:
         return judged
     limitation = f"{doubt[:1].upper()}{doubt[1:]}."

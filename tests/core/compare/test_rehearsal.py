@@ -158,6 +158,7 @@ def test_a_cell_that_was_asked_for_and_has_no_record_is_judged_too() -> None:
     assert [(cell.cell, cell.outcome) for cell in found.cells[1:]] == [("a", Outcome.EQUAL), ("b", Outcome.BLOCKED)]
 
 
+HUNG, NO_MODEL = record("a", error=HANG), record("a", error=ERROR, no_model=True)
 SAME = {IMPORTS: record(IMPORTS), "a": GOOD}
 AT_IMPORT = ChangedFunction(path=PATH, symbol="", first_line=1, last_line=1, lines=(3,))
 
@@ -173,6 +174,10 @@ AT_IMPORT = ChangedFunction(path=PATH, symbol="", first_line=1, last_line=1, lin
         # Where both sides raise, a run would have raised before the change, too.
         ({**SAME, "a": RAISED, "b": GOOD}, {**SAME, "a": RAISED, "b": GOOD}, (), True, True),
         ({**SAME, "a": RAISED}, {**SAME, "a": RAISED}, (), True, False),
+        # Time, memory and a model that cannot be made are no exception of the code.
+        ({**SAME, "a": HUNG, "b": GOOD}, {**SAME, "a": HUNG, "b": GOOD}, (), True, False),
+        ({**SAME, "a": NO_MODEL, "b": GOOD}, {**SAME, "a": NO_MODEL, "b": GOOD}, (), True, False),
+        ({**SAME, "a": RAISED, "b": GOOD}, {IMPORTS: record(IMPORTS), "b": GOOD}, (), True, False),
         # What has no record was not compared.
         ({IMPORTS: record(IMPORTS), "b": GOOD}, {**SAME, "b": GOOD}, (), True, False),
         # What differs at import and was never imported was not tried.
@@ -218,6 +223,14 @@ def test_numbers_that_are_out_of_range_are_compared_all_the_same() -> None:
     assert found == {"huge@0": 2.0, "one@0": math.inf}
     small = record("a", quantities={"nan@0": math.nan, "huge@0": 1, "one@0": 1.0})
     assert judged(small, base).cells[1].differences[0].size == math.inf
+
+
+@pytest.mark.parametrize("sketch", [(), (1.0,), (1e200, -1e200), (None, 1.0)])
+def test_products_of_any_number_and_size_are_compared(sketch: tuple[float | None, ...]) -> None:
+    other = TENSOR.model_copy(update={"digest": "b" * 16, "sketch": sketch})
+    (found,) = judged(GOOD, record("a", quantities={"step1/loss@0": 2.0, "step1/x@0": other})).of(Outcome.CHANGED)
+    assert found.differences[0].size is not None
+    assert found.differences[0].size > 1
 
 
 def test_a_cell_lists_no_more_differences_than_fit_and_cuts_their_names() -> None:

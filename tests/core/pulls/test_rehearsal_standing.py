@@ -111,6 +111,10 @@ AGAIN = rehearsal(RunState.CANCELLED, may_start_again=True)
 ENDED = rehearsal(RunState.CANCELLED, reason="someone cancelled it on GitHub")
 SHARED = rehearsal(RunState.RUNNING, number=8)
 OF_OLD = rehearsal(RunState.RUNNING, head_sha=OTHER)
+BLOCKED_2, LOST_2 = rehearsal(outcome=Outcome.BLOCKED, attempt=2), rehearsal(RunState.LOST, reason="why", attempt=2)
+ENDED_2 = rehearsal(RunState.CANCELLED, reason="someone cancelled it", attempt=2)
+LIVE_2, EQUAL_2 = rehearsal(RunState.RUNNING, attempt=2), rehearsal(outcome=Outcome.EQUAL, attempt=2)
+SLOW_2 = rehearsal(RunState.RUNNING, created=NOW - timedelta(minutes=31), attempt=2)
 PAUSED = Pause("ann", NOW, "why")
 ASKS = {"trust": FORK, **rules(approval=True)}
 AGAIN_PLEASE = {"entries": (asked("rehearse", minute=1),)}
@@ -154,6 +158,16 @@ TABLE: tuple[Row, ...] = (
     # Requests.
     ("cancelled", (LIVE,), {"entries": (asked("cancel"),)}, [], ["cancelled by ann"]),
     ("cancelled before it began", (), {"entries": (asked("cancel"),)}, [], []),
+    # A Fail stands until an answer takes its place.
+    ("failed, then blocked", (FAILED, BLOCKED_2), {}, [], []),
+    ("failed, then lost", (FAILED, LOST_2), {}, [], []),
+    ("failed, then lost for another pull request", (FAILED,), {"elsewhere": (LOST_2,)}, [], []),
+    ("failed, then ended by someone", (FAILED, ENDED_2), {}, [], []),
+    ("failed, and runs again", (FAILED, LIVE_2), {}, [], []),
+    ("failed, and runs again for long", (FAILED, SLOW_2), {}, [], []),
+    ("failed, then equal", (FAILED, EQUAL_2), {}, ["0-lora-ddp"], []),
+    ("failed, lost, and the policy only shows it", (FAILED, LOST_2), rules(fail=Demand.ALLOW), ["0-lora-ddp"], []),
+    ("ended by someone, asked again", (ENDED,), AGAIN_PLEASE, [REHEARSAL], []),
     ("failed, asked again", (FAILED,), AGAIN_PLEASE, [REHEARSAL], []),
     ("failed, everything is run again", (FAILED,), {"entries": (asked("rerun", minute=1),)}, [REHEARSAL], []),
     ("blocked, asked again", (BLOCKED,), AGAIN_PLEASE, [REHEARSAL, "0-lora-ddp"], []),
@@ -193,6 +207,9 @@ def test_a_second_attempt_has_a_key_of_its_own() -> None:
         ((FAILED, job_run(SMOKE)), {}, JobStatus.FAILED, SENTENCE),
         ((BLOCKED,), {}, JobStatus.RUNNING, "0 of 2"),
         ((FAILED,), {"plan": NOTHING, "wanted": ()}, JobStatus.FAILED, SENTENCE),
+        ((FAILED, LOST_2), {"plan": NOTHING, "wanted": ()}, JobStatus.FAILED, SENTENCE),
+        ((FAILED, ENDED_2), {"plan": NOTHING, "wanted": ()}, JobStatus.FAILED, SENTENCE),
+        ((FAILED, SLOW_2), {"plan": NOTHING, "wanted": ()}, JobStatus.RUNNING, "Waits for the rehearsal"),
         ((LIVE,), {"plan": NOTHING, "wanted": ()}, JobStatus.RUNNING, "Waits for the rehearsal"),
         ((CHANGED,), {"plan": NOTHING, "wanted": ()}, JobStatus.NOT_REQUIRED, "No verl coverage"),
         ((LOST,), {"plan": NOTHING, "wanted": ()}, JobStatus.NOT_REQUIRED, "No verl coverage"),

@@ -39,14 +39,23 @@ def read_rehearsal(folder: Path) -> RehearsalFolder:
 def read_records(folder: Path, cells: Iterable[str]) -> dict[str, CellRecord]:
     """The records of these cells and of the imports; one that cannot be read, or is another's, is not there."""
     found: dict[str, CellRecord] = {}
-    left = MOST_BYTES_OF_ALL
-    for name in (IMPORTS, *cells):
+    # One side may not be read as the other.
+    left = 0 if folder.is_symlink() else MOST_BYTES_OF_ALL
+    for name in dict.fromkeys((IMPORTS, *cells)):
         file = folder / f"{name}.json"
         record = read_document(file, CellRecord) if left > 0 else None
+        left -= _size(file)
         if record is not None and record.cell == name:
             found[name] = record
-            left -= file.stat().st_size
     return found
+
+
+def _size(file: Path) -> int:
+    """The bytes that reading a file takes, 0 where there is none."""
+    try:
+        return min(file.lstat().st_size, MOST_BYTES)
+    except OSError:
+        return 0
 
 
 def read_document(file: Path, kind: type[_Read]) -> _Read | None:

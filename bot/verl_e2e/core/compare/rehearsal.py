@@ -182,11 +182,14 @@ class CellVerdict:
     # The changed function that the cell entered and that is the likeliest cause, as `path:qualified name`; empty where
     # it entered none.
     cause: str = ""
+    # Whether the cell's model could not be made.
+    no_model: bool = False
 
     @property
     def raises_at_base(self) -> bool:
-        """Whether the base gave nothing by an error of its own, and not for want of a record."""
-        return self.base_error is not None and self.base_error != _NO_RECORD
+        """Whether both sides gave nothing by an exception, and not for want of a record, a model, time or memory."""
+        errors = self.base_error, self.head_error
+        return not self.no_model and all(error is not None and error.type not in _OF_THE_HOST for error in errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,8 @@ class Rehearsal:
         return tuple(cell for cell in self.cells if cell.outcome is outcome)
 
 
+# Errors of a cell that no exception of the code stands behind.
+_OF_THE_HOST = frozenset({"Missing", "Hang", "Died"})
 _NO_RECORD = CellError(type="Missing", text="there is no record of it", at="")
 
 
@@ -295,7 +300,8 @@ def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> 
     head_error = _NO_RECORD if head is None else head.error
     if base is None or (base_error is not None and head_error is not None):
         # Two errors are never called equal: nothing of the cell was compared.
-        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error)
+        no_model = any(side is not None and side.no_model for side in (base, head))
+        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error, no_model=no_model)
     if head_error is not None:
         return CellVerdict(name, Outcome.FAIL, head_error=head_error)
     assert head is not None
@@ -363,10 +369,12 @@ def _relative(base: object, head: object) -> float | None:
 
 def _apart(base: TensorSummary, head: TensorSummary) -> float:
     """How far two tensors of one shape are apart, as a part of the base's size: by their products with random signs."""
-    pairs = list(zip(base.sketch, head.sketch, strict=True))
-    if any(one is None or other is None for one, other in pairs) or not base.norm:
+    pairs = list(zip(base.sketch, head.sketch, strict=False))
+    if len(base.sketch) != len(head.sketch) or not pairs or not base.norm:
         return math.inf
-    apart = math.sqrt(sum((other - one) ** 2 for one, other in pairs if one is not None and other is not None))
+    if any(one is None or other is None for one, other in pairs):
+        return math.inf
+    apart = math.hypot(*(other - one for one, other in pairs if one is not None and other is not None))
     # Each product of a tensor with random signs is as large as its norm, on average of the squares.
     return apart / math.sqrt(len(pairs)) / base.norm
 

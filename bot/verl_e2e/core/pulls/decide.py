@@ -38,7 +38,9 @@ from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
 NOT_TRUSTED = "the head now needs an approval to run"
-IMPORTS_SHOWN = "Level 0 is spared: only imports differ, and the rehearsal of this head is equal in every cell"
+IMPORTS_SHOWN = (
+    "Level 0 is spared: only imports differ, and the rehearsal of this head is equal in every cell that runs"
+)
 AFTER_REHEARSAL = "it waits for the rehearsal of this head"
 QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
@@ -230,7 +232,9 @@ def _starting(target_state: TargetState) -> Iterator[Run]:
     first = None if _too_late(target_state) else rehearsal_to_start(target_state)
     if first is not None:
         yield first
-    if rehearsal is None or rehearsal.lets_start:
+    # What was cancelled and begins again is waited for; what gave no answer once is not.
+    begins = first is not None and rehearsal is not None and rehearsal.status is JobStatus.CANCELLED
+    if rehearsal is None or (rehearsal.lets_start and not begins):
         yield from _to_start(target_state)
 
 

@@ -4,7 +4,7 @@ It comes first: jobs wait for it, and a Fail keeps them from starting where the 
 reason to wait: one that was blocked, lost or takes too long lets the jobs start, and the card says why.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from verl_e2e.core.compare.rehearsal import Outcome
@@ -19,6 +19,7 @@ from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 
 STARTS_WITHOUT = "jobs start without it"
+_AFTER_A_FAIL = "an earlier attempt failed, so jobs start after this one alone"
 _OF_OUTCOME = {
     Outcome.FAIL: JobStatus.FAILED,
     Outcome.BLOCKED: JobStatus.BLOCKED,
@@ -71,7 +72,22 @@ def rehearsal_standing(target_state: TargetState) -> RehearsalStanding | None:
     job, runs = target_state.rehearsal, rehearsals_of(target_state)
     if job is None:
         return None
-    last = runs[-1] if runs else None
+    standing = _of_last(job, runs[-1] if runs else None, target_state)
+    # Only what the cells say takes the place of a Fail: not an attempt that is under way, lost, cancelled or blocked.
+    answers = [run for run in runs if run.rehearsed is not None and run.rehearsed.outcome is not Outcome.BLOCKED]
+    if not answers or answers[-1] is standing.run or answers[-1].rehearsed is None:
+        return standing
+    earlier = _judged(job, answers[-1], answers[-1].rehearsed.outcome, target_state)
+    if not earlier.failure:
+        return standing
+    if standing.status in UNDERWAY:
+        return replace(standing, reason=_AFTER_A_FAIL, lets_start=False, starts_at=None)
+    reason = f"an earlier attempt failed, and no later one has passed: {earlier.failure}"
+    return replace(standing, status=JobStatus.FAILED, reason=reason, lets_start=False, failure=earlier.failure)
+
+
+def _of_last(job: RehearsalJob, last: Run | None, target_state: TargetState) -> RehearsalStanding:
+    """The standing by the last attempt alone."""
     if last is None or (last.state is RunState.CANCELLED and last.may_start_again):
         return _not_begun(job, target_state)
     if not last.state.final:
