@@ -174,7 +174,7 @@ AT_IMPORT = ChangedFunction(path=PATH, symbol="", first_line=1, last_line=1, lin
         # Where both sides raise, a run would have raised before the change, too.
         ({**SAME, "a": RAISED, "b": GOOD}, {**SAME, "a": RAISED, "b": GOOD}, (), True, True),
         ({**SAME, "a": RAISED}, {**SAME, "a": RAISED}, (), True, False),
-        # Time, memory and a model that cannot be made are no exception of the code.
+        # A host without time, memory or the model is not an exception of the code.
         ({**SAME, "a": HUNG, "b": GOOD}, {**SAME, "a": HUNG, "b": GOOD}, (), True, False),
         ({**SAME, "a": NO_MODEL, "b": GOOD}, {**SAME, "a": NO_MODEL, "b": GOOD}, (), True, False),
         ({**SAME, "a": RAISED, "b": GOOD}, {IMPORTS: record(IMPORTS), "b": GOOD}, (), True, False),
