@@ -60,9 +60,12 @@ def test_a_token_is_taken_once_and_for_one_repository_alone(at: GithubAdapters) 
     assert at.github.calls.total == len(at.world.standin.traffic) == 7
 
 
-@pytest.mark.parametrize("off_s", [-86400, -3600, -301, -300, 50, 61, 300, 3600, 86400])
+@pytest.mark.parametrize("off_s", [-86400, -3600, -301, -300, 45, 90, 300, 3600, 86400])
 def test_a_clock_that_is_wrong_is_corrected_by_githubs(tmp_path: Path, off_s: int) -> None:
-    """The stand-in refuses a JWT as GitHub does: made in its future, expired, or valid for more than ten minutes."""
+    """The stand-in refuses a JWT as GitHub does: made in its future, expired, or valid for more than ten minutes.
+
+    A minute is allowed for; a slow machine takes seconds of it, so no case lies next to it.
+    """
     with living(tmp_path, clock=lambda: datetime.now(UTC) - timedelta(seconds=off_s)) as world:
         world.commit({"README.md": b"a bridge\n"})
         world.open_pull("ada", {"src/a.py": b"a = 1\n"})

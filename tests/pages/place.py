@@ -25,6 +25,8 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import commit, git, make_world
 from verl_e2e.adapters.store import open_store
+from verl_e2e.config.cell_maps import NAME as NAME_OF_MAP
+from verl_e2e.config.cell_maps import cell_map_content, packaged_cell_map
 from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.model.executed import (
     EXECUTED_FILE,
@@ -179,6 +181,8 @@ def _runs(folder: Path, words: dict[str, str]) -> None:
         text = zstd.decompress((jobs / source / "log.txt.zst").read_bytes())
         for name in names:
             (folder / name).write_bytes(text)
+    (folder / "rehearsed").mkdir()
+    (folder / "rehearsed" / NAME_OF_MAP).write_bytes(cell_map_content(packaged_cell_map()))
     (folder / "junit.xml").write_text(JUNIT.format(commit=words["HEAD"]))
     job = json.loads((RECORDING / "job.json").read_text())
     job["bridge"] = {"path": str(folder / "Megatron-Bridge"), "commit": words["HEAD"]}

@@ -25,6 +25,7 @@ from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
 WORDS = (
     # Sentences that leave out what every call of the verb needs.
     (r"^verl-e2e plan --policy FILE$", "verl-e2e plan --repo DIR --base SHA --head SHA --policy FILE"),
+    (r"^verl-e2e plan --rehearsal DIR$", "verl-e2e plan --repo DIR --base SHA --head SHA --rehearsal rehearsed"),
     (r"^verl-e2e check (--baseline-repeats) N$", r"verl-e2e check --repo DIR --base SHA --verl DIR --out DIR \1 2"),
     (r"^verl-e2e run (--baseline COMMIT)$", r"verl-e2e run --job JOB.json --out DIR \1"),
     (r"(?<=maps add )(RUN\.\.\.|out/jobs/0-lora-ddp)", "recorded/jobs/0-lora-ddp"),
