@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from verl_e2e.core.compare.cell_map import AskedCells
     from verl_e2e.core.compare.observation import Observed
     from verl_e2e.core.compare.rehearsal import CellRecord, RunNote
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.jobs import Job
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
-    from verl_e2e.core.model.rehearsal_job import AskedCells, RehearsalJob
+    from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.core.plan.pytest_marks import Marks
     from verl_e2e.core.plan.reached_files import ReachedFiles
     from verl_e2e.core.pulls.admission import Snapshot

@@ -13,6 +13,7 @@ from verl_e2e.app.collect_runs import MOST_JUDGINGS
 from verl_e2e.app.crash_loops import LONGEST_REST, MOST_BEGUN, rest_after
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
@@ -33,11 +34,11 @@ class Troubled(DirectAnalysis):
     judging: Exception | None = None
     asked: list[str] = field(default_factory=list)
 
-    def plan(self, target: Target, policy: Policy) -> Planned:
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
         self.asked.append("plan")
         if self.planning is not None:
             raise self.planning
-        return DirectAnalysis.plan(self, target, policy)
+        return DirectAnalysis.plan(self, target, policy, cells)
 
     def judge(self, run: Run, folder: Path) -> Judged:
         self.asked.append("judge")

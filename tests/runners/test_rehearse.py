@@ -12,10 +12,10 @@ from tests.core.compare.test_rehearsal import GOOD, record
 from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
 from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.observation import Faults, ObserveLimits
 from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, RunNote
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.rehearsal_job import AskedCells
 from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver
 
@@ -192,7 +192,7 @@ def test_one_side_is_not_read_as_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../base/a", "a/b", "a\0", "", ".", "x" * 300])
 def test_a_cell_whose_name_is_no_name_is_not_asked_for(name: str) -> None:
     with pytest.raises(ValidationError):
-        AskedCells(cells=(name,))
+        CellRow(name=name, family="qwen2")
 
 
 def test_only_the_cells_that_were_asked_for_are_read(tmp_path: Path) -> None:

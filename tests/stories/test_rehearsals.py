@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.github_standin.state import WorkflowRun
+from tests.fakes.places import ROOT
 from tests.stories.conftest import POLICY, POLICY_FILE, Story
 from tests.stories.recordings import SMOKE
 from tests.stories.rehearsals import (
@@ -18,9 +19,10 @@ from tests.stories.rehearsals import (
     left_by_rehearsal,
     rehearsal_of,
 )
-from verl_e2e.core.compare.rehearsal import CellRecord
+from verl_e2e.core.compare.rehearsal import CellRecord, Entered
 
 CHECK = "verl-e2e / rehearsal"
+PACKAGED = ROOT / "bot/verl_e2e/policy/megatron-bridge.yml"
 UNUSED = "src/unused/module.py"
 EXEMPT = "  - {name: unused, paths: [src/unused/], because: verl never imports it}\n"
 
@@ -294,3 +296,46 @@ def test_a_merge_group_is_rehearsed_too(rehearsed: Story) -> None:
     rehearsed.service.settle()
     of_group = [run for run in world.live_runs() if run.inputs["pull"] == ""]
     assert [(is_rehearsal(run), run.inputs["head_sha"]) for run in of_group] == [(True, head)]
+
+
+MODULE = "src/megatron/bridge/models/conversion/auto_bridge.py"
+LOADS = """\
+class AutoBridge:
+    @classmethod
+    def from_hf_pretrained(cls, path, rank=0):
+        if rank:
+            return {value}
+        return cls()
+"""
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=("before", "after"))
+def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(in_time: bool, story: Story) -> None:
+    """The changed line moves the cell of two tensor-parallel ranks alone, so a job of level 2 is added."""
+    world = story.world
+    policy = PACKAGED.read_text().replace("require_bridge_checks: true", "require_bridge_checks: false")
+    files = {
+        "src/megatron/__init__.py": "",
+        "src/megatron/bridge/__init__.py": "from megatron.bridge.models.conversion.auto_bridge import AutoBridge\n",
+        "src/megatron/bridge/models/__init__.py": "",
+        "src/megatron/bridge/models/conversion/__init__.py": "",
+    }
+    world.commit({POLICY_FILE: policy, MODULE: LOADS.format(value=1), **files}, "The packaged policy")
+    number = world.open_pull("alice", {MODULE: LOADS.format(value=2)})
+    story.service.settle()
+    run = rehearsal(story)
+    if not in_time:
+        world.start_run(run)
+        story.service.settle()
+        story.service.go_on(1_860)
+    symbol = f"{MODULE}:AutoBridge.from_hf_pretrained"
+    outside = Entered(functions=(symbol,), lines={MODULE: ((3, 4), (6, 6))})
+    inside = Entered(functions=(symbol,), lines={MODULE: ((3, 6),)})
+    _, plain, sharded = MOVED
+    head = (HEALTHY[0], plain.model_copy(update={"entered": outside}), sharded.model_copy(update={"entered": inside}))
+    end(story, left_by_rehearsal(run, head, settings={"qwen3-tp2": {"tp": 2}}), run)
+    story.service.go_on()
+    assert "Changed in 1, Equal in 2 of 3 cells" in world.card(number)
+    assert ("2-tp2" in world.card(number)) is in_time
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert story.service.failures == []

@@ -16,6 +16,7 @@ from verl_e2e.app.judge_finished import Judged, judge_ended
 from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import plan_target
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
@@ -32,8 +33,8 @@ from verl_e2e.ports import RunFolders, SourceTrees, SummaryStore
 class Analysis(Protocol):
     """The questions. LimitError when an answer would take more than it may."""
 
-    def plan(self, target: Target, policy: Policy) -> Planned:
-        """The plan of a target."""
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
+        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map."""
         ...
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
@@ -76,9 +77,10 @@ class DirectAnalysis:
     today: date = date.min
     """The day, by UTC, on which entries of the policy end."""
 
-    def plan(self, target: Target, policy: Policy) -> Planned:
-        """The plan of a target."""
-        return plan_target(target, policy, Planner(self.changes(target), self.uses, self.summaries, self.today))
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
+        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map."""
+        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
+        return plan_target(target, policy, planner, cells)
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""

@@ -13,6 +13,7 @@ from verl_e2e.app.judge_finished import (
     cannot_be_judged,
     reported_s,
 )
+from verl_e2e.core.compare.cell_map import cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.observation import Observed, ObserveLimits, observable
 from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
 from verl_e2e.core.judge import wording
@@ -78,7 +79,14 @@ def _judged(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> 
         run=left.note,
     )
     folders.write(folder, {DOCUMENT: rehearsal_json(found), SECTION: render_rehearsal(found)})
-    return replace(outcome(found), reported_s=reported_s(record))
+    judged = replace(outcome(found), reported_s=reported_s(record))
+    if judged.rehearsed is None or not asked.whole:
+        return judged
+    commits = run.rehearsal.base, run.rehearsal.bridge.commit
+    before, after = (trees.tree(commit, BRIDGE_CODE) for commit in commits)
+    differing = {path: blob for path, blob in after.items() if before.get(path) != blob}
+    cells = cell_map(commits[1], differing, left.head, with_outcomes(asked.rows, found))
+    return replace(judged, rehearsed=judged.rehearsed.model_copy(update={"cells": pack_cells(cells)}))
 
 
 def outcome(found: Rehearsal) -> Judged:

@@ -6,6 +6,7 @@ from datetime import date
 
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.policy_text import base_text, read_policy
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import plan
@@ -45,13 +46,13 @@ def plan_pull(ref: PullRef, readers: Readers) -> Planned:
         return _by_list(pull, readers, error)
 
 
-def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
+def plan_target(target: Target, policy: Policy, planner: Planner, cells: CellMap | None = None) -> Planned:
     """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
-    found = planner.plan(target.base_sha, target.head_sha, policy)
+    found = planner.plan(target.base_sha, target.head_sha, policy, cells=cells)
     missing = _missing(target, found.change)
     if not missing:
         return found
-    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), missing)
+    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level), cells), missing)
 
 
 def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:

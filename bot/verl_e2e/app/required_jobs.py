@@ -1,6 +1,7 @@
 """From a target to the jobs that are wanted for it: policy and plan of the base, requests of people, complete jobs."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -8,6 +9,7 @@ from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
+from verl_e2e.core.compare.cell_map import CellMap, unpack_cells
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
@@ -34,6 +36,8 @@ from verl_e2e.ports import Ledger, Revisions, SourceTrees
 _REHEARSED = ("src/", MEGATRON_LM_FOLDER)
 # Runs are kept for ever: no more of them than these newest are read to tell what a job costs.
 _TELLING_RUNS = 500
+
+log = logging.getLogger(__name__)
 
 
 class UnplannableError(UserError):
@@ -93,12 +97,10 @@ class RequiredJobs:
 
     def prepare(self, target: Target, policy: Policy, entries: tuple[Entry, ...]) -> Prepared:
         """The plan of the target and every wanted job, complete or with what is missing."""
+        key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
         try:
             trees = self.changes(target)
-            found = self.plans.get(
-                (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
-                lambda: self._planned(target, policy),
-            )
+            found = self.plans.get(key, lambda: self._planned(key, target, policy))
         except UserError as error:
             return Prepared(problem=str(error))
         broken = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
@@ -108,10 +110,19 @@ class RequiredJobs:
         repository = repository_of(target)
         past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
         builder = _Builder(strict, target, trees, self.job_sources, past)
+        rehearsal = builder.rehearsal(found.change)
+        rehearsed = None if rehearsal is None else self._rehearsed(target, rehearsal)
+        if rehearsed is not None:
+            run, cells = rehearsed
+            try:
+                found = self.plans.get((*key, run), lambda: self._planned((*key, run), target, policy, cells))
+            except UnplannableError:
+                log.warning("%s is planned without the cells of its rehearsal, which take too much", target.head_sha)
+            except UserError as error:
+                return Prepared(problem=str(error))
         wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
         unique = {text.id: text for text in reversed(wanted)}
         jobs = tuple(text for text in wanted if unique.get(text.id) is text)
-        rehearsal = builder.rehearsal(found.change)
         missing = _no_rehearsal(self.job_sources) if rehearsal is not None else ""
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
@@ -119,14 +130,27 @@ class RequiredJobs:
     def _past_costs(self, repository: str) -> tuple[PastCost, ...]:
         return past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
 
-    def _planned(self, target: Target, policy: Policy) -> Planned:
+    def _rehearsed(self, target: Target, job: RehearsalJob) -> tuple[str, CellMap] | None:
+        """The last run of the head's rehearsal that ended before any job of the head began, with what it entered.
+
+        What began before it is planned without it: no job that runs gives way to another.
+        """
+        runs = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
+        began = min((run.created for run in runs if run.rehearsal is None), default=None)
+        digest = job.digest()
+        for run in sorted(runs, key=lambda run: run.attempt, reverse=True):
+            if run.job_digest == digest and run.rehearsed is not None and (began is None or run.updated <= began):
+                cells = unpack_cells(run.rehearsed.cells)
+                return None if cells is None else (run.key, cells)
+        return None
+
+    def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
         """The plan; what took too much once is not tried again on the same head by this process."""
-        key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
         known = self.unplannable.find(key)
         if known is not None:
             raise UnplannableError(known)
         try:
-            return self.analysis.plan(target, policy)
+            return self.analysis.plan(target, policy, cells)
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
 

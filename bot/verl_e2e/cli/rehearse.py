@@ -1,6 +1,5 @@
 """The verb that rehearses a change on a CPU."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +95,6 @@ def rehearse(
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
     from verl_e2e.config.cell_maps import NAME, cell_map_content
-    from verl_e2e.core.compare.cell_map import CellRow
     from verl_e2e.core.compare.observation import ObserveLimits
     from verl_e2e.core.compare.rehearsal import Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
@@ -124,11 +122,7 @@ def rehearse(
     observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
     whole = len(cells) == len(CELLS)
     order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
-    rows = [
-        CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing)))
-        for cell in CELLS.values()
-    ]
-    found, entered = rehearsing.rehearse(order, run_tree, rows, lambda text: click.echo(text, err=True))
+    found, entered = rehearsing.rehearse(order, run_tree, runner.table_rows(), lambda text: click.echo(text, err=True))
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
     (out / "rehearsal.md").write_text(section)

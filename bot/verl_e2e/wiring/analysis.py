@@ -20,6 +20,7 @@ from verl_e2e.app.compare_code import CodeComparison
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import LimitError
@@ -93,13 +94,13 @@ class LimitedAnalysis:
         self._processes.close()
         self._comments.close()
 
-    def plan(self, target: Target, policy: Policy) -> Planned:
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
         """The plan of a target; a passing ForgeError while the plan of another fork takes its time."""
         fork = isinstance(target, Pull) and target.from_fork
         if fork and not self._forks.acquire(timeout=_FORK_PATIENCE_S):
             raise ForgeError("Other pull requests of forks are being planned", passing=True, wait_s=_FORK_PATIENCE_S)
         try:
-            found: Planned = self._asked("plan", [target], (target, policy))
+            found: Planned = self._asked("plan", [target], (target, policy, cells))
             return found
         finally:
             if fork:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.manifest import Manifest, Mode
 from verl_e2e.core.model.record import JOB_FILE, EndReason
-from verl_e2e.core.model.rehearsal_job import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, AskedCells, RehearsalJob
+from verl_e2e.core.model.rehearsal_job import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
@@ -31,6 +32,7 @@ from verl_e2e_runner.rehearsal.rehearse import (
     is_isolated,
     record_files,
     rehearse,
+    table_rows,
 )
 from verl_e2e_runner.trees.repositories import RepositoryError
 
@@ -108,7 +110,7 @@ def _run(
             check_environment(place)
             both = sides()
             cells = both[1][1].cells
-            recorder.document(ASKED_FILE, AskedCells(cells=tuple(cells), whole=len(cells) == len(CELLS)))
+            recorder.document(ASKED_FILE, AskedCells(rows=table_rows(cells), whole=len(cells) == len(CELLS)))
             for name, (sources, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), both, strict=True):
                 say(f"rehearsing the {name}, Bridge {sources.commit[:12]}")
                 recorder.event("phase", name=name, state="begin")

@@ -8,11 +8,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.observation import Faults
 from verl_e2e.core.compare.rehearsal import RunNote
 from verl_e2e.core.model.errors import UserError
@@ -89,6 +90,14 @@ def chosen_cells(patterns: Sequence[str]) -> tuple[str, ...]:
     named = [name for name in CELLS if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     wanted = {*named, *(CELLS[name].agrees_with for name in named)}
     return tuple(name for name in CELLS if name in wanted)
+
+
+def table_rows(cells: Iterable[str] = CELLS) -> tuple[CellRow, ...]:
+    """The rows of cells of the table; of all of them where none are named."""
+    chosen = [CELLS[name] for name in cells]
+    return tuple(
+        CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing))) for cell in chosen
+    )
 
 
 def check_environment(place: Place) -> None:

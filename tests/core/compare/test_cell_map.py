@@ -1,7 +1,18 @@
 """What cells entered, by function and line, as a small document."""
 
-from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
+import hashlib
+
+from verl_e2e.core.compare.cell_map import (
+    CellMap,
+    CellRow,
+    FileCells,
+    cell_map,
+    pack_cells,
+    unpack_cells,
+    with_outcomes,
+)
 from verl_e2e.core.compare.rehearsal import CellRecord, CellVerdict, Entered, Outcome, Rehearsal
+from verl_e2e.core.text.packed import pack
 
 A, MEGATRON = "src/a.py", "3rdparty/Megatron-LM/megatron/core/b.py"
 
@@ -46,3 +57,17 @@ def test_cells_have_what_a_rehearsal_says_of_them() -> None:
     assert [row.outcome for row in found.cells] == [None, Outcome.FAIL]
     assert found.judged(Outcome.FAIL, Outcome.CHANGED) == {1}
     assert found.judged(Outcome.EQUAL) == frozenset()
+
+
+def test_a_map_that_a_ledger_keeps_is_read_again() -> None:
+    text = pack_cells(mapped())
+    assert unpack_cells(text) == mapped()
+    assert unpack_cells("") is None
+    assert unpack_cells(text[:-8]) is None
+    assert unpack_cells(pack('{"cells": 1}')) is None
+
+
+def test_a_map_that_is_too_long_is_not_kept() -> None:
+    noise = {hashlib.sha256(str(at).encode()).hexdigest(): 0 for at in range(1_000)}
+    long = FileCells(blob="b" * 40, functions=noise, lines=())
+    assert pack_cells(mapped().model_copy(update={"files": {"src/a.py": long}})) == ""

@@ -8,26 +8,45 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 
 from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution_maps import Commit
+from verl_e2e.core.text.packed import UnpackError, pack, unpack
 
 NO_CELLS: frozenset[int] = frozenset()
+# More than a table has.
+MOST_CELLS = 2_000
+# Characters of a packed map that a ledger keeps with a run, and bytes of it unpacked.
+_MOST_PACKED, _MOST_UNPACKED = 12_000, 4 << 20
 
 
 class CellRow(Document):
     """One row of the table of cells."""
 
-    # Its name.
-    name: str
+    # Its name, which is that of a file.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
     # The family of the policy whose model it builds.
     family: str
     # What differs from a plain training on one rank, by the field of the table.
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     # What became of it; None where nothing was compared.
     outcome: Outcome | None = None
+
+
+class AskedCells(Document):
+    """`cells.json` of a run folder: what the runner was to run."""
+
+    # The rows of the cells.
+    rows: Annotated[tuple[CellRow, ...], Field(max_length=MOST_CELLS)] = ()
+    # Whether they are all of the table.
+    whole: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells."""
+        return tuple(row.name for row in self.rows)
 
 
 class FileCells(Document):
@@ -116,6 +135,20 @@ def cell_map(
         for path in sorted(functions.keys() | lines.keys())
     }
     return CellMap(commit=commit, cells=cells, sets=tuple(f"{bits:x}" for bits in sorted(numbers)), files=files)
+
+
+def pack_cells(cells: CellMap) -> str:
+    """A map as a line of text that a ledger keeps; empty where it is too long for that."""
+    text = pack(cells.model_dump_json(exclude_defaults=True))
+    return text if len(text) <= _MOST_PACKED else ""
+
+
+def unpack_cells(text: str) -> CellMap | None:
+    """The map of a packed text; None where it has none."""
+    try:
+        return CellMap.model_validate_json(unpack(text, _MOST_UNPACKED)) if text else None
+    except (UnpackError, ValidationError):
+        return None
 
 
 def _ranges(lines: Mapping[int, int], places: Mapping[int, int]) -> Iterable[tuple[int, int, int]]:

@@ -75,20 +75,6 @@ class RehearsalJob(Document):
         return _digest([self.recipes, self.cells])
 
 
-# More than a table has.
-MOST_CELLS = 2_000
-CellName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
-
-
-class AskedCells(Document):
-    """`cells.json` of a run folder: what the runner was to run."""
-
-    # The names of the cells, which are those of files.
-    cells: Annotated[tuple[CellName, ...], Field(max_length=MOST_CELLS)] = ()
-    # Whether they are all of the table.
-    whole: bool = False
-
-
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

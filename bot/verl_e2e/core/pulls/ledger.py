@@ -125,6 +125,8 @@ class Rehearsed(Document):
     unentered: Annotated[int, Field(ge=0)] = 0
     # The section of the card, in Markdown.
     section: str = ""
+    # What the cells entered of the changed files at the head, packed; empty where that is not known, or too much.
+    cells: str = ""
 
 
 class Run(Document):
