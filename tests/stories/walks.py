@@ -44,4 +44,4 @@ def traced() -> Iterator[Walk]:
         yield walk
     finally:
         sys.setprofile(before)
-        threading.setprofile(None)  # type: ignore[arg-type]  # typeshed does not know that None ends it
+        threading.setprofile(None)
