@@ -11,8 +11,7 @@ from verl_e2e.adapters.store.schema import deliveries, instant, read_instant
 from verl_e2e.adapters.store.targets import ask
 from verl_e2e.core.pulls.deliveries import Received
 
-# Values of the column `state`; existing databases have "heard".
-_WAITING, _PROCESSED, _REFUSED = "waiting", "heard", "refused"
+_WAITING, _PROCESSED, _REFUSED = "waiting", "processed", "refused"
 _NEW = {"state": _WAITING, "attempts": 0, "problem": "", "owner": ""}
 _PROBLEM_CHARACTERS = 500
 
