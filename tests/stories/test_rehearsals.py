@@ -22,7 +22,7 @@ from verl_e2e.core.compare.rehearsal import CellRecord
 
 CHECK = "verl-e2e / rehearsal"
 UNUSED = "src/unused/module.py"
-EXEMPT = "  - {name: unused, paths: [src/unused/], because: verl never imports it}\n"
+EXEMPT = "  - {name: unused, paths: [src/unused/], reason: verl never imports it}\n"
 
 
 @pytest.fixture

@@ -46,8 +46,10 @@ def test_one_job_alone_needs_no_name() -> None:
     assert merged((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
 
 
-def test_each_limitation_has_its_aspects() -> None:
-    assert paired(("a", "b"), (("x",), ())) == (Limitation("a", ("x",)), Limitation("b"))
+def test_a_limitation_may_have_no_aspects() -> None:
+    assert paired(("a", "b"), ()) == (Limitation("a"), Limitation("b"))
+    assert paired(("a", "b"), (("x",),)) == (Limitation("a", ("x",)), Limitation("b"))
+    assert paired(("a",), (("x",), ("y",))) == (Limitation("a", ("x",)),)
 
 
 def test_a_passed_resume_takes_away_what_level_0_leaves_open() -> None:

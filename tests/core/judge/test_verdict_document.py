@@ -18,7 +18,9 @@ def test_a_recorded_document_is_read_whole(path: Path) -> None:
     old = json.loads(path.read_text())
     verdict = read_verdict(path.read_text())
     assert verdict is not None
-    assert old.items() <= json.loads(verdict_json(verdict)).items()
+    new = json.loads(verdict_json(verdict))
+    # Of the execution of a change a document may say less than today.
+    assert {key: value for key, value in old.items() if key != "execution"}.items() <= new.items()
 
 
 @pytest.mark.parametrize("name", ["level0-lora-exception", "level1-resume", "level5-rising-cut-at-11"])
