@@ -170,7 +170,7 @@ def _handlers(
     courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
     forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
     forge = _observed_forge(forge, telemetry)
-    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, ledger.bookkeeping, queue)
+    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, queue)
 
 
 def _observed_forge(forge: GithubPorts, telemetry: Telemetry) -> GithubPorts:
