@@ -1,5 +1,7 @@
 """The bot's memory, on SQLite and on a real PostgreSQL server."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.adapters.databases import database, server, store
+from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.store import (
     Retention,
     SqlDeliveries,
@@ -436,3 +439,31 @@ def test_what_was_written_is_there_for_the_next_process(tmp_path: Path) -> None:
         assert connection.scalar(sa.select(sa.func.count()).select_from(entries)) == 1
     first.close()
     second.close()
+
+
+FULL = """
+import resource, signal, sys
+from datetime import UTC, datetime
+import sqlalchemy as sa
+from verl_e2e.adapters.store import SqlDeliveries, open_store
+from verl_e2e.core.pulls.deliveries import Received
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+now, large = datetime(2026, 11, 20, 12, tzinfo=UTC), b"x" * 2_000_000
+deliveries = SqlDeliveries(open_store(sys.argv[1]))
+deliveries.keep([Received("small", "push", b"{}", now)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+try:
+    deliveries.keep([Received("large", "push", large, now)])
+except sa.exc.OperationalError:
+    print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(deliveries.keep([Received("large", "push", large, now)]))
+print(sorted(delivery.id for delivery in deliveries.take(now, 9)))
+"""
+
+
+def test_a_full_disk_refuses_a_delivery_loses_nothing_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    """The limit on the size of a file stands in for a full disk."""
+    argv = [sys.executable, "-c", FULL, f"sqlite:///{tmp_path / 'bot.sqlite3'}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.stdout.splitlines() == ["refused", "(True,)", "['large', 'small']"], done.stderr
