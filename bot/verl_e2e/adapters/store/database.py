@@ -323,11 +323,12 @@ class Store:
     def hold(self, file: Path) -> bool:
         """Lock a file until `close` or the end of the process; false when another process holds it."""
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        self._held.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
             return False
+        self._held.callback(os.close, descriptor)
         return True
 
     def close(self) -> None:
