@@ -1,8 +1,11 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Generic, TypeVar
 
 from verl_e2e.adapters.metrics import CountsCollector, SharedCollector
 from verl_e2e.adapters.store import (
@@ -21,7 +24,6 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.ports import Clock
-from verl_e2e.wiring.bounded import Bounded
 from verl_e2e.wiring.telemetry import Telemetry, observed_work
 
 # The worker begins a round several times a second; one that has not for so long hangs.
@@ -30,6 +32,31 @@ _SILENT_S = 120.0
 _DATABASE_S = 3.0
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock], Work]
+
+
+T = TypeVar("T")
+
+
+class Bounded(Generic[T]):
+    """Asks a question in a thread of its own, one at a time; while one hangs, no other is begun.
+
+    Calling it gives the answer, the question's own error, or TimeoutError after `limit_s`. Who calls it while a
+    question is under way gets that answer.
+    """
+
+    def __init__(self, ask: Callable[[], T], limit_s: float) -> None:
+        self._ask, self._limit_s = ask, limit_s
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ask")
+        self._running: Future[T] | None = None
+
+    def __call__(self) -> T:
+        """The answer; see the class."""
+        with self._lock:
+            if self._running is None or self._running.done():
+                self._running = self._thread.submit(self._ask)
+            running = self._running
+        return running.result(self._limit_s)
 
 
 @dataclass(frozen=True, slots=True)
