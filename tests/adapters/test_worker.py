@@ -438,8 +438,8 @@ def test_no_delivery_is_processed_by_two_processes_that_both_live(server: str, t
         for number in range(100):
             deliver(store, f"{number}", f"o/r#{number % 9}")
         until(lambda: SqlFigures(store).read(now()).deliveries.count == 0)
-    heard = [key for what, key, _ in written(looks) if what == "hear"]
-    assert sorted(heard, key=int) == [str(number) for number in range(100)]
+    processed = [key for what, key, _ in written(looks) if what == "hear"]
+    assert sorted(processed, key=int) == [str(number) for number in range(100)]
     store.close()
 
 
