@@ -534,22 +534,18 @@ class Worklist(Protocol):
         ...
 
 
-class Leases(Protocol):
-    """The processes that share the work of one database: what one that ended had taken is free for the others."""
+class ActiveLock(Protocol):
+    """What makes one process the active one on a database; the others stand by until it has ended."""
 
-    def renew(self, now_s: float) -> bool:
-        """Say that this process lives, by its monotonic clock; whether it is the one that does what one does for all.
+    def is_active(self) -> bool:
+        """Whether this process is the active one; it becomes that where no other is. Asked before each round of work.
 
-        Called every few seconds; a process that does not for a while is taken for dead by the others.
+        Raises while the database is away.
         """
         ...
 
-    def retain(self, delivery_ids: Collection[str], letters: Collection[int], wanted: Collection[str]) -> None:
-        """Free what this process has taken but for these."""
-        ...
-
-    def leave(self) -> None:
-        """This process ends in good order: what it has taken is free at once."""
+    def free_rows(self, delivery_ids: Collection[str], letters: Collection[int], wanted: Collection[str]) -> None:
+        """Free every row that a process took, but for these of our own."""
         ...
 
 

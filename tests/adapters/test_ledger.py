@@ -1,5 +1,7 @@
 """The bot's memory, on SQLite and on a real PostgreSQL server."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from tests.adapters.databases import database, server, store
+from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.store import (
     Retention,
     SqlDeliveries,
     SqlFigures,
-    SqlLeases,
     SqlLedger,
     SqlOutbox,
     SqlWorklist,
@@ -21,14 +23,13 @@ from verl_e2e.adapters.store import (
     StoreError,
     open_store,
 )
-from verl_e2e.adapters.store.schema import Step, entries, instant, metadata, steps, versions
+from verl_e2e.adapters.store.database import SCHEMA_VERSION, entries, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.figures import Waiting
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
-from verl_e2e.core.pulls.references import reference_text
 
 __all__ = ["database", "server", "store"]
 
@@ -63,7 +64,7 @@ def received(key: str = "72d3162e-cc78-11e3-81ab-4c9367dc0958", second: int = 0,
 
 def give_back(store: Store) -> None:
     """Nothing is owned any more, as after the end of the process that took it."""
-    SqlLeases(store).retain((), (), ())
+    store.free_rows((), (), ())
 
 
 def wanted(store: Store, now: datetime) -> tuple[str, ...]:
@@ -201,73 +202,13 @@ def test_a_pull_request_has_one_newest_head_also_after_it_went_back(store: Store
     assert ledger.pulls_with(REPOSITORY, "b" * 40) == (ref,)
 
 
-def test_groups_and_heads_of_an_earlier_version_move_into_their_tables(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:3])
-    store = open_store(database)
-    group = MergeGroup(REPOSITORY, "main", "b" * 40, HEAD, (5,))
-    for kind, subject, digest in (
-        ("group", HEAD, reference_text(group)),
-        ("group-end", HEAD, reference_text(group)),
-        ("head", f"{HEAD}:pulls", '{"12": "", "5": ""}'),
-        ("card", "5", "x"),
-    ):
-        posted = Posted(repository=REPOSITORY, kind=kind, subject=subject, remote_id=0, digest=digest, at=NOW)
-        SqlLedger(store).put_posted(posted)
-    store.close()
-    monkeypatch.undo()
-    store = open_store(database)
+def test_runs_are_found_by_what_their_verdict_depends_on(store: Store) -> None:
     ledger = SqlLedger(store)
-    assert ledger.group(REPOSITORY, HEAD) == replace(group, since=NOW, destroyed=True)
-    assert [ref.number for ref in ledger.pulls_with(REPOSITORY, HEAD)] == [12, 5]
-    assert ledger.posted(REPOSITORY, "group", HEAD) is None
-    assert ledger.posted(REPOSITORY, "card", "5") is not None
-    store.close()
-
-
-def test_runs_are_found_by_what_their_verdict_depends_on_and_old_ones_have_no_key(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:4])
-    store = open_store(database)
-    old = run()
-    row = {"key": old.key, "repository": old.repository, "number": old.number, "head_sha": old.head_sha}
-    columns = {"final": False, "created": instant(old.created), "document": old.model_dump_json(exclude={"reuse_key"})}
-    names = ", ".join((*row, *columns))
-    values = ", ".join(f":{name}" for name in (*row, *columns))
-    with store.write() as connection:
-        connection.execute(sa.text(f"INSERT INTO runs ({names}) VALUES ({values})"), {**row, **columns})
-    store.close()
-    monkeypatch.undo()
-    store = open_store(database)
-    ledger = SqlLedger(store)
+    old = ledger.put_run(run())
     new = ledger.put_run(run(attempt=2).model_copy(update={"reuse_key": "c" * 64}))
     assert ledger.runs(REPOSITORY) == (old, new)
     assert ledger.runs(REPOSITORY, reuse_key="c" * 64) == (new,)
     assert ledger.runs("octo/other", reuse_key="c" * 64) == ()
-    store.close()
-
-
-def test_lists_are_changed_by_one_process_at_a_time(database: str) -> None:
-    stores = [open_store(database) for _ in range(2 if database.startswith("postgresql") else 1)]
-    ledgers = [SqlLedger(store) for store in stores]
-
-    def add(number: int) -> None:
-        ledger = ledgers[number % len(ledgers)]
-        with ledger.bookkeeping:
-            known = ledger.posted(REPOSITORY, "list", "x")
-            digest = f"{known.digest if known else ''}{number} "
-            kept = Posted(repository=REPOSITORY, kind="list", subject="x", remote_id=0, digest=digest, at=NOW)
-            ledger.put_posted(kept)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(add, range(40)))
-    posted = ledgers[0].posted(REPOSITORY, "list", "x")
-    assert posted is not None
-    assert sorted(map(int, posted.digest.split())) == list(range(40))
-    for opened in stores:
-        opened.close()
 
 
 def test_what_was_posted_is_replaced(store: Store) -> None:
@@ -408,36 +349,13 @@ def test_several_that_open_an_empty_database_at_once_make_its_tables_once(databa
 def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_begins_again(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(dialect: str) -> list[Step]:
-        first, *others = steps(dialect)
-        return [first, [*others[0][:1], "CREATE TABLE broken (this is not SQL"]]
-
-    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", half)
+    broken = dict.fromkeys(("sqlite", "postgresql"), ("CREATE TABLE broken (this is not SQL",))
+    monkeypatch.setattr("verl_e2e.adapters.store.database._APPEND_ONLY", broken)
     with pytest.raises(StoreError):
         open_store(database)
     monkeypatch.undo()
     store = open_store(database)
-    with store.read() as connection:
-        assert connection.scalar(sa.select(sa.func.max(versions.c.version))) == len(steps(store.dialect))
-    store.close()
-
-
-def test_a_database_of_the_first_version_gets_what_came_since(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:1])
-    store = open_store(database)
-    with store.write() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO deliveries (id, event, body, received, state, attempts, due, problem)"
-                " VALUES ('old', 'push', :body, :at, 'waiting', 0, :at, '')"
-            ),
-            {"body": b"{}", "at": instant(NOW)},
-        )
-    store.close()
-    monkeypatch.undo()
-    store = open_store(database)
-    assert SqlOutbox(store).put(reply_to("o/r", 1, "x", "text", person=True), NOW)
-    assert [delivery.id for delivery in SqlDeliveries(store).take(NOW, 9)] == ["old"]
+    assert SqlLedger(store).add(asked())
     store.close()
 
 
@@ -481,22 +399,17 @@ def test_one_sign_is_kept_for_each_person_whatever_others_used_up(store: Store) 
     assert put("late", 1, 130)
 
 
-def test_the_tables_that_the_steps_make_are_those_that_the_statements_name(store: Store) -> None:
-    with store.read() as connection:
-        made = sa.inspect(connection)
-        for table in metadata.tables.values():
-            columns = {column["name"]: column["nullable"] for column in made.get_columns(table.name)}
-            assert columns == {column.name: bool(column.nullable) for column in table.columns}, table.name
-        assert set(made.get_table_names()) == set(metadata.tables)
-
-
-def test_a_database_of_a_newer_program_is_refused(database: str) -> None:
+@pytest.mark.parametrize("version", (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1))
+def test_a_database_of_another_version_is_refused_in_one_sentence(database: str, version: int) -> None:
     opened = open_store(database)
     with opened.write() as connection:
-        connection.execute(versions.insert().values(version=999))
+        connection.execute(versions.update().values(version=version))
     opened.close()
-    with pytest.raises(StoreError, match=r"of version 999.*start the newer version"):
+    with pytest.raises(StoreError) as refused:
         open_store(database)
+    text = str(refused.value)
+    assert text.startswith(f"DATABASE_URL {database}: its tables are of version {version}, ")
+    assert text.endswith("; name an empty database, or start the verl-e2e that made it")
 
 
 @pytest.mark.parametrize(
@@ -526,3 +439,31 @@ def test_what_was_written_is_there_for_the_next_process(tmp_path: Path) -> None:
         assert connection.scalar(sa.select(sa.func.count()).select_from(entries)) == 1
     first.close()
     second.close()
+
+
+FULL = """
+import resource, signal, sys
+from datetime import UTC, datetime
+import sqlalchemy as sa
+from verl_e2e.adapters.store import SqlDeliveries, open_store
+from verl_e2e.core.pulls.deliveries import Received
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+now, large = datetime(2026, 11, 20, 12, tzinfo=UTC), b"x" * 2_000_000
+deliveries = SqlDeliveries(open_store(sys.argv[1]))
+deliveries.keep([Received("small", "push", b"{}", now)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+try:
+    deliveries.keep([Received("large", "push", large, now)])
+except sa.exc.OperationalError:
+    print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(deliveries.keep([Received("large", "push", large, now)]))
+print(sorted(delivery.id for delivery in deliveries.take(now, 9)))
+"""
+
+
+def test_a_full_disk_refuses_a_delivery_loses_nothing_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    """The limit on the size of a file stands in for a full disk."""
+    argv = [sys.executable, "-c", FULL, f"sqlite:///{tmp_path / 'bot.sqlite3'}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.stdout.splitlines() == ["refused", "(True,)", "['large', 'small']"], done.stderr

@@ -19,7 +19,7 @@ from tests.adapters.databases import database, fresh_database, server, store
 from tests.fakes.clocks import StoryClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
-from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlLeases, SqlOutbox, SqlWorklist, Store, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.worker import Work, Worker
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message, reply_to
@@ -112,7 +112,6 @@ def working(store: Store, pulls: Pulls, tick_s: float = 60, clock: StoryClock | 
         announce=pulls.announce,
     )
     worker = worker_of(work, store, tick_s, clock or StoryClock())
-    worker.renew()
     worker.start()
     try:
         yield worker
@@ -122,8 +121,8 @@ def working(store: Store, pulls: Pulls, tick_s: float = 60, clock: StoryClock | 
 
 
 def worker_of(work: Work, store: Store, tick_s: float, clock: StoryClock) -> Worker:
-    tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store), SqlLeases(store))
-    return Worker(work, *tables, clock, lambda: False, workers=2, tick_s=tick_s)
+    tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
+    return Worker(work, *tables, store, clock, lambda: False, workers=2, tick_s=tick_s)
 
 
 def until(true: Callable[[], bool], seconds: float = HANG_S) -> None:
@@ -310,10 +309,9 @@ PROCESS = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlOutbox, SqlWorklist, open_store
 from verl_e2e.adapters.worker import Work, Worker
 store = open_store(sys.argv[2])
-assert store.enter(alone=False)
 def write(line):
     with open(sys.argv[3], "a") as looks:
         looks.write(f"{line} {os.getpid()}\\n")
@@ -322,12 +320,12 @@ def reconcile(target):
     time.sleep(float(sys.argv[4]))
     write(f"end {target}")
 def hear(delivery):
+    write(f"hear {delivery.id}")
     return [delivery.body.decode()]
 rest = {"lane_of": lambda delivery: "", "write": print, "announce": lambda target: None}
 work = Work(hear, reconcile, tuple, tuple, **rest)
-tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store), SqlLeases(store))
-worker = Worker(work, *tables, SystemClock(), lambda: False, workers=2, tick_s=60)
-worker.renew()
+tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
+worker = Worker(work, *tables, store, SystemClock(), lambda: False, workers=2, tick_s=60)
 worker.start()
 print("started", flush=True)
 time.sleep(600)
@@ -348,6 +346,11 @@ def process(database: str, looks: Path, look_s: float) -> Iterator["subprocess.P
 
 def looks_of(file: Path) -> list[tuple[str, str, str]]:
     """What processes wrote of their looks: begin or end, the target, the process."""
+    return [found for found in written(file) if found[0] != "hear"]
+
+
+def written(file: Path) -> list[tuple[str, str, str]]:
+    """What processes wrote of their looks and of the deliveries that they processed."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [(line.split()[0], line.split()[1], line.split()[2]) for line in lines]
 
@@ -399,25 +402,44 @@ def test_kills_again_and_again_lose_nothing(tmp_path: Path, killed: int) -> None
 
 
 @pytest.mark.postgres
-def test_two_processes_share_the_work_and_one_goes_on_when_the_other_is_killed(server: str, tmp_path: Path) -> None:
+def test_one_process_works_and_another_one_takes_over_within_10_s_when_it_is_killed(
+    server: str, tmp_path: Path
+) -> None:
     database, looks = fresh_database(server), tmp_path / "looks"
     store = open_store(database)
-    with process(database, looks, look_s=0.3) as first, process(database, looks, look_s=0.3) as second:
-        for number in range(120):
-            deliver(store, f"{number}", f"o/r#{number % 40}")
-        until(lambda: {pid for _, _, pid in looks_of(looks)} == {str(first.pid), str(second.pid)})
-        until(lambda: bool(cut_off(looks, first.pid)))
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-        killed = time.monotonic()
-        lost = cut_off(looks, first.pid)
-        for number in range(120, 160):
-            deliver(store, f"{number}", f"o/r#{number % 40}")
-        until(lambda: idle(store))
-        sys.stderr.write(f"{len(lost)} looks of a killed process taken up after {time.monotonic() - killed:.1f} s\n")
-    assert ended(looks) == {f"o/r#{number}" for number in range(40)}
+    with process(database, looks, look_s=0.3) as first:
+        deliver(store, "0", "o/r#0")
+        until(lambda: bool(written(looks)))
+        with process(database, looks, look_s=0.3) as second:
+            for number in range(1, 60):
+                deliver(store, f"{number}", f"o/r#{number % 20}")
+            until(lambda: bool(cut_off(looks, first.pid)))
+            assert {pid for _, _, pid in written(looks)} == {str(first.pid)}
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait()
+            killed = time.monotonic()
+            lost = cut_off(looks, first.pid)
+            deliver(store, "after the kill", "o/r#99")
+            until(lambda: str(second.pid) in {pid for _, _, pid in written(looks)})
+            took_s = time.monotonic() - killed
+            sys.stderr.write(f"{len(lost)} looks of a killed process taken up after {took_s:.1f} s\n")
+            until(lambda: idle(store))
+    assert took_s < 10
+    assert ended(looks) == {*(f"o/r#{number}" for number in range(20)), "o/r#99"}
     assert side_by_side(looks, but_for=str(first.pid)) == []
-    assert SqlFigures(store).read(now()).deliveries.count == 0
+    store.close()
+
+
+@pytest.mark.postgres
+def test_no_delivery_is_processed_by_two_processes_that_both_live(server: str, tmp_path: Path) -> None:
+    database, looks = fresh_database(server), tmp_path / "looks"
+    store = open_store(database)
+    with process(database, looks, look_s=0.05), process(database, looks, look_s=0.05):
+        for number in range(100):
+            deliver(store, f"{number}", f"o/r#{number % 9}")
+        until(lambda: SqlFigures(store).read(now()).deliveries.count == 0)
+    processed = [key for what, key, _ in written(looks) if what == "hear"]
+    assert sorted(processed, key=int) == [str(number) for number in range(100)]
     store.close()
 
 
@@ -433,27 +455,3 @@ def side_by_side(file: Path, but_for: str) -> list[str]:
             found.append(target)
         running[target] = pid
     return found
-
-
-def test_only_one_process_works_on_a_database_when_it_asks_to_be_alone(database: str) -> None:
-    first, second = open_store(database), open_store(database)
-    assert first.enter(alone=True)
-    assert not second.enter(alone=True)
-    second.close()
-    first.close()
-    third = open_store(database)
-    assert third.enter(alone=True)
-    third.close()
-
-
-@pytest.mark.postgres
-def test_several_processes_work_on_one_postgresql_and_none_beside_one_that_is_alone(server: str) -> None:
-    database = fresh_database(server)
-    stores = [open_store(database) for _ in range(3)]
-    assert [stores[0].enter(alone=False), stores[1].enter(alone=False), stores[2].enter(alone=True)] == [
-        True,
-        True,
-        False,
-    ]
-    for each in stores:
-        each.close()

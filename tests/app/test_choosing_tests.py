@@ -18,16 +18,16 @@ verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: latest}
 checkpoint: {model_id: tiny/dense}
 exempt:
-  - {name: tests, paths: [tests/], because: no run imports them}
-  - {name: recipes, paths: [src/lib/recipes/], because: verl imports no recipe}
+  - {name: tests, paths: [tests/], reason: no run imports them}
+  - {name: recipes, paths: [src/lib/recipes/], reason: verl imports no recipe}
 rules:
-  - {name: everything, paths: [src/], levels: [0], because: unread source}
+  - {name: everything, paths: [src/], levels: [0], reason: unread source}
 reach:
   package: lib
   roots: [src/]
   callers: app/
   rules:
-    - {name: reached code, levels: [0], because: verl runs it}
+    - {name: reached code, levels: [0], reason: verl runs it}
 bridge_tests: [tests/unit/test_listed.py]
 bridge_test_choice:
   paths: [tests/unit/, "!tests/unit/ours/"]

@@ -32,23 +32,23 @@ verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: latest}
 checkpoint: {model_id: tiny/dense}
 exempt:
-  - {name: documentation, paths: ["*.md"], because: nothing imports it}
-  - {name: recipes, paths: [src/lib/recipes/], because: verl imports no recipe}
-  - {name: loop, paths: [src/lib/loop.py], because: verl has its own, unless_reached: true}
+  - {name: documentation, paths: ["*.md"], reason: nothing imports it}
+  - {name: recipes, paths: [src/lib/recipes/], reason: verl imports no recipe}
+  - {name: loop, paths: [src/lib/loop.py], reason: verl has its own, unless_reached: true}
 rules:
-  - {name: everything, paths: [src/], levels: [0, 5], because: unread source}
-  - {name: pins, paths: [pyproject.toml], levels: [0], because: a pin}
+  - {name: everything, paths: [src/], levels: [0, 5], reason: unread source}
+  - {name: pins, paths: [pyproject.toml], levels: [0], reason: a pin}
 reach:
   package: lib
   roots: [src/]
   callers: app/
   dependencies: [torch]
   rules:
-    - {name: reached code, levels: [0], because: verl runs it}
-    - {name: core imports, imports: [core.*], levels: [0], because: a new need}
-    - {name: adapters, paths: [src/lib/peft.py], levels: [1], because: adapters are saved}
-    - {name: parallel, words: [tp_size], unless: [verbose], levels: [2], because: parallel sizes}
-    - {name: mapping, symbols: ["*.mapping"], through: ["*.mapping"], levels: [4], because: weights}
+    - {name: reached code, levels: [0], reason: verl runs it}
+    - {name: core imports, imports: [core.*], levels: [0], reason: a new need}
+    - {name: adapters, paths: [src/lib/peft.py], levels: [1], reason: adapters are saved}
+    - {name: parallel, words: [tp_size], unless: [verbose], levels: [2], reason: parallel sizes}
+    - {name: mapping, symbols: ["*.mapping"], through: ["*.mapping"], levels: [4], reason: weights}
 """,
     "policy.yml",
 )

@@ -1024,8 +1024,8 @@ def test_a_repository_without_the_policys_package_is_reported_and_nothing_runs(a
 
 
 def test_a_job_that_cannot_pass_is_told_with_the_plan_and_never_started(app: App) -> None:
-    rule = "  - {name: seen, paths: [src/], levels: [4], because: idle, features: [odd]}\n"
-    odd = "features:\n  - {feature: odd, because: the checkpoint brings it}\n"
+    rule = "  - {name: seen, paths: [src/], levels: [4], reason: idle, features: [odd]}\n"
+    odd = "features:\n  - {feature: odd, reason: the checkpoint brings it}\n"
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + rule + odd).encode()
     app.open()
     look(app)

@@ -166,7 +166,6 @@ MISTAKES = (
     ({"VERL_E2E_SLOTS": "1=4 1,2=4"}, "VERL_E2E_SLOTS: '1,2=4' names a number of GPUs that a word before it names"),
     ({"VERL_E2E_SLOTS": "fork:all=4 fork:2=4"}, "VERL_E2E_SLOTS: 'fork:2=4' names a number of GPUs"),
     ({"VERL_E2E_SLOTS": "8=4gpus"}, "VERL_E2E_SLOTS: '8=4gpus' is less than one job of 8 GPUs"),
-    ({"VERL_E2E_QUEUE_MINUTES": "120"}, "gate.queue_deadline_s"),
     ({"VERL_E2E_ATTESTATION": "requird"}, "VERL_E2E_ATTESTATION: 'requird' is not known; did you mean 'required'?"),
     ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it contains a user name or a password"),
     ({"VERL_E2E_VERL": "/no/such/verl"}, "VERL_E2E_VERL: '/no/such/verl' is not a folder"),

@@ -11,7 +11,6 @@ import pytest
 from tests.e2e.test_serve import SECRET, key, settings
 from tests.fakes.patience import HANG_S
 from tests.fakes.service_process import SERVE, serving
-from verl_e2e.cli.privacy import close_to_others
 
 __all__ = ["key", "settings"]
 
@@ -59,18 +58,6 @@ def test_the_service_makes_files_for_its_user_alone(settings: dict[str, str], tm
         assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
 
 
-def test_files_that_an_earlier_version_left_open_are_closed_with_a_note(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    (data / "runs").mkdir(parents=True, mode=0o755)
-    (data / "verl-e2e.sqlite3").touch(0o644)
-    with serving(settings, tmp_path / "log"):
-        assert modes(data)["runs"] == 0o700
-        assert modes(data)["verl-e2e.sqlite3"] == 0o600
-    assert "was readable by other users of this host; it is private now" in (tmp_path / "log").read_text()
-
-
 def test_secrets_may_come_from_files_and_are_in_no_environment(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     environ = {name: value for name, value in settings.items() if name != "GITHUB_WEBHOOK_SECRET"}
@@ -79,11 +66,3 @@ def test_secrets_may_come_from_files_and_are_in_no_environment(settings: dict[st
         _,
     ):
         assert SECRET.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
-
-
-def test_a_link_and_what_is_closed_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "open").touch(0o664)
-    (tmp_path / "closed").touch(0o600)
-    (tmp_path / "link").symlink_to(tmp_path / "other")
-    assert close_to_others([*sorted(tmp_path.iterdir()), tmp_path / "gone"]) == (tmp_path / "open",)
-    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o600

@@ -33,7 +33,7 @@ from tests.fakes.service_process import SERVE, environment, serving, until
 from tests.stories.conftest import furnish
 from tests.stories.service import Service, running
 from verl_e2e.adapters.store import Store, open_store
-from verl_e2e.adapters.store.schema import IS_OPEN, deliveries, outbox, runs, targets
+from verl_e2e.adapters.store.database import IS_OPEN, deliveries, outbox, runs, targets
 from verl_e2e.config.settings import DEFAULT_VERL
 
 KILLS = 2

@@ -14,12 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.adapters.store import spool
 from verl_e2e.adapters.worker import Worker
 from verl_e2e.config.settings import load_settings
-from verl_e2e.wiring.app import Service, open_service
+from verl_e2e.wiring.app import Bounded, Service, open_service
 from verl_e2e.wiring.app_services import github_work
-from verl_e2e.wiring.bounded import Bounded
 from verl_e2e.wiring.telemetry import Telemetry
 
 
@@ -45,14 +43,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
     opened.stop()
 
 
-def test_a_service_is_ready_and_each_fault_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_ready_and_each_fault_is_named(service: Service) -> None:
     ready = dict(service.readiness())
     assert "GitHub cannot be reached from this machine" in ready.pop("github")
     assert (service.stalled(), {*ready.values()}) == ("", {""})
-    monkeypatch.setattr(spool, "MOST_FILES", 0)
-    assert service.readiness()["spool"] == "the spool is full"
-    monkeypatch.setattr(spool, "_LEAST_FREE", 1 << 62)
-    assert service.readiness()["spool"] == "the disk of VERL_E2E_DATA is full"
 
     def fail() -> str:
         raise OSError("postgresql://bot:hunter2@db")
@@ -60,7 +54,7 @@ def test_a_service_is_ready_and_each_fault_is_named(service: Service, monkeypatc
     service.telemetry.checks["github"] = fail
     assert service.readiness()["github"] == "it cannot be checked (OSError)"
     service.worker.stop()
-    assert service.readiness()["worker"] == service.stalled() == "a thread of the worker has ended"
+    assert service.readiness()["worker"] == service.stalled() == "the thread of the worker has ended"
 
 
 def test_a_database_that_hangs_is_named_in_time_and_is_no_reason_to_start_again(service: Service) -> None:
@@ -68,17 +62,16 @@ def test_a_database_that_hangs_is_named_in_time_and_is_no_reason_to_start_again(
     gate = threading.Event()
     asked: list[int] = []
 
-    def hang() -> tuple[int, int]:
+    def hang() -> bool:
         asked.append(1)
-        gate.wait(HANG_S)
-        return 1, 1
+        return gate.wait(HANG_S)
 
-    away = replace(stuck(service), versions=Bounded(hang, 0.2))
+    away = replace(stuck(service), database_answers=Bounded(hang, 0.2))
     began = time.monotonic()
     for _ in range(5):
         readiness = away.readiness()
     assert (away.stalled(), readiness["worker"]) == ("", "")
-    assert (readiness["database"], readiness["tables"]) == ("it does not answer", "the database does not answer")
+    assert readiness["database"] == "it does not answer"
     assert time.monotonic() - began < HANG_S / 2
     assert len(asked) == 1
     gate.set()
@@ -86,9 +79,9 @@ def test_a_database_that_hangs_is_named_in_time_and_is_no_reason_to_start_again(
 
 def stuck(service: Service) -> Service:
     """The service with a worker whose thread began no round for two minutes."""
-    worker = SimpleNamespace(alive=True, silent_s=121.0, displaced=False)
+    worker = SimpleNamespace(alive=True, silent_s=121.0)
     return replace(service, worker=cast(Worker, worker))
 
 
 def test_a_thread_that_hangs_while_the_database_answers_is_a_reason(service: Service) -> None:
-    assert stuck(service).stalled() == "a thread of the worker hangs"
+    assert stuck(service).stalled() == "the thread of the worker hangs"

@@ -46,10 +46,10 @@ image: {name: verlai/verl, tag: t}
 checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
 require_bridge_checks: false
 exempt:
-  - {name: docs, paths: [docs/], because: nothing runs it}
+  - {name: docs, paths: [docs/], reason: nothing runs it}
 rules:
-  - {name: peft, paths: [src/peft/], levels: [0], because: verl trains it, variants: [0-amplified-lora, 0-recompute]}
-  - {name: lora, paths: [src/lora/], levels: [0], because: verl trains it}
+  - {name: peft, paths: [src/peft/], levels: [0], reason: verl trains it, variants: [0-amplified-lora, 0-recompute]}
+  - {name: lora, paths: [src/lora/], levels: [0], reason: verl trains it}
 """ % sha("verl")  # noqa: UP031  the braces are YAML's
 
 Entry = RecordedCommand | Approval | Override

@@ -14,13 +14,13 @@ schema: 1
 verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: vllm024.dev2}
 checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
-exempt: [{name: documentation, paths: [docs/], because: nothing runs it}]
+exempt: [{name: documentation, paths: [docs/], reason: nothing runs it}]
 reach:
   package: megatron.bridge
   roots: [src/]
   callers: verl/
-  rules: [{name: reached code, levels: [0], because: verl runs this code}]
-rules: [{name: source, paths: [src/], levels: [0], because: verl runs it}]
+  rules: [{name: reached code, levels: [0], reason: verl runs this code}]
+rules: [{name: source, paths: [src/], levels: [0], reason: verl runs it}]
 """
 
 

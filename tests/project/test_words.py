@@ -33,15 +33,8 @@ REFUSED = {
     r"\bshall\b": "must, should, will",
     r"\bupon\b": "on",
 }
-# Who uses such a word in its own sense, or must read what earlier versions wrote: a path, and what of a line allows it.
+# Who uses such a word in its own sense: a path, and what of a line allows it.
 ALLOWED = {
-    "CHANGELOG.md": r"`mend`",
-    "bot/verl_e2e/adapters/derived_ledger.py": r'`heard`|alias="heard"',
-    "bot/verl_e2e/adapters/store/deliveries.py": r'"heard"',
-    "bot/verl_e2e/core/model/record.py": r'"mend"|"hopeless"|"remarks"',
-    "bot/verl_e2e/core/model/related.py": r'"trivial_sizes"',
-    "tests/core/model/test_events.py": r'"hopeless"',
-    "tests/core/model/test_related.py": r'"trivial_sizes"',
     "tests/core/triage/silent_cases.py": r"There is no module",
     "tests/fakes/small_bridge.py": r"for one in tasks",
     "tests/project/test_prose.py": r"remarks|told\.|in one for one in",

@@ -24,10 +24,10 @@ image: {name: verlai/verl, tag: vllm024.dev2}
 checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
 require_bridge_checks: false
 exempt:
-  - {name: documentation, paths: [docs/, "*.md", .github/], because: nothing runs it}
+  - {name: documentation, paths: [docs/, "*.md", .github/], reason: nothing runs it}
 rules:
-  - {name: saved, paths: [src/saved/], levels: [0, 1], because: verl saves with it}
-  - {name: source, paths: [src/, "!src/saved/"], levels: [0], because: verl runs it}
+  - {name: saved, paths: [src/saved/], levels: [0, 1], reason: verl saves with it}
+  - {name: source, paths: [src/, "!src/saved/"], levels: [0], reason: verl runs it}
 """
 WORKFLOW = (ROOT / ".github/workflows/verl-e2e.yml").read_bytes()
 BASE_FILES: Mapping[str, Edit] = {

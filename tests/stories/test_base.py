@@ -87,7 +87,7 @@ def test_a_job_that_a_policy_adds_is_planned_and_run(story: Story) -> None:
     world, service = story.world, story.service
     number = story.open("src/saved/checkpoint.py")
     world.move_base(
-        {POLICY_FILE: POLICY.replace("levels: [0, 1], because: verl saves", "levels: [0], because: verl saves")}
+        {POLICY_FILE: POLICY.replace("levels: [0, 1], reason: verl saves", "levels: [0], reason: verl saves")}
     )
     service.settle()
     story.finish(SMOKE)

@@ -227,7 +227,7 @@ def test_two_webhooks_of_one_pull_request_at_once_make_one_of_everything(story: 
 
 def test_a_policy_that_the_pull_request_brings_has_no_effect(story: Story) -> None:
     world = story.world
-    lax = "schema: 1\nexempt:\n  - {name: all, paths: [src/], because: trust me}\n"
+    lax = "schema: 1\nexempt:\n  - {name: all, paths: [src/], reason: trust me}\n"
     number = world.open_pull("alice", {".github/verl-e2e.yml": lax, "src/bridge.py": "value = 2\n"})
     story.service.settle()
     assert world.gate(number) == "in_progress"

@@ -24,7 +24,7 @@ from verl_e2e.core.compare.rehearsal import CellRecord, Entered
 CHECK = "verl-e2e / rehearsal"
 PACKAGED = ROOT / "bot/verl_e2e/policy/megatron-bridge.yml"
 UNUSED = "src/unused/module.py"
-EXEMPT = "  - {name: unused, paths: [src/unused/], because: verl never imports it}\n"
+EXEMPT = "  - {name: unused, paths: [src/unused/], reason: verl never imports it}\n"
 
 
 @pytest.fixture

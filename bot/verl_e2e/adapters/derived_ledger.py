@@ -41,8 +41,8 @@ class Book(Document):
     opened: AwareDatetime
     # The heads before it, newest first.
     earlier: tuple[Sha, ...] = ()
-    # Comments that were processed while this was the head. Books on GitHub have the key `heard`.
-    processed: tuple[int, ...] = Field(default=(), alias="heard")
+    # Comments that were processed while this was the head.
+    processed: tuple[int, ...] = ()
     entries: tuple[Annotated[Entry, Field(union_mode="left_to_right")], ...] = ()
     runs: tuple[Run, ...] = ()
     posted: tuple[Posted, ...] = ()
@@ -297,7 +297,7 @@ def _opened(check: CheckRun) -> Book | None:
 
 def _packed(book: Book) -> str:
     for smaller in _smaller(book):
-        text = packed.pack(smaller.model_dump_json(by_alias=True))
+        text = packed.pack(smaller.model_dump_json())
         if len(text) <= MAX_OUTPUT:
             return text
     raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")

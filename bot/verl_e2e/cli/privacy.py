@@ -3,7 +3,6 @@
 import ctypes
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 _PR_SET_DUMPABLE = 4
 _OTHERS = 0o077
@@ -26,19 +25,3 @@ def forget(names: Iterable[str]) -> None:
     """Remove variables from the environment, so that programs started by this process do not get them."""
     for name in names:
         os.environ.pop(name, None)
-
-
-def close_to_others(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Remove the rights of group and others from our own files; returns the paths that were open to them."""
-    return tuple(path for path in paths if _close(path))
-
-
-def _close(path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    if found.st_uid != os.geteuid() or path.is_symlink() or not found.st_mode & _OTHERS:
-        return False
-    path.chmod(found.st_mode & 0o7700)
-    return True

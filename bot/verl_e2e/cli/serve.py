@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -48,7 +47,6 @@ def serve(*, check: bool) -> int:
     log_to_stderr(settings.log_level, *secret_texts, *tokens, form=settings.log_format)
     telemetry = telemetry_of(settings)
     service = open_service(settings, SystemClock(), github_work(os.environ, telemetry=telemetry), telemetry=telemetry)
-    _close_files(settings)
     if check:
         service.store.close()
         engine = check_installation(settings, os.environ)
@@ -62,16 +60,6 @@ def serve(*, check: bool) -> int:
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
-
-
-def _close_files(settings: "Settings") -> None:
-    """Make files of earlier versions private: every user of the host could read them."""
-    from verl_e2e.cli.privacy import close_to_others
-
-    file = Path(settings.database_url.removeprefix("sqlite:///"))
-    database_files = file.parent.glob(f"{file.stem}*") if file.parent.is_dir() else ()
-    for path in close_to_others([*settings.data.iterdir(), *database_files]):
-        logging.getLogger(__name__).warning("%s was readable by other users of this host; it is private now", path)
 
 
 def listen(settings: "Settings", service: "Service") -> None:

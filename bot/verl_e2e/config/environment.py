@@ -31,8 +31,6 @@ _READ_ELSEWHERE = frozenset(
         "VERL_E2E_TESTS",
     }
 )
-# Variables of earlier versions, each with what to do instead.
-_WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}
 
 
 class EnvironmentSettings(BaseModel):
@@ -148,7 +146,5 @@ def _problems(
 def _misspelt(environ: Mapping[str, str], known: Collection[str]) -> Iterator[Problem]:
     """Problems with misspelt variables: without them, a setting that nothing reads would go unnoticed."""
     for name in sorted(set(environ) - {*known} - _READ_ELSEWHERE):
-        if name in _WITHDRAWN:
-            yield Problem(_SOURCE, 0, name, "this variable no longer exists", _WITHDRAWN[name])
-        elif name.startswith(_PREFIXES) and likely(name, known):
+        if name.startswith(_PREFIXES) and likely(name, known):
             yield Problem(_SOURCE, 0, name, "there is no such variable", suggest(name, known))

@@ -28,6 +28,8 @@ _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _LENGTH_DIGITS = 12
 _BATCH = 64
+# The database has so long to take a delivery; GitHub waits 10 s for the answer.
+_PATIENCE_S = 8.0
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +89,13 @@ class _Webhook:
 
     async def _keep(self, delivery: Received) -> Response:
         try:
-            new = await self._keeper.keep(delivery)
-        except Exception:
+            async with asyncio.timeout(_PATIENCE_S):
+                new = await self._keeper.keep(delivery)
+        except Exception as error:
             # GitHub shows the delivery as failed, and the service asks for it again.
-            log.exception("delivery not stored", extra={"delivery": delivery.id, "event": delivery.event})
-            return self._refuse(503, "failed", "the delivery could not be stored", delivery.event)
+            about = {"delivery": delivery.id, "event": delivery.event}
+            log.warning("delivery not stored in the database: %s", type(error).__name__, extra=about)
+            return self._refuse(503, "failed", "the database did not take the delivery", delivery.event)
         self._door.answered(delivery.event, "kept" if new else "repeated")
         if not new:
             return PlainTextResponse("known\n")

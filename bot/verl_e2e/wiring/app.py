@@ -1,17 +1,17 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Generic, TypeVar
 
 from verl_e2e.adapters.metrics import CountsCollector, SharedCollector
 from verl_e2e.adapters.store import (
     Retention,
-    Spool,
-    SpooledDeliveries,
     SqlDeliveries,
     SqlFigures,
-    SqlLeases,
     SqlLedger,
     SqlOutbox,
     SqlWorklist,
@@ -24,15 +24,39 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.ports import Clock
-from verl_e2e.wiring.bounded import Bounded
 from verl_e2e.wiring.telemetry import Telemetry, observed_work
 
-# The work threads begin a round several times a second; one that has not for so long hangs.
+# The worker begins a round several times a second; one that has not for so long hangs.
 _SILENT_S = 120.0
 # The database has so long to answer a check or a request for metrics.
 _DATABASE_S = 3.0
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock], Work]
+
+
+T = TypeVar("T")
+
+
+class Bounded(Generic[T]):
+    """Asks a question in a thread of its own, one at a time; while one hangs, no other is begun.
+
+    Calling it gives the answer, the question's own error, or TimeoutError after `limit_s`. Who calls it while a
+    question is under way gets that answer.
+    """
+
+    def __init__(self, ask: Callable[[], T], limit_s: float) -> None:
+        self._ask, self._limit_s = ask, limit_s
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ask")
+        self._running: Future[T] | None = None
+
+    def __call__(self) -> T:
+        """The answer; see the class."""
+        with self._lock:
+            if self._running is None or self._running.done():
+                self._running = self._thread.submit(self._ask)
+            running = self._running
+        return running.result(self._limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +65,23 @@ class Service:
 
     settings: Settings
     store: Store
-    deliveries: SpooledDeliveries
+    deliveries: SqlDeliveries
     worker: Worker
     clock: Clock
     telemetry: Telemetry
-    spool: Spool
-    # The versions of the tables: that of the database, and the one that this program knows.
-    versions: Callable[[], tuple[int, int]]
+    # True; an error where the database does not answer in time.
+    database_answers: Callable[[], bool]
 
     def enter(self) -> None:
-        """Be one of the bots on the database; UserError when that cannot be."""
+        """Take the folder of the settings, and on SQLite the database; UserError where another process has it."""
         if not self.store.hold(self.settings.data / "serve.lock"):
             what = f"VERL_E2E_DATA {self.settings.data}: another verl-e2e serve uses this folder"
             raise UserError(f"{what}; stop it, or name another")
-        # A run of the local back end can be asked only by the process that started it.
-        if not self.store.enter(alone=self.settings.backend == "local"):
+        if self.store.dialect == "sqlite" and not self.store.is_active():
             raise UserError("DATABASE_URL: another verl-e2e serve works on this database; stop it, or name another")
-        self.worker.renew()
 
     def start(self) -> None:
-        """Begin to work; UserError when another process prevents it."""
+        """Begin to work, on PostgreSQL as soon as no other process does; UserError as `enter`."""
         self.enter()
         self.worker.start()
 
@@ -74,24 +95,22 @@ class Service:
         A thread that waits for a database that does not answer is not stalled: a new start would not help.
         """
         if not self.worker.alive:
-            return "a thread of the worker has ended"
-        if self.worker.silent_s < _SILENT_S or self._versions() is None:
+            return "the thread of the worker has ended"
+        if self.worker.silent_s < _SILENT_S or not self._database_is_there():
             return ""
-        return "a thread of the worker hangs"
+        return "the thread of the worker hangs"
 
     def readiness(self) -> Mapping[str, str]:
         """Each thing that the work needs, with what is wrong with it; empty for nothing. No secrets."""
-        checks = dict(zip(("database", "tables"), _database_trouble(self._versions()), strict=True))
-        checks["worker"] = self.stalled() or ("another process took the database over" if self.worker.displaced else "")
-        checks["spool"] = _said(self.spool.trouble)
+        database = "" if self._database_is_there() else "it does not answer"
+        checks = {"database": database, "worker": self.stalled()}
         return checks | {name: _said(check) for name, check in self.telemetry.checks.items()}
 
-    def _versions(self) -> tuple[int, int] | None:
-        """The versions of the tables: that of the database, and ours; None when it does not answer in time."""
+    def _database_is_there(self) -> bool:
         try:
-            return self.versions()
+            return self.database_answers()
         except Exception:
-            return None
+            return False
 
     def stop(self) -> None:
         """End in good order."""
@@ -111,18 +130,9 @@ class Service:
     def gauges(self) -> Iterable[tuple[str, str, float]]:
         """How this process is, as rows of metrics."""
         return (
-            ("worker_silent_seconds", "Time since a thread of the worker began its last round.", self.worker.silent_s),
-            ("spool_deliveries", "Deliveries on the disk while the database is away.", self.spool.count),
-            ("spool_bytes", "Their size.", self.spool.size),
+            ("active", "1 in the process that works on the database, 0 in one that stands by.", self.worker.active),
+            ("worker_silent_seconds", "Time since the worker began its last round.", self.worker.silent_s),
         )
-
-
-def _database_trouble(versions: tuple[int, int] | None) -> tuple[str, str]:
-    """What is wrong with the database, and with its tables."""
-    if versions is None:
-        return "it does not answer", "the database does not answer"
-    have, known = versions
-    return "", "" if have == known else f"they are of version {have}, and this program knows {known}"
 
 
 def _said(check: Callable[[], str]) -> str:
@@ -151,31 +161,22 @@ def open_service(
         raise UserError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
     ledger, worklist, outbox = SqlLedger(store, telemetry), SqlWorklist(store), SqlOutbox(store)
-    spool, figures = _spool(settings), SqlFigures(store)
-    deliveries = SpooledDeliveries(SqlDeliveries(store), spool)
+    deliveries, figures = SqlDeliveries(store), SqlFigures(store)
     retention = Retention(store, settings.data / "runs")
     worker = Worker(
         observed_work(make_work(settings, ledger, worklist, outbox, clock), telemetry, clock),
         deliveries,
         worklist,
         outbox,
-        SqlLeases(store),
+        store,
         clock,
         lambda: retention.remove(clock.now() - timedelta(days=settings.keep_days)),
         workers=settings.workers,
         tick_s=settings.tick_s,
         make_pool=make_pool,
     )
-    versions = Bounded(figures.version, _DATABASE_S)
-    service = Service(settings, store, deliveries, worker, clock, telemetry, spool, versions)
+    answers = Bounded(figures.answers, _DATABASE_S)
+    service = Service(settings, store, deliveries, worker, clock, telemetry, answers)
     telemetry.metrics.watch(CountsCollector(service.counters, service.gauges))
     telemetry.metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
     return service
-
-
-def _spool(settings: Settings) -> Spool:
-    try:
-        return Spool(settings.data / "spool")
-    except OSError as error:
-        what = f"VERL_E2E_DATA {settings.data}: its folder spool: {error.strerror}"
-        raise UserError(f"{what}; see that it can be written") from None

@@ -31,9 +31,8 @@ from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
 from verl_e2e.ports import Backend, Clock, ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
-from verl_e2e.wiring.app import MakeWork
+from verl_e2e.wiring.app import Bounded, MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
-from verl_e2e.wiring.bounded import Bounded
 from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
 from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
@@ -170,7 +169,7 @@ def _handlers(
     courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
     forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
     forge = _observed_forge(forge, telemetry)
-    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, ledger.bookkeeping, queue)
+    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, queue)
 
 
 def _observed_forge(forge: GithubPorts, telemetry: Telemetry) -> GithubPorts:

@@ -1,7 +1,6 @@
 """The handlers of events and targets, each with the few things that it takes: the same for the App and the Action."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -113,16 +112,15 @@ def build_handlers(
     clock: Clock,
     read_commands: Callable[[str], tuple[CommandLine, ...]],
     outbox: Outbox | None = None,
-    bookkeeping: AbstractContextManager[object] | None = None,
     shared_queue: SharedQueue | None = None,
 ) -> Handlers:
     """The handlers.
 
     `read_commands` finds the command lines of a comment; without `outbox` messages are written at once.
-    `bookkeeping` is held while a remembered list is read and changed, by all processes that share the ledger.
     `shared_queue` is the queue of all that one database knows; without it runs start at once.
     """
-    pulls, lock = github.pulls, bookkeeping if bookkeeping is not None else Lock()
+    # Held while a remembered list is read and changed.
+    pulls, lock = github.pulls, Lock()
     creations = Creations(ledger=ledger, clock=clock, lag_s=github.lag_s)
     heads, groups = KnownHeads(pulls=pulls, ledger=ledger), MergeGroups(ledger=ledger, clock=clock)
     open_checks = OpenChecks(heads=heads, ledger=ledger, clock=clock, lock=lock)

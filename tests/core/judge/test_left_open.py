@@ -46,7 +46,7 @@ def test_one_job_alone_needs_no_name() -> None:
     assert merged((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
 
 
-def test_a_verdict_of_an_earlier_version_has_no_aspects() -> None:
+def test_a_limitation_may_have_no_aspects() -> None:
     assert paired(("a", "b"), ()) == (Limitation("a"), Limitation("b"))
     assert paired(("a", "b"), (("x",),)) == (Limitation("a", ("x",)), Limitation("b"))
     assert paired(("a",), (("x",), ("y",))) == (Limitation("a", ("x",)),)

@@ -1,4 +1,4 @@
-"""`verdict.json`: what is written is read again, and documents of earlier versions are."""
+"""`verdict.json`: what is written is read again, and so is each recorded one."""
 
 import json
 from pathlib import Path
@@ -9,28 +9,18 @@ from hypothesis import strategies as st
 
 from tests.core.judged import RUNS, judged
 from verl_e2e.core.judge.verdict_document import read_verdict, verdict_json
-from verl_e2e.core.model.outcome import Result
 
-RECORDED = [path for path in sorted(RUNS.glob("*/verdict.json")) if json.loads(path.read_text())["schema"] == 1]
-RENAMED = {"alone": "own_result", "signature": "fingerprint"}
+RECORDED = sorted(RUNS.glob("*/verdict.json"))
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
-def test_a_recorded_document_of_schema_1_is_read_whole(path: Path) -> None:
+def test_a_recorded_document_is_read_whole(path: Path) -> None:
     old = json.loads(path.read_text())
     verdict = read_verdict(path.read_text())
     assert verdict is not None
     new = json.loads(verdict_json(verdict))
-    assert {RENAMED.get(key, key): value for key, value in old.items()}.items() <= (new | {"schema": 1}).items()
-
-
-def test_an_old_failure_keeps_what_identifies_it() -> None:
-    failed = [old for path in RECORDED if (old := json.loads(path.read_text())).get("signature")]
-    assert failed
-    for old in failed:
-        verdict = read_verdict(json.dumps(old))
-        assert verdict is not None
-        assert (verdict.own_result, list(verdict.fingerprint)) == (Result(old["alone"]), old["signature"])
+    # Of the execution of a change a document may say less than today.
+    assert {key: value for key, value in old.items() if key != "execution"}.items() <= new.items()
 
 
 @pytest.mark.parametrize("name", ["level0-lora-exception", "level1-resume", "level5-rising-cut-at-11"])

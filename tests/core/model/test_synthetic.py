@@ -78,14 +78,3 @@ def test_a_synthetic_model_has_no_other_source(other: dict[str, str]) -> None:
 )
 def test_weights_are_random_wherever_they_come_from(given: dict[str, Any], *, is_random: bool) -> None:
     assert Checkpoint.model_validate({"model_id": "a/b", **given}).is_random is is_random
-
-
-def test_a_checkpoint_without_a_recipe_is_written_as_before() -> None:
-    assert Checkpoint(model_id="a/b").model_dump(mode="json") == {
-        "model_id": "a/b",
-        "model_path": None,
-        "dummy_config": None,
-        "random_weights": False,
-    }
-    made = Checkpoint.model_validate({"model_id": "a/b", "synthetic": {**BASE, "fields": {"a.b": [1, None]}}})
-    assert Checkpoint.model_validate_json(made.model_dump_json()) == made

@@ -23,30 +23,30 @@ verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: latest}
 checkpoint: {model_id: tiny/dense}
 rules:
-  - {name: fp8, paths: [fp8/], levels: [4], because: idle, features: [fp8]}
-  - {name: packed, paths: [packed/], levels: [4], because: idle, features: [packed]}
-  - {name: quant, paths: [quant/], levels: [4], because: idle, features: [quant]}
-  - {name: moe, paths: [moe/], levels: [4], because: idle, features: [moe]}
-  - {name: sound, paths: [sound/], levels: [4], because: idle, features: [sound]}
-  - {name: mtp, paths: [mtp/], levels: [4], because: idle, features: [mtp]}
-  - {name: models, paths: [models/], levels: [4], because: idle}
+  - {name: fp8, paths: [fp8/], levels: [4], reason: idle, features: [fp8]}
+  - {name: packed, paths: [packed/], levels: [4], reason: idle, features: [packed]}
+  - {name: quant, paths: [quant/], levels: [4], reason: idle, features: [quant]}
+  - {name: moe, paths: [moe/], levels: [4], reason: idle, features: [moe]}
+  - {name: sound, paths: [sound/], levels: [4], reason: idle, features: [sound]}
+  - {name: mtp, paths: [mtp/], levels: [4], reason: idle, features: [mtp]}
+  - {name: models, paths: [models/], levels: [4], reason: idle}
 families:
   - {family: both, paths: [models/both.py], features: [moe, mtp], checkpoint: {model_id: tiny/both}}
   - {family: dense, paths: [models/dense.py], checkpoint: {model_id: tiny/plain}}
   - {family: talk, paths: [models/talk.py], features: [sound], checkpoint: {model_id: tiny/talk}}
   - {family: omni, paths: [models/omni.py], features: [moe, sound], checkpoint: {model_id: tiny/omni}}
 features:
-  - {feature: moe, because: as CI does, wrapper: {LORA_MERGE: "True", ADV_ESTIMATOR: grpo}, shown_by: [ci/moe.yml]}
-  - {feature: mtp, because: as shown, overrides: [model.mtp.enable=True], active_when: {model.mtp.enable: true}}
-  - {feature: fp8, because: as CI does, wrapper: {ROLLOUT_QUANTIZATION: fp8}, checkpoint: {model_id: tiny/fp8}}
+  - {feature: moe, reason: as CI does, wrapper: {LORA_MERGE: "True", ADV_ESTIMATOR: grpo}, shown_by: [ci/moe.yml]}
+  - {feature: mtp, reason: as shown, overrides: [model.mtp.enable=True], active_when: {model.mtp.enable: true}}
+  - {feature: fp8, reason: as CI does, wrapper: {ROLLOUT_QUANTIZATION: fp8}, checkpoint: {model_id: tiny/fp8}}
   - feature: packed
-    because: its own script
+    reason: its own script
     script: tests/packed.sh
     wrapper: {PACK: "1"}
     active_when: {model.packed: true}
-  - {feature: other, because: its own script, script: tests/other.sh, active_when: {model.other: true}}
-  - {feature: quant, because: kept elsewhere, script: null}
-  - {feature: sound, because: no one plays sound, script: null}
+  - {feature: other, reason: its own script, script: tests/other.sh, active_when: {model.other: true}}
+  - {feature: quant, reason: kept elsewhere, script: null}
+  - {feature: sound, reason: no one plays sound, script: null}
 """
 
 
@@ -242,9 +242,9 @@ image:
   digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 checkpoint: {model_id: tiny/dense, weights_gib: 1, features: []}
 rules:
-  - {name: moe, paths: ["*moe*"], levels: [2, 4], because: idle, features: [moe]}
-  - {name: mtp, paths: [mtp/], levels: [4], because: idle, features: [mtp]}
-  - {name: models, paths: [models/], levels: [4], because: idle}
+  - {name: moe, paths: ["*moe*"], levels: [2, 4], reason: idle, features: [moe]}
+  - {name: mtp, paths: [mtp/], levels: [4], reason: idle, features: [mtp]}
+  - {name: models, paths: [models/], levels: [4], reason: idle}
 families:
   - family: hybrid
     paths: [models/hybrid*]
@@ -268,16 +268,16 @@ families:
     features: [vlm]
     checkpoint: {model_id: tiny/blind, weights_gib: 1, features: [vlm]}
 features:
-  - {feature: silent, because: nothing tells}
-  - {feature: moe, because: as CI does, wrapper: {ADV_ESTIMATOR: grpo}}
-  - {feature: ssm, because: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
+  - {feature: silent, reason: nothing tells}
+  - {feature: moe, reason: as CI does, wrapper: {ADV_ESTIMATOR: grpo}}
+  - {feature: ssm, reason: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
   - feature: vlm
-    because: the checkpoint brings it
+    reason: the checkpoint brings it
     wrapper: {ADV_ESTIMATOR: grpo}
     data: images
     read_of: [seeing]
     unread: verl makes no processor for it
-  - {feature: fp8, because: as CI does}
+  - {feature: fp8, reason: as CI does}
 """
 
 
@@ -329,7 +329,7 @@ def test_a_family_whose_images_verl_does_not_read_runs_without_them_and_says_so(
 def test_images_that_no_family_asks_for_are_shown_on_a_family_of_which_verl_reads_them() -> None:
     seeing = declared("models/seeing.py")["4-feature-seeing"]
     assert (names(seeing), seeing.obstacles) == (["vlm"], ())
-    rules = "  - {name: eyes, paths: [eyes/], levels: [4], because: idle, features: [vlm]}"
+    rules = "  - {name: eyes, paths: [eyes/], levels: [4], reason: idle, features: [vlm]}"
     text = DECLARED.replace("families:\n", f"{rules}\nfamilies:\n", 1).replace("read_of: [seeing]", "read_of: [blind]")
     change = Change("a" * 40, "b" * 40, None, (ChangedPath("eyes/a.py", PathStatus.MODIFIED),))
     found = [job.id for job in plan(change, load_policy(text, "policy.yml")).jobs if job.variant.level is Level.FEATURE]

@@ -232,7 +232,7 @@ def test_level_zero_is_added_with_a_reason_where_only_another_is_asked_for() -> 
     verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
     image: {name: verlai/verl, tag: latest}
     checkpoint: {model_id: tiny/dense}
-    rules: [{name: fsdp, paths: [fsdp/], levels: [3], because: sharding}]
+    rules: [{name: fsdp, paths: [fsdp/], levels: [3], reason: sharding}]
     """
     made = plan(change("fsdp/wrap.py"), load_policy(text, "policy.yml"))
     assert [int(level) for level in made.levels] == [0, 3]

@@ -12,11 +12,11 @@ verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
 image: {name: verlai/verl, tag: latest}
 checkpoint: {model_id: tiny/dense}
 exempt:
-  - {name: documentation, paths: [docs/, "*.md"], because: nothing imports it}
-  - {name: loop, paths: ["src/train/*", "!src/train/checkpoint.py"], because: verl has its own}
+  - {name: documentation, paths: [docs/, "*.md"], reason: nothing imports it}
+  - {name: loop, paths: ["src/train/*", "!src/train/checkpoint.py"], reason: verl has its own}
 rules:
-  - {name: package, paths: [src/], levels: [0], because: imported}
-  - {name: adapters, paths: [src/peft/], levels: [1, 5], because: adapters}
+  - {name: package, paths: [src/], levels: [0], reason: imported}
+  - {name: adapters, paths: [src/peft/], levels: [1, 5], reason: adapters}
 families:
   - {family: wide, paths: ["src/models/wide*"]}
 """

@@ -55,7 +55,7 @@ UNENTERED = ended(SMOKE, ran())
 BOTH = ended(FEATURE, ran(DROPOUT, TRANSFORM))
 PART = ended(FEATURE, ran(TRANSFORM))
 IN_TESTS = (ended(SMOKE, ran(DROPOUT, by=(IN_TEST,))), ended(FEATURE, ran(DROPOUT, TRANSFORM, by=(IN_TEST,))))
-# As an earlier version wrote it.
+# A verdict that says nothing of the change.
 SILENT = ended(SMOKE, ran(DROPOUT), verdict=verdict_json(replace(verdict_on(SMOKE, ran(DROPOUT)), execution=None)))
 P, A, U, B, F, TAKEN = (
     JobStatus.PASSED,

@@ -17,7 +17,7 @@ def test_a_run_in_short() -> None:
     assert (short.waits, short.final, short.judged, short.admitted) == (True, False, False, None)
     assert (short.gpu_count, short.terms, short.pull) == (SMOKE.gpu_count, waiting.terms, ("octo/bridge", 7, ""))
     assert not entry_of(waiting.let_start(NOW)).waits
-    # A run of an earlier version was given to the back end at once.
+    # A run that does not wait was given to the back end at once.
     assert not entry_of(run(SMOKE, RunState.QUEUED)).waits
     over = entry_of(run(RESUME, result=Result.FAIL, gpu_minutes=3.5))
     assert (over.final, over.judged, over.used_minutes) == (True, True, 3.5)
@@ -47,7 +47,7 @@ def test_what_a_run_used_or_holds() -> None:
     assert ended(1, used=3).gpu_minutes(NOW) == 3
     assert live(1).gpu_minutes(NOW) == 7
     assert live(1, minute=10, gpu_count=2).gpu_minutes(NOW) == 20
-    # A run of an earlier version was never admitted.
+    # A run that never waited counts from its creation.
     assert live(1, minute=10).model_copy(update={"admitted": None}).gpu_minutes(NOW) == 10
 
 

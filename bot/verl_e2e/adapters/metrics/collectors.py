@@ -103,7 +103,6 @@ def _shared(figures: SharedFigures) -> Iterator[Metric]:
         ("targets_waiting", "Pull requests and merge groups to reconcile now.", figures.targets.count),
         ("messages_waiting", "Reactions and replies to write now.", figures.messages.count),
         ("runs_open", "Runs that are not over.", figures.runs_open),
-        ("processes", "Processes that share the database.", figures.processes),
     ):
         yield GaugeMetricFamily(f"{NAMESPACE}_{name}", SHARED + text, value=value)
     oldest = GaugeMetricFamily(

@@ -1,4 +1,9 @@
-"""A database that is open: one writer at a time on SQLite, short transactions on both, the tables of this version."""
+"""The tables, and a database that is open: SQLite by default, PostgreSQL by URL, the same statements on both.
+
+One process at a time works on a database, the active one. On SQLite it holds a lock on a file, and a second process
+does not start. On PostgreSQL it holds an advisory lock of its session; a second process stands by, and takes over when
+the session of the first has ended.
+"""
 
 import fcntl
 import os
@@ -6,8 +11,9 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +22,194 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from verl_e2e.adapters.store.schema import steps, versions
 from verl_e2e.core.model.errors import UserError
 
+# The version of the tables below, written into the database: raise it with every change of them.
+SCHEMA_VERSION = 9
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
 # SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
 _WRITE_BACK_S, _LOG_PAGES = 1.0, 16384
-# Keys of PostgreSQL's advisory locks: while the tables are made, while bots work on
-# them, and while one changes a list.
-_MIGRATING, _WORKING, _LISTS = 0x7665726C, 0x7665726D, 0x7665726E
+# Keys of PostgreSQL's advisory locks: while the tables are made, and of the active process.
+_CREATING, _WORKING = 0x7665726C, 0x7665726D
+# The server ends the session of an active process whose host is gone after this idle time and so many probes, in s.
+_LOST_HOST = ("tcp_keepalives_idle = 3", "tcp_keepalives_interval = 1", "tcp_keepalives_count = 3")
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+
+metadata = sa.MetaData()
+
+
+def instant(at: datetime) -> str:
+    """An instant as it is kept: UTC, `2026-11-20T19:00:00.000000Z`; of one length, so texts sort as instants do."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_instant(text: str) -> datetime:
+    """The instant that `instant` wrote."""
+    return datetime.fromisoformat(text)
+
+
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("seq", sa.Integer, sa.Identity(always=True), primary_key=True),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("received", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    # The process that took the row and works on it, empty where none does.
+    sa.Column("owner", sa.Text, nullable=False, default=""),
+    sa.UniqueConstraint("id"),
+    sqlite_autoincrement=True,
+)
+entries = sa.Table(
+    "entries",
+    metadata,
+    sa.Column("seq", sa.Integer, sa.Identity(always=True), primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    # The verb of a command, empty for other entries.
+    sa.Column("verb", sa.Text, nullable=False, default=""),
+    sa.UniqueConstraint("repository", "number", "kind", "source"),
+    sqlite_autoincrement=True,
+)
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("seq", sa.Integer, sa.Identity(always=True), primary_key=True),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=True),
+    sa.Column("head_sha", sa.Text, nullable=False),
+    sa.Column("final", sa.Boolean, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("reuse_key", sa.Text, nullable=False, default=""),
+    # Whether it waits in our own queue, and the run in short; see `verl_e2e.adapters.store.queue`.
+    sa.Column("waiting", sa.Boolean, nullable=False, default=False),
+    sa.Column("brief", sa.Text, nullable=False, default=""),
+    sa.UniqueConstraint("key"),
+    sqlite_autoincrement=True,
+)
+posted = sa.Table(
+    "posted",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
+    sa.Column("document", sa.Text, nullable=False),
+)
+# A merge group by its head: when the queue first asked, and whether it gave the group up.
+merge_groups = sa.Table(
+    "merge_groups",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("head_sha", sa.Text, primary_key=True),
+    sa.Column("base_branch", sa.Text, nullable=False),
+    sa.Column("base_sha", sa.Text, nullable=False),
+    sa.Column("pulls", sa.Text, nullable=False),
+    sa.Column("since", sa.Text, nullable=False),
+    sa.Column("destroyed", sa.Boolean, nullable=False),
+)
+# The pull requests that were ever seen with a head.
+heads = sa.Table(
+    "heads",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("head_sha", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    # Whether it was the head when the pull request was last looked at.
+    sa.Column("newest", sa.Boolean, nullable=False, default=True),
+)
+# A target is wanted while `asked` is ahead of `done`; `touched` is when something last happened to it, `finished` when
+# it was last looked at.
+targets = sa.Table(
+    "targets",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("asked", sa.Integer, nullable=False),
+    sa.Column("done", sa.Integer, nullable=False),
+    sa.Column("since", sa.Text, nullable=False),
+    sa.Column("touched", sa.Text, nullable=False),
+    sa.Column("finished", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False, default=""),
+)
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column("seq", sa.Integer, sa.Identity(always=True), primary_key=True),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("lane", sa.Text, nullable=False),
+    sa.Column("person", sa.Boolean, nullable=False),
+    # The login of who is answered, in lower case; empty where that is not known.
+    sa.Column("reader", sa.Text, nullable=False, default=""),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False, default=""),
+    sa.UniqueConstraint("repository", "subject"),
+    sqlite_autoincrement=True,
+)
+# The conditions of the partial indexes, word for word: SQLite uses such an index only where a query repeats its
+# condition, and takes neither a parameter nor `final = 0` for it.
+IS_OPEN = sa.text("NOT runs.final")
+WAITS = sa.text("runs.waiting")
+HAS_REUSE_KEY = sa.text("runs.reuse_key <> ''")
+IS_SWITCH = sa.text("entries.verb IN ('pause', 'resume')")
+versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
+
+
+def _index(name: str, *columns: sa.Column[Any], where: str = "") -> None:
+    condition = sa.text(where) if where else None
+    sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
+_index("deliveries_waiting", deliveries.c.due, where="state = 'waiting'")
+_index("entries_switches", entries.c.repository, entries.c.seq, where="verb IN ('pause', 'resume')")
+_index("heads_of_pull", heads.c.repository, heads.c.number)
+_index("outbox_waiting", outbox.c.due, where="state = 'waiting'")
+_index("outbox_lane", outbox.c.lane, outbox.c.created)
+_index("runs_of_pull", runs.c.repository, runs.c.number)
+_index("runs_of_head", runs.c.repository, runs.c.head_sha)
+_index("runs_open", runs.c.repository, where="NOT final")
+_index("runs_of_code", runs.c.repository, runs.c.reuse_key, where="reuse_key <> ''")
+_index("runs_waiting", runs.c.seq, where="waiting")
+_index("runs_recent", runs.c.created)
+_index("targets_wanted", targets.c.due, where="asked > done")
+_APPEND_ONLY = {
+    "sqlite": (
+        """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
+        BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
+        """CREATE TRIGGER entries_delete BEFORE DELETE ON entries
+        BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
+    ),
+    "postgresql": (
+        """CREATE FUNCTION entries_append_only() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'entries are append-only'; END $$""",
+        """CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
+        FOR EACH STATEMENT EXECUTE FUNCTION entries_append_only()""",
+    ),
+}
+# The tables whose rows a process takes, by the key of a row.
+_KEYS: Mapping[sa.Table, sa.Column[Any]] = {
+    deliveries: deliveries.c.id,
+    outbox: outbox.c.seq,
+    targets: targets.c.target,
+}
 
 
 class StoreError(UserError):
@@ -42,11 +225,10 @@ class Store:
         self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
         # This process, as the rows that it works on name it.
         self.owner = uuid.uuid4().hex
-        # Whether no other process can work on this database meanwhile.
-        self.alone = False
         self._held = ExitStack()
-        # The connection whose end makes PostgreSQL forget that this process works here.
-        self._entered: sa.Connection | None = None
+        # What makes this process the active one: a lock on a file, or the session that has PostgreSQL's lock.
+        self._has_lock = False
+        self._session: sa.Connection | None = None
         self._written_back = 0.0
 
     @contextmanager
@@ -87,86 +269,83 @@ class Store:
             with self._turn, closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
 
-    def enter(self, *, alone: bool) -> bool:
-        """Be one of the bots on this database until `close` or its end; false when that is not possible.
+    def is_active(self) -> bool:
+        """Whether this process is the active one; it becomes that where no other is.
 
-        With `alone`, and always on SQLite, this is the only one.
+        It stays so until `close` or its end, on PostgreSQL also until its session is lost: the call that finds that out
+        gives false, and the next one may make it active again. Raises while the database is away.
         """
-        self.alone = alone or self.dialect == "sqlite"
         if self.dialect == "sqlite":
-            return self.hold(Path(f"{self._engine.url.database}.lock"))
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        lock = sa.func.pg_try_advisory_lock if alone else sa.func.pg_try_advisory_lock_shared
-        if not connection.scalar(sa.select(lock(_WORKING))):
-            connection.close()
+            self._has_lock = self._has_lock or self.hold(Path(f"{self._engine.url.database}.lock"))
+            return self._has_lock
+        if self._session is not None:
+            try:
+                self._session.scalar(sa.select(1))
+            except SQLAlchemyError:
+                self._session.invalidate()
+                self._session.close()
+                self._session = None
+            return self._session is not None
+        session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        for setting in _LOST_HOST:
+            session.exec_driver_sql(f"SET {setting}")
+        if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKING))):
+            session.close()
             return False
-        self._entered = connection
+        self._session = session
         return True
 
-    def stay(self) -> None:
-        """Be one of the bots after the database was away too, which forgets it; StoreError when that is not possible.
+    def free_rows(self, delivery_ids: Collection[str], letters: Collection[int], wanted: Collection[str]) -> None:
+        """Free every row that a process took, but for these of our own.
 
-        While the database is away this raises, and is called again.
+        For the active process: what others took was cut off by their end, and an answer that was lost with a connection
+        leaves rows of our own that no one works on.
         """
-        if self._entered is None:
-            return
-        with suppress(SQLAlchemyError):
-            self._entered.scalar(sa.select(1))
-            return
-        if not self.enter(alone=self.alone):
-            shown = _without_password(str(self._engine.url))
-            raise StoreError(f"DATABASE_URL {shown}: another process took it over while it was away; stop one")
+        held: Mapping[sa.Table, Collection[Any]] = {deliveries: delivery_ids, outbox: letters, targets: wanted}
+        with self.write(lasting=False) as connection:
+            for table, key in _KEYS.items():
+                kept = sa.and_(table.c.owner == self.owner, key.in_(held[table]))
+                free = sa.update(table).where(table.c.owner != "", sa.not_(kept))
+                connection.execute(free.values(owner=""))
+
+    def take_rows(self, wanted: sa.Select[Any], table: sa.Table) -> list[sa.Row[Any]]:
+        """The rows that a query finds and that no process took, taken by this one from now on."""
+        key, free = _KEYS[table], wanted.where(table.c.owner == "")
+        with self.read() as connection:
+            if connection.execute(free.with_only_columns(key).limit(1)).first() is None:
+                return []
+        with self.write(lasting=False) as connection:
+            rows = list(connection.execute(free.with_for_update(skip_locked=True)))
+            keys = [row._mapping[key] for row in rows]
+            connection.execute(sa.update(table).where(key.in_(keys)).values(owner=self.owner))
+        return rows
 
     def hold(self, file: Path) -> bool:
         """Lock a file until `close` or the end of the process; false when another process holds it."""
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        self._held.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
             return False
+        self._held.callback(os.close, descriptor)
         return True
 
     def close(self) -> None:
         """Give all connections back."""
         self._held.close()
-        if self._entered is not None:
-            self._entered.close()
+        if self._session is not None:
+            self._session.close()
         self._engine.dispose()
 
 
-class Bookkeeping:
-    """`with` this held, no one else reads and changes a remembered list: no thread, and no process on PostgreSQL."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._threads = threading.Lock()
-        self._held = ExitStack()
-
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        try:
-            if not self._store.alone and self._store.dialect == "postgresql":
-                connection = self._held.enter_context(self._store.write())
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LISTS)))
-        except BaseException:
-            self._threads.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._held.close()
-        finally:
-            self._threads.release()
-
-
 def open_store(url: str) -> Store:
-    """Open the database of a URL and bring its tables to this version. Raises StoreError."""
+    """Open the database of a URL, and make its tables where it has none. Raises StoreError."""
     shown = _without_password(url)
     try:
         engine = _engine(sa.make_url(url))
         try:
-            _migrate(engine)
+            _make_tables(engine, shown)
         except BaseException:
             engine.dispose()
             raise
@@ -194,8 +373,16 @@ def _engine(url: sa.URL) -> sa.Engine:
         # Only here, because it comes with an extra.
         import psycopg  # noqa: PLC0415
 
+        # A server that does not answer is an error in a bounded time.
+        bounds = {"connect_timeout": BUSY_S, "tcp_user_timeout": BUSY_S * 1000}
         return sa.create_engine(
-            url, module=psycopg, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=BUSY_S
+            url,
+            module=psycopg,
+            connect_args=bounds,
+            pool_pre_ping=True,
+            pool_size=8,
+            max_overflow=8,
+            pool_timeout=BUSY_S,
         )
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=8, max_overflow=24, pool_timeout=BUSY_S)
     sa.event.listen(engine, "connect", _set_up_sqlite)
@@ -236,27 +423,20 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _migrate(engine: sa.Engine) -> None:
-    """Apply the missing migrations, one process after the other."""
-    wanted = steps(engine.dialect.name)
+def _make_tables(engine: sa.Engine, shown: str) -> None:
+    """Make the tables of an empty database, one process after the other; StoreError for those of another version."""
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
-        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY)")
-        have = connection.scalar(sa.select(sa.func.max(versions.c.version))) or 0
-        if have > len(wanted):
-            shown = _without_password(str(engine.url))
-            what = f"its tables are of version {have}, and this program knows {len(wanted)}"
-            raise StoreError(
-                f"DATABASE_URL {shown}: {what}; start the newer version of verl-e2e, or use another database"
-            )
-        for number, statements in enumerate(wanted[have:], have + 1):
-            for statement in statements:
-                if isinstance(statement, str):
-                    connection.exec_driver_sql(statement)
-                else:
-                    statement(connection)
-            connection.execute(versions.insert().values(version=number))
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+        if not sa.inspect(connection).has_table(versions.name):
+            metadata.create_all(connection, checkfirst=False)
+            for statement in _APPEND_ONLY[engine.dialect.name]:
+                connection.exec_driver_sql(statement)
+            connection.execute(versions.insert().values(version=SCHEMA_VERSION))
+        have = connection.scalar(sa.select(sa.func.max(versions.c.version)))
+    if have != SCHEMA_VERSION:
+        what = f"its tables are of version {have}, and this verl-e2e has version {SCHEMA_VERSION}"
+        raise StoreError(f"DATABASE_URL {shown}: {what}; name an empty database, or start the verl-e2e that made it")
 
 
 def _without_password(url: str) -> str:

@@ -8,10 +8,10 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from verl_e2e.adapters.store import queue
-from verl_e2e.adapters.store.database import Bookkeeping, Store
-from verl_e2e.adapters.store.schema import (
+from verl_e2e.adapters.store.database import (
     HAS_REUSE_KEY,
     IS_OPEN,
+    Store,
     entries,
     heads,
     instant,
@@ -38,8 +38,6 @@ class SqlLedger:
 
     def __init__(self, store: Store, watcher: RunWatcher | None = None) -> None:
         self._store, self._watcher = store, watcher
-        # Held while a list among what was posted is read and changed.
-        self.bookkeeping = Bookkeeping(store)
         self._slots = queue.Slots(store)
 
     def add(self, entry: RecordedCommand | Approval | Override) -> bool:

@@ -6,8 +6,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store
-from verl_e2e.adapters.store.schema import IS_OPEN, IS_SWITCH, WAITS, entries, instant, runs
+from verl_e2e.adapters.store.database import IS_OPEN, IS_SWITCH, WAITS, Store, entries, instant, runs
 from verl_e2e.core.pulls.admission import Snapshot
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run
 from verl_e2e.core.pulls.queue_entry import QueueEntry, entry_of
@@ -89,17 +88,14 @@ class Slots:
 
 def _snapshot(connection: sa.Connection, since: datetime | None) -> Snapshot:
     """The runs that are not over, and those that were created since a time, None for no others."""
-    # A row of an earlier version has no short form.
-    whole = sa.case((runs.c.brief == "", runs.c.document), else_="")
-    short = sa.select(runs.c.seq, runs.c.brief, whole.label("document"))
+    short = sa.select(runs.c.seq, runs.c.brief)
     # Two questions, because each has an index of its own. What ends between them is in both, and is over.
     found = {row.seq: row for row in connection.execute(short.where(IS_OPEN).limit(_MOST))}
     if since is not None:
         recent = short.where(runs.c.final, runs.c.created >= instant(since)).order_by(runs.c.created.desc())
         recent = recent.limit(max(_MOST - len(found), 0))
         found |= {row.seq: row for row in connection.execute(recent)}
-    rows = (found[seq] for seq in sorted(found))
-    known = (_read_entry(row.brief) if row.brief else _read_document(row.document) for row in rows)
+    known = (_read_entry(found[seq].brief) for seq in sorted(found))
     return Snapshot(tuple(known), _switches(connection, sa.true()))
 
 
@@ -113,10 +109,6 @@ def _switches(connection: sa.Connection, where: sa.ColumnElement[bool]) -> tuple
 def _read_entry(brief: str) -> QueueEntry:
     """An entry from its row; the same rows are read with every decision, and hardly one of them changed."""
     return QueueEntry.model_validate_json(brief)
-
-
-def _read_document(document: str) -> QueueEntry:
-    return entry_of(Run.model_validate_json(document))
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,6 @@
 """The worker: processes deliveries, reconciles wanted targets, and writes messages.
 
-What is to be done lies in the tables, shared with other processes; see `verl_e2e.ports.Leases`.
+What is to be done lies in the tables. One process at a time works on them, see `verl_e2e.ports.ActiveLock`.
 """
 
 import logging
@@ -10,19 +10,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
-from verl_e2e.adapters.worker.deliveries import DeliveryProcessing
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, thread_pool
-from verl_e2e.adapters.worker.messages import Mailing
-from verl_e2e.adapters.worker.targets import Counts, Reconciling
-from verl_e2e.core.model.errors import UserError
+from verl_e2e.adapters.worker.queues import Counts, DeliveryProcessing, Mailing, Reconciling
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message
-from verl_e2e.ports import Clock, Deliveries, Leases, Outbox, Worklist
+from verl_e2e.ports import ActiveLock, Clock, Deliveries, Outbox, Worklist
 
 # Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.
 _ROUND_S, _IDLE_S = 0.1, 0.5
-# Others take a process for dead after several times this.
-_RENEW_S = 3.0
 _CLEANING_S, _CLEANING_ON_S = 300.0, 5.0
 # Pull requests to which something happened lately are looked at again, a few with each tick: what someone changed
 # without a webhook, such as a deleted card, is found this way. GitHub grants 5,000 requests an hour, and a look takes
@@ -66,7 +61,7 @@ class Worker:
         deliveries: Deliveries,
         worklist: Worklist,
         outbox: Outbox,
-        leases: Leases,
+        active_lock: ActiveLock,
         clock: Clock,
         clean: Callable[[], bool],
         *,
@@ -74,7 +69,7 @@ class Worker:
         tick_s: float,
         make_pool: MakePool = thread_pool,
     ) -> None:
-        self._work, self._worklist, self._leases = work, worklist, leases
+        self._work, self._worklist, self._active_lock = work, worklist, active_lock
         self._clock, self._clean, self._tick_s = clock, clean, tick_s
         self._wake, self._stop = threading.Event(), threading.Event()
         self._delivering = DeliveryProcessing(work.process, work.lane_of, deliveries, clock.now, self.wake, make_pool)
@@ -84,13 +79,9 @@ class Worker:
         self._mailing = Mailing(work.write, outbox, clock.now, self.wake, make_pool)
         # Searching and cleaning, one of each at a time: GitHub may take its time, and nothing waits for them.
         self._aside = Lanes(2, lambda _: 1, "aside", lambda: None, make_pool)
-        self._threads = [
-            threading.Thread(target=self._rounds, name="worker", daemon=True),
-            threading.Thread(target=self._renewals, name="leases", daemon=True),
-        ]
-        self._first = False
-        self._displaced: UserError | None = None
-        self._beats = dict.fromkeys((thread.name for thread in self._threads), time.monotonic())
+        self._thread = threading.Thread(target=self._rounds, name="worker", daemon=True)
+        self._active = False
+        self._began_round = time.monotonic()
         self._next_tick = self._next_search = self._next_cleaning = clock.monotonic()
         self._began = False
 
@@ -100,9 +91,8 @@ class Worker:
         return self._reconciling.counts
 
     def start(self) -> None:
-        """Go on until `stop`; call `renew` before."""
-        for thread in self._threads:
-            thread.start()
+        """Go on until `stop`."""
+        self._thread.start()
 
     def wake(self) -> None:
         """Something arrived: start a round now and not after the pause."""
@@ -110,62 +100,60 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the threads of the worker still run."""
-        return all(thread.is_alive() for thread in self._threads)
+        """Whether the thread of the worker still runs."""
+        return self._thread.is_alive()
+
+    @property
+    def active(self) -> bool:
+        """Whether this process works on the database, and does not stand by."""
+        return self._active
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the thread of the worker that was silent for longest began its last round."""
-        return time.monotonic() - min(self._beats.values())
-
-    @property
-    def displaced(self) -> bool:
-        """Whether another process took the database over, so that this one must not work."""
-        return self._displaced is not None
+        """Seconds since the thread of the worker began its last round."""
+        return time.monotonic() - self._began_round
 
     def stop(self) -> None:
         """Start nothing more, and wait a few seconds for running work; the next process repeats what is cut off."""
         self._stop.set()
         self._wake.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(_GRACE_S)
+        if self._thread.is_alive():
+            self._thread.join(_GRACE_S)
         for part in (self._delivering, self._mailing, self._reconciling, self._aside):
             part.stop()
         deadline = time.monotonic() + _GRACE_S
         while self._is_busy() and time.monotonic() < deadline:
             time.sleep(0.05)
-        try:
-            if not self._reconciling.held:
-                self._leases.leave()
-        except Exception as error:
-            log_failure("end of this process not stored", error, {})
 
     def _is_busy(self) -> bool:
         return bool(self._delivering.busy or self._mailing.held or self._reconciling.held or self._aside.keys)
 
-    def renew(self) -> None:
-        """Renew the lease of this process."""
-        self._first = self._leases.renew(self._clock.monotonic())
-
     def round(self) -> bool:
         """Start and store all that is possible; whether that was anything. Called by one thread."""
-        if self._displaced is not None:
-            raise self._displaced
-        if self._reconciling.unsure.is_set():
+        if not self._active_lock.is_active():
+            if self._active:
+                log.warning("this process lost the database and stands by")
+            self._active = False
+            return False
+        if not self._active or self._reconciling.unsure.is_set():
             self._reconciling.unsure.clear()
-            self._leases.retain(self._delivering.held, self._mailing.held, self._reconciling.held)
+            self._active_lock.free_rows(self._delivering.held, self._mailing.held, self._reconciling.held)
+        if not self._active:
+            log.info("this process works on the database")
+            # No one knows what happened while no process worked.
+            self._active, self._began = True, False
+            self._next_tick = self._next_search = self._clock.monotonic()
         processed, began = self._delivering.round()
         self.counts.processed += processed.count
         looked = self._reconciling.round(processed.targets, processed.urgent)
         wrote = self._mailing.round()
-        searched = self._first and self._look_around()
+        searched = self._look_around()
         return bool(processed.count or began or looked or wrote or searched)
 
     def _rounds(self) -> None:
         failed_since = 0.0
         while not self._stop.is_set():
-            self._beats["worker"] = time.monotonic()
+            self._began_round = time.monotonic()
             try:
                 busy = self.round()
             except Exception:
@@ -186,25 +174,10 @@ class Worker:
             self._wake.clear()
             self._stop.wait(_ROUND_S)
 
-    def _renewals(self) -> None:
-        message = False
-        while not self._stop.wait(_RENEW_S):
-            self._beats["leases"] = time.monotonic()
-            try:
-                self.renew()
-                message, self._displaced = False, None
-            except Exception as error:
-                # No more work on a database that another bot has to itself.
-                self._displaced = error if isinstance(error, UserError) else self._displaced
-                if not message:
-                    log_failure("lease of this process not renewed", error, {})
-                message = True
-
     def _look_around(self) -> bool:
         """Want targets that may have no delivery: open runs and recent pull requests; whether there was a search."""
         now, now_s = self._clock.now(), self._clock.monotonic()
         if now_s >= self._next_tick:
-            # At the start at once: no one knows what happened while no process listened.
             self._worklist.want(self._work.open_targets(), now, at_once=not self._began)
             self._worklist.want(self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE), now)
             self._began, self._next_tick = True, now_s + self._tick_s

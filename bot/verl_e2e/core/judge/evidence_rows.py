@@ -78,8 +78,7 @@ def _container(environment: Environment) -> tuple[str, ...]:
     """What is known of the container and its image; what is not is said to be not recorded."""
     found = environment.container
     if found is None:
-        message = f", {environment.image} by the runner's settings" if environment.image else ""
-        return (f"image not recorded{message}",)
+        return ("image not recorded",)
     engine = f" ({found.engine})" if found.engine else ""
     container = f"container {found.id[:_SHOWN_ID]}{engine}" if found.id else f"container not recorded{engine}"
     digest = found.digests[0] if found.digests else ""

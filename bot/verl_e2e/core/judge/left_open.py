@@ -49,7 +49,7 @@ def of_verdict(verdict: Verdict) -> OfJob:
 
 
 def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limitation, ...]:
-    """The limitations of a verdict from its two lists; a verdict of an earlier version has no aspects."""
+    """The limitations of a verdict from its two lists, of which the second may be shorter."""
     known = [*aspects[: len(texts)], *[()] * (len(texts) - len(aspects))]
     return tuple(Limitation(text, tuple(found)) for text, found in zip(texts, known, strict=True))
 

@@ -55,7 +55,7 @@ def _same_host(environment: Environment | None, other: Environment | None) -> bo
 
 def _marks(host: Environment) -> tuple[object, ...]:
     container = host.container
-    image = (container.image, container.digests, container.asked) if container else host.image
+    image = (container.image, container.digests, container.asked) if container else None
     return host.packages, host.python, image, host.driver, sorted(gpu.name for gpu in host.gpus)
 
 

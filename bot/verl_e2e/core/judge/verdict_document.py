@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from verl_e2e.core.compare.steps import Report
 from verl_e2e.core.model.evidence import Criterion, Evidence
@@ -13,7 +13,6 @@ from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.signal.figure import SignalFigure
 
-# Schema 1 had `alone` for `own_result` and `signature` for `fingerprint`; it is still read.
 VERDICT_SCHEMA = 2
 
 
@@ -52,9 +51,9 @@ class Verdict:
     # A sentence for each related run.
     related: tuple[str, ...] = ()
     # The result before the related runs were weighed.
-    own_result: Annotated[Result | None, Field(validation_alias=AliasChoices("own_result", "alone"))] = None
+    own_result: Result | None = None
     # What identifies the failure, empty for none; see `verl_e2e.core.judge.same_failure`.
-    fingerprint: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("fingerprint", "signature"))] = ()
+    fingerprint: tuple[str, ...] = ()
     # The comparisons with related runs, step by step; in `parity.json`.
     reports: Annotated[tuple[Report, ...], Field(exclude=True)] = ()
     # The curves of a learning signal; in `plots/`.
@@ -69,9 +68,9 @@ class Verdict:
     decided_by: Criterion | None = None
     # Whether the change may have caused what blocked the run, before the related runs were weighed.
     undecided: bool = False
-    # What the run executed of the change; None for a job that is for no change, and in earlier versions.
+    # What the run executed of the change; None for a job that is for no change.
     execution: ChangeExecution | None = None
-    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; empty for a Pass and in earlier versions.
+    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; empty for a Pass.
     causes: tuple[str, ...] = ()
     # What related runs show of the failure, None where they show neither.
     recurrence: Recurrence | None = None
@@ -97,7 +96,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, object]:
 
 
 def read_verdict(text: str) -> Verdict | None:
-    """The verdict of a `verdict.json` of this or an earlier version; None for anything else."""
+    """The verdict of a `verdict.json` ; None for anything else."""
     try:
         return _VERDICT.validate_json(text)
     except ValidationError:

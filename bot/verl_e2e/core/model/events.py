@@ -16,7 +16,7 @@ BEGIN, END = "begin", "end"
 
 
 def _known(word: object) -> object:
-    """The reason as a member, by its word of an earlier version too; a word that is none is left out."""
+    """The reason as a member, a word that is none is left out."""
     if not isinstance(word, str):
         return word
     try:
@@ -34,9 +34,9 @@ class EventData(BaseModel):
 class Started(EventData):
     """`started`: the run began."""
 
-    # The digest of its job, empty in folders of an earlier version.
+    # The digest of its job, empty where the event has none.
     digest: str = ""
-    # The time of day in seconds since 1970, None in folders of an earlier version.
+    # The time of day in seconds since 1970, None where the event has none.
     unix_s: float | None = None
 
 

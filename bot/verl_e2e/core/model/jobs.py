@@ -7,13 +7,9 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import (
-    AliasChoices,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    field_serializer,
-    model_serializer,
     model_validator,
 )
 
@@ -139,14 +135,6 @@ class Checkpoint(DescribedDocument):
             raise ValueError("a synthetic model has neither a model_path nor a dummy_config")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_null(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without `synthetic` where there is none, so that digests of jobs stay what earlier versions made."""
-        document: dict[str, object] = whole(self)
-        if self.synthetic is None:
-            document.pop("synthetic", None)
-        return document
-
 
 class Data(DescribedDocument):
     """Parquet files of the task."""
@@ -191,7 +179,7 @@ class ChosenTest(Document):
     # What made it be chosen.
     why: WhyChosen
     # The same as a clause for people.
-    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+    reason: str
     # How many GPUs it needs to say anything; 0 when some of its tests run without one.
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
@@ -280,7 +268,7 @@ class SiteProfile(DescribedDocument):
     """The interpreter of a separate CPU environment for those tests; empty: they run in the run's own."""
     bridge_python_path: tuple[str, ...] = ()
     """Folders that follow the checkouts on PYTHONPATH there."""
-    rehearsal_python: str = ""
+    rehearsal_python: Annotated[str, Field(exclude=True)] = ""
     """The interpreter that `make rehearsal-env` made on this host, for rehearsals on a CPU; empty: there is none."""
     gpu_memory_gib: Annotated[float, Field(gt=0)] = DEFAULT_GPU_MEMORY_GIB
     """GiB of memory of one GPU; with the model's size it says how many GPUs a job needs."""
@@ -306,26 +294,6 @@ class SiteProfile(DescribedDocument):
     def ray_cpus_of(self, gpus_of_node: int, nodes: int = 1) -> int:
         """The logical CPUs of each node of a job's own Ray cluster."""
         return self.ray_cpus or ray_cpus(gpus_of_node, nodes=nodes)
-
-    @model_serializer(mode="wrap")
-    def _without_usual_needs(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without the newer keys where they are not set, so that digests of jobs stay what earlier versions made."""
-        document: dict[str, object] = whole(self)
-        if self.ray_cpus is None:
-            document.pop("ray_cpus", None)
-        if self.gpus_per_node is None:
-            document.pop("gpus_per_node", None)
-        if self.needs == SiteNeeds():
-            document.pop("needs", None)
-        if not self.quick_imports:
-            document.pop("quick_imports", None)
-        if self.kernel_caches is None:
-            document.pop("kernel_caches", None)
-        if not self.cannot_run:
-            document.pop("cannot_run", None)
-        # No job of a level reads it.
-        document.pop("rehearsal_python", None)
-        return document
 
 
 # Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
@@ -452,7 +420,7 @@ class Job(Document):
     settings: dict[Axis, Value] = Field(default_factory=dict)
     # The host that it runs on.
     site: SiteProfile
-    # What it takes of each of its hosts; None in a job of an earlier version. `required_of_host` has it for every job.
+    # What it takes of each of its hosts; None where it does not say; see `required_of_host`.
     needs: Needs | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
@@ -467,20 +435,6 @@ class Job(Document):
         expected = {key: value for key, value in (data.get("expected") or {}).items() if key != _REWARD_KEY}
         return {**data, "overrides": overrides, "expected": expected}
 
-    @field_serializer("chosen_tests", when_used="json")
-    def _chosen_tests(self, tests: tuple[ChosenTest, ...]) -> list[dict[str, str | int]]:
-        """With `because` for `reason`: so schema 1 is written, read by any runner, and digests stay what they were."""
-        return [{"because" if key == "reason" else key: value for key, value in test} for test in tests]
-
-    @model_serializer(mode="wrap")
-    def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without the newer keys where they are empty: the digest of such a job is what earlier versions made."""
-        document: dict[str, object] = whole(self)
-        for key in ("changed", "not_restored", "purposes", "settings", "needs", "origins"):
-            if not getattr(self, key):
-                document.pop(key, None)
-        return document
-
     @model_validator(mode="after")
     def _no_nul(self) -> "Job":
         if any("\0" in text for text in _texts(self.model_dump())):
@@ -489,7 +443,7 @@ class Job(Document):
 
     @property
     def required_of_host(self) -> Needs:
-        """What it takes of a host; of a job of an earlier version what a new one would say."""
+        """What it takes of a host: what it says, or what its site's numbers give."""
         return self.needs or self.site.needs_of(self.gpus_of_node)
 
     @property

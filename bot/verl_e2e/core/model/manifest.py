@@ -76,7 +76,7 @@ class ManifestSignature(Document):
 class Seal(Document):
     """What a reader of the folder found out about its seal.
 
-    `none`: the folder has none, as those of earlier versions. `whole`: every file is as sealed, and no one that the
+    `none`: the folder has none. `whole`: every file is as sealed, and no one that the
     reader knows has signed. `signed`: by a key that the reader knows. `broken`: the record is not the recorder's.
     """
 

@@ -7,7 +7,7 @@ in them is redacted before it is written (`verl_e2e.core.text.redact`).
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, FailFast, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import FailFast, Field
 
 from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.bands import Bands
@@ -88,8 +88,8 @@ class Finding(Document):
     # What was found, with its key and value.
     summary: str
     # What to do about it, empty when all is well.
-    fix: Annotated[str, Field(validation_alias=AliasChoices("fix", "mend"))] = ""
-    # Where the fault lies; folders of an earlier version name the host for all of them.
+    fix: str = ""
+    # Where the fault lies.
     attribution: Attribution = Attribution.HOST
     # What identifies the fault in another run of the same job; empty where the fault lies on the host.
     fingerprint: str = ""
@@ -194,9 +194,7 @@ class Environment(Document):
     driver: str = ""
     # CPUs of the host.
     cpu_count: int = 0
-    # The image by the settings of an earlier version, which did not measure it.
-    image: str = ""
-    # None in folders of an earlier version.
+    # None where nothing was recorded of it.
     container: Container | None = None
     # The command of the run, as arguments.
     command: tuple[str, ...] = ()
@@ -206,9 +204,9 @@ class Environment(Document):
     site: str = ""
     # Listed Bridge tests that do not exist at the commit.
     absent_tests: tuple[str, ...] = ()
-    # Why the focused Bridge tests were not run, empty where they were; folders of an earlier version have a finding.
+    # Why the focused Bridge tests were not run, empty where they were.
     tests_not_run: str = ""
-    # None in folders of an earlier version, which knew no isolation.
+    # None where it is not recorded.
     isolation: IsolationState | None = None
     # The compiled kernels that the run began with, None where it began with empty caches.
     kernel_caches: KernelCaches | None = None
@@ -217,14 +215,6 @@ class Environment(Document):
     suspects_word: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
-
-    @model_serializer(mode="wrap")
-    def _without_unused_caches(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without `kernel_caches` where there were none, so that an earlier version reads the record of such a run."""
-        document: dict[str, object] = whole(self)
-        if self.kernel_caches is None:
-            document.pop("kernel_caches", None)
-        return document
 
 
 class EndReason(StrEnum):
@@ -240,11 +230,6 @@ class EndReason(StrEnum):
     TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
     RUNNER_FAULT = "runner_fault"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "EndReason | None":
-        """The member of a word that earlier versions wrote."""
-        return cls.UNRECOVERABLE if value == "hopeless" else None
 
 
 STOPPED = frozenset({EndReason.TIME_LIMIT, EndReason.INTERRUPTED})
@@ -322,7 +307,7 @@ class CheckNotes(Document):
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
     uncoverable: tuple[str, ...] = ()
-    notes: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("notes", "remarks"))] = ()
+    notes: tuple[str, ...] = ()
     contract: tuple[str, ...] = ()
     execution: ExecutionRules | None = None
 

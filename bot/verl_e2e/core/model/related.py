@@ -7,7 +7,7 @@ their own run folders, so that the folder alone says what caused a failure.
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, ConfigDict, FailFast, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Sha
@@ -34,11 +34,6 @@ class Role(StrEnum):
     RETRY = "retry"
     # The same job with every parallel size 1.
     UNSHARDED = "unsharded"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Role | None":
-        # The word of schema 1.
-        return cls.UNSHARDED if value == "trivial_sizes" else None
 
     @property
     def spoken(self) -> str:
@@ -87,12 +82,8 @@ class RelatedRun(Document):
     excerpt: str = ""
     # Whether it is a kept run that was not made again.
     cached: bool = False
-    # What identifies its failure, compared by `verl_e2e.core.judge.same_failure`; schema 1 calls it `signature`.
-    fingerprint: Annotated[
-        tuple[str, ...],
-        FailFast(),
-        Field(max_length=MOST_MARKS, validation_alias=AliasChoices("fingerprint", "signature")),
-    ] = ()
+    # What identifies its failure, compared by `verl_e2e.core.judge.same_failure`.
+    fingerprint: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
     # Its training steps.
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
 
@@ -100,7 +91,7 @@ class RelatedRun(Document):
 class Related(Document):
     """`related.json`. `not_run` gives, for a role that the verdict asks for, the reason why it was not run."""
 
-    schema_: Annotated[Literal[1, 2], Field(alias="schema")] = 2
+    schema_: Annotated[Literal[2], Field(alias="schema")] = 2
     runs: Annotated[tuple[RelatedRun, ...], FailFast(), Field(max_length=MOST_RUNS)] = ()
     not_run: dict[Role, str] = Field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
@@ -35,7 +35,7 @@ class PlannedJob(_Part):
     variant: str = ""
     gpu_count: int = 0
     # Where the number of GPUs comes from, empty where it is the variant's own.
-    gpu_count_reason: Annotated[str, Field(validation_alias=AliasChoices("gpu_count_reason", "gpu_count_because"))] = ""
+    gpu_count_reason: str = ""
     # What it takes of a host with the usual values; None for a job that is not run.
     needs: Needs | None = None
     # GPUs times minutes of all its runs, 0 for a job that is not run.
@@ -104,7 +104,7 @@ class PlanReason(_Part):
     path: str | None = None
     # None for the whole file.
     symbol: str | None = None
-    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+    reason: str
     # The chain from a line in verl to the symbol, then the rule.
     via: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ class LevelNotRequired(_Part):
     """Why a level is not required."""
 
     level: Level
-    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+    reason: str
 
 
 class ChosenTests(_Part):
@@ -127,7 +127,7 @@ class ChosenTests(_Part):
 class PlanDocument(_Part):
     """A whole plan. Every level is either in `levels` or in `not_required`."""
 
-    schema_: Annotated[Literal[1, 2], Field(alias="schema")] = 2
+    schema_: Annotated[Literal[2], Field(alias="schema")] = 2
     base: str = ""
     head: str = ""
     levels: tuple[Level, ...] = ()

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
@@ -38,8 +38,6 @@ from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoin
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.suggest import suggest
 
-# Policies of version 0.1 call the key `because`.
-ReasonText = Annotated[Text, Field(validation_alias=AliasChoices("reason", "because"))]
 _Variants = tuple[Annotated[str, one_of({variant.job_id for variant in VARIANTS}, "a variant")], ...]
 
 
@@ -126,7 +124,7 @@ class Exemption(DescribedDocument):
     """Shown with the count of paths."""
     paths: Patterns
     """The paths that it sets aside."""
-    reason: ReasonText
+    reason: Text
     """Why no run executes them."""
     unless_reached: bool = False
     """Whether this is only what the path suggests: where reach is known, reach decides."""
@@ -141,7 +139,7 @@ class Rule(DescribedDocument):
     """The paths that it is about."""
     levels: Levels
     """The levels that they ask for."""
-    reason: ReasonText
+    reason: Text
     """Why, shown for every path."""
     features: tuple[Text, ...] = ()
     """Tags of level 4 that the paths touch."""
@@ -156,7 +154,7 @@ class SymbolRule(DescribedDocument):
     """Shown at the end of the chain from verl."""
     levels: Levels
     """The levels that the code asks for."""
-    reason: ReasonText
+    reason: Text
     """Why, shown for every symbol."""
     paths: Patterns | None = None
     """The files that it is about."""
@@ -198,7 +196,7 @@ class Unknown(DescribedDocument):
 
     level: LevelNumber = Level.SMOKE
     """The level."""
-    reason: ReasonText = "unknown path: neither a rule nor an exemption of the policy names it"
+    reason: Text = "unknown path: neither a rule nor an exemption of the policy names it"
     """The reason that the plan shows."""
 
 
@@ -265,7 +263,7 @@ class Feature(DescribedDocument):
 
     name: Text = Field(alias="feature")
     """The tag that rules and families name."""
-    reason: ReasonText
+    reason: Text
     """Why it is this script, or why there is none."""
     script: InnerPath | None = WRAPPER_SCRIPT
     """The script of verl to run; null when no maintained one shows the feature."""
@@ -326,7 +324,7 @@ class SwitchedOff(DescribedDocument):
 
     level: LevelNumber
     """The level; 0 cannot be, because all others start after it."""
-    reason: ReasonText
+    reason: Text
     """Why, for plan and card of each change that asks for it."""
 
     @model_validator(mode="after")

@@ -35,7 +35,6 @@ def execution_of_job(standing: Standing) -> ChangeExecution | None:
     aside = standing.quarantine is not None
     if verdict is not None and verdict.execution is not None and not aside:
         return verdict.execution
-    # A verdict that says nothing of the change may come from an earlier version.
     return unknown_execution(job.changed) if job is not None and job.changed else None
 
 

@@ -37,7 +37,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SharedFigures:
-    """What the database says: the same for every process that shares it."""
+    """What the database says."""
 
     deliveries: Waiting = Waiting()
     """Deliveries that are due to be processed."""
@@ -49,8 +49,6 @@ class SharedFigures:
     """Deliveries that could not be processed and will not be tried again."""
     runs: Mapping[RunState, Waiting] = field(default_factory=dict)
     """Open runs by state, aged by when they were ordered."""
-    processes: int = 0
-    """The processes that share the database."""
 
     @property
     def runs_open(self) -> int:

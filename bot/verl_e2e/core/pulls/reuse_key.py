@@ -22,7 +22,7 @@ ASKED_OF_RESULT = _FOR_CHANGE | {"settings", "expected", "features", "not_restor
 # What only planning reads of a site, or people: the job itself has what follows from it.
 _OF_PLANNING = frozenset({"description", "limitations", "checkpoints", "data", "cannot_run"})
 # What is said for people, wherever it stands in a job.
-_TEXTS = frozenset({"reason", "because", "upstream", "condition"})
+_TEXTS = frozenset({"reason", "upstream", "condition"})
 
 
 def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_by: str = "") -> str:

@@ -42,10 +42,7 @@ from verl_e2e.core.model.stages import Stage
 
 FAILED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 1 == 2")
 SKIPPED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_d", outcome="skipped")
-NOT_RUN = Finding(
-    check=Check.BRIDGE_TESTS, ok=False, blocking=False, summary="Bridge checks not run: package modelopt is missing"
-)
-ABSENT = NOT_RUN.model_copy(update={"summary": "tests/x.py does not exist at aaaa"})
+ABSENT = Finding(check=Check.BRIDGE_TESTS, ok=False, blocking=False, summary="tests/x.py does not exist at aaaa")
 LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TESTS[1], reason="modelopt raises"),))
 
 
@@ -63,21 +60,6 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
         ({"tests": ()}, State.WAIVED, "Bridge checks not run: none of the 0 tests in junit.xml ran to its end"),
         ({"tests": (SKIPPED,)}, State.WAIVED, "Bridge checks not run: none of the 1 tests in junit.xml ran to its end"),
         ({"tests": passing_tests()[:2]}, State.WAIVED, f"Bridge checks incomplete: no result of {TESTS[1]}"),
-        (
-            {"tests": None, "environment": make_environment(findings=(NOT_RUN,))},
-            State.WAIVED,
-            "Bridge checks not run: package modelopt is missing",
-        ),
-        (
-            {"tests": None, "environment": make_environment(findings=(ABSENT, NOT_RUN))},
-            State.WAIVED,
-            "Bridge checks not run: package modelopt is missing",
-        ),
-        (
-            {"tests": None, "environment": make_environment(findings=(ABSENT,))},
-            State.WAIVED,
-            "tests/x.py does not exist at aaaa",
-        ),
         (
             {"tests": None, "environment": make_environment(findings=(ABSENT,), tests_not_run="modelopt is missing")},
             State.WAIVED,

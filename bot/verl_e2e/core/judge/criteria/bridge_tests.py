@@ -7,7 +7,7 @@ from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.jobs import Job, WhyChosen
-from verl_e2e.core.model.record import JUNIT_FILE, Check, EndReason, Record, TestCase
+from verl_e2e.core.model.record import JUNIT_FILE, EndReason, Record, TestCase
 
 _SHOWN_FAILED = 3
 
@@ -66,10 +66,7 @@ def _not_run(case: Case, refused: str) -> str:
     """Why a result is missing: it is of another commit, or the runner's own reason, else what the folder shows."""
     environment = case.record.environment
     message = refused or (environment.tests_not_run if environment else "")
-    findings = environment.findings if environment and not message else ()
-    # A folder of an earlier version has the whole sentence as a finding, behind those on single tests.
-    text = [finding.summary for finding in findings if finding.check is Check.BRIDGE_TESTS and not finding.ok]
-    return text[-1] if text else f"Bridge checks not run: {message or _why_not_run(case)}"
+    return f"Bridge checks not run: {message or _why_not_run(case)}"
 
 
 def _why_not_run(case: Case) -> str:

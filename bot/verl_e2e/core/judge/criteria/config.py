@@ -106,7 +106,7 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
 
 
 def _without_training(setting: Setting) -> Setting:
-    """The variant without what the job itself says: earlier versions trained with a critic and merged no adapters."""
+    """The variant without what the job itself says: whether it trains a critic and merges its adapter."""
     wrapper = {name: value for name, value in setting.wrapper.items() if name not in {*WITHOUT_CRITIC, "LORA_MERGE"}}
     return Setting(wrapper, tuple(item for item in setting.overrides if item not in SHARE_OF_DIGITS))
 

@@ -179,7 +179,7 @@ def _broken(case: Case, phase: str, faults: Sequence[TensorFault], seen: _Seen) 
 
 
 def _gaps(case: Case) -> Iterator[tuple[Stage, str]]:
-    """Where a rank left no export, or no file was looked at although nothing says that it was an earlier version."""
+    """Where a rank left no export, or no file was looked at."""
     for phase in phases(case):
         missing = gap(case, _ACTOR, phase, Point.EXPORTED)
         if missing:

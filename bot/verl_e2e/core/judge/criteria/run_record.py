@@ -159,7 +159,7 @@ def _of_window(events: tuple[Event, ...], took: BackendTimes | None) -> Iterator
 
 
 def _began(events: tuple[Event, ...]) -> datetime | None:
-    """When the recorder says that it began; None in a record of an older version."""
+    """When the recorder says that it began; None where it does not say."""
     started = next((read_data(event, Started) for event in events if event.kind == "started"), None)
     if started is None or started.unix_s is None or not 0 <= started.unix_s <= _LAST_SECOND:
         return None
