@@ -18,7 +18,6 @@ from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.queue_entry import entry_of
-from verl_e2e.core.pulls.queue_terms import Limits, QueueTerms
 
 __all__ = ["database", "server", "store"]
 
@@ -89,32 +88,6 @@ def test_what_was_cancelled_meanwhile_gets_no_slot(store: Store) -> None:
     run = ledger.put_run(waiting(1))
     ledger.put_run(run.model_copy(update={"state": RunState.CANCELLED}))
     assert ledger.give_slots(lambda _: [run.key], WEEK_AGO, NOW) == ()
-
-
-def test_a_run_over_budget_neither_locks_the_database_nor_reads_all_that_ended_with_every_look(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger, sizes = SqlLedger(store), []
-    terms = QueueTerms(person="mona", planned_minutes=8, limits=Limits(repository=10))
-    ledger.put_run(waiting(1, awaits_slot=False, state=RunState.FINISHED, gpu_minutes=8.0, terms=terms))
-    ledger.put_run(waiting(2, terms=terms))
-
-    def decide(snapshot: Snapshot, now: datetime = NOW) -> tuple[str, ...]:
-        sizes.append(len(snapshot.entries))
-        return admit(snapshot, THREE, now).starts
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "write", lambda **_: pytest.fail("a look took the lock of those who write"))
-        for second in range(10):
-            assert ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=second)) == ()
-        assert sizes == [1, 2, *[1] * 9]
-        # Time alone may free the budget, which no row shows.
-        ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=61))
-        assert sizes[-2:] == [1, 2]
-    # So does what changes: the budget, or a run that is not over.
-    more = QueueTerms(person="mona", planned_minutes=8, limits=Limits(repository=16))
-    ledger.put_run(waiting(2, terms=more))
-    assert [run.number for run in ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=62))] == [2]
 
 
 def test_a_snapshot_has_what_is_open_or_recent_and_rows_of_an_earlier_version(store: Store) -> None:

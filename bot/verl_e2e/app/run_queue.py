@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from verl_e2e.app.merge_groups import MergeGroups
 from verl_e2e.core.pulls.admission import Snapshot, admit
-from verl_e2e.core.pulls.budgets import WEEK
 from verl_e2e.core.pulls.ledger import Posted, Run, RunState
 from verl_e2e.core.pulls.pause import Pause, pauses_of
 from verl_e2e.core.pulls.pools import Pool
@@ -19,6 +18,8 @@ from verl_e2e.ports import Clock, Ledger, QueueLedger
 
 # In the ledger `digest` holds the place of a target as it is shown.
 _PLACE = "place"
+# Runs that ended earlier count for nothing.
+_WEEK = timedelta(days=7)
 # A look at a target that is held is for nothing but what it shows: a run that gets a slot wakes its target.
 _HELD_S = 3_600.0
 # What got a slot is submitted at once; after this the process that was to do so is taken for dead.
@@ -80,7 +81,7 @@ class RunQueue:
         def decide(snapshot: Snapshot) -> Collection[str]:
             return admit(snapshot, shared.pools, now, only_starts=True).starts
 
-        started = shared.ledger.give_slots(decide, now - WEEK, now)
+        started = shared.ledger.give_slots(decide, now - _WEEK, now)
         self._wake(run for run in started if run.key not in besides)
         return started
 
@@ -107,14 +108,13 @@ class RunQueue:
         if not own.waiting or pause is not None:
             # A merge group has a deadline; for others the end of the pause comes by itself.
             again_s = LOOK_S if target_state.number is None else _HELD_S
-            limited = pause is not None or bool(shared.pools) or target_state.policy.budget.is_limited
+            limited = pause is not None or bool(shared.pools)
             return QueueView(limited=limited, pause=pause, again_s=again_s if own.waiting else 0.0)
         now, shown = self.clock.now(), self._shown(target_state)
         age_s = (now - shown.at).total_seconds() if shown is not None else 0.0
-        has_budget = any(run.terms.limits is not None for run in target_state.here)
-        if shown is not None and not has_budget and 0 <= age_s < shown.place.again_s:
+        if shown is not None and 0 <= age_s < shown.place.again_s:
             return QueueView(limited=True, place=shown.place, again_s=shown.place.again_s - age_s)
-        snapshot = shared.ledger.snapshot(now - WEEK)
+        snapshot = shared.ledger.snapshot(now - _WEEK)
         decision = admit(snapshot, shared.pools, now)
         held = {key: hold for key, hold in decision.held.items() if key in own.waiting}
         place = place_of(own, snapshot, decision, shared.pools, now)
@@ -146,11 +146,7 @@ class RunQueue:
         shared, runs = self.shared, tuple(waiting)
         if shared is None:
             return False
-        return bool(
-            shared.pools
-            or any(run.terms.limits is not None for run in runs)
-            or any(self.pause_of(repository) for repository in {run.repository for run in runs})
-        )
+        return bool(shared.pools or any(self.pause_of(repository) for repository in {run.repository for run in runs}))
 
     def _wake(self, runs: Iterable[Run]) -> None:
         if self.shared is not None:

@@ -16,7 +16,7 @@ from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.queue_entry import QueueEntry
 from verl_e2e.core.pulls.queue_order import OVERDUE
-from verl_e2e.core.pulls.queue_terms import Limits, Priority
+from verl_e2e.core.pulls.queue_terms import Priority
 
 ONE = (Pool("all", 1),)
 TWO = (Pool("all", 2),)
@@ -26,7 +26,6 @@ FORKS = (Pool("all", 1), Pool("fork:all", 1, for_forks=True))
 HIGH: dict[str, Any] = {"priority": Priority.HIGH}
 LOW: dict[str, Any] = {"priority": Priority.LOW}
 LONG = OVERDUE / timedelta(minutes=1) + 1
-SMALL = Limits(person=20)
 GROUP: dict[str, Any] = {"group": True}
 
 
@@ -94,10 +93,6 @@ def after(before: Snapshot, decided: Admission) -> Snapshot:
         ((entry(1),), (PAUSED.model_copy(update={"repository": "other/one"}),), ONE, {}),
         ((live(1),), (PAUSED,), ONE, {}),
         ((entry(1, gpu_count=16),), (), EIGHT_GPUS, {1: HoldCause.TOO_LARGE}),
-        ((ended(1, person="a", used=14), entry(2, person="a", limits=SMALL)), (), (), {2: HoldCause.BUDGET}),
-        # What starts now counts for what follows it.
-        ((entry(1, person="a", limits=SMALL, minute=3), entry(2, person="a", limits=SMALL, minute=2),
-          entry(3, person="a", limits=SMALL)), (), (), {3: HoldCause.BUDGET}),
     ),
 )  # fmt: skip
 def test_what_is_held_and_why(

@@ -8,7 +8,6 @@ import pytest
 
 from tests.core.pulls.entries import GROUP, LATE, NOW, OTHER, RESUME, SMOKE, run, target_state
 from verl_e2e.core.pulls.admission import Held, HoldCause
-from verl_e2e.core.pulls.budgets import Overspent
 from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -25,12 +24,11 @@ RUNNING, PASSED = run(SMOKE, RunState.RUNNING), run(SMOKE)
 NEXT = run(RESUME, RunState.QUEUED, awaits_slot=True)
 PAUSE = Pause("mona", NOW, "the disk is full")
 PAUSED = QueueView(limited=True, pause=PAUSE)
-OVER = Held(HoldCause.BUDGET, overspent=Overspent("ann", 12.4, 7, 15))
 LARGE = Held(HoldCause.TOO_LARGE, pool=Pool("all", 4, counts_gpus=True))
 UNDERWAY, REQUIRED = None, Conclusion.ACTION_REQUIRED
 
 
-def of_budget(hold: Held) -> QueueView:
+def holding(hold: Held) -> QueueView:
     return QueueView(limited=True, held={WAITING.key: hold})
 
 
@@ -43,10 +41,9 @@ def of_budget(hold: Held) -> QueueView:
         ((PASSED, NEXT), {"queue": PAUSED}, ["passed", "held"], REQUIRED, "the disk is full"),
         ((RUNNING,), {"queue": PAUSED}, ["running", "waiting"], UNDERWAY, "What runs goes on"),
         ((PASSED, run(RESUME)), {"queue": PAUSED}, ["passed", "passed"], Conclusion.SUCCESS, ""),
-        ((WAITING,), {"queue": of_budget(OVER)}, ["held", "held"], REQUIRED, "12 of 15 GPU minutes"),
-        ((WAITING,), {"queue": of_budget(LARGE)}, ["held", "held"], REQUIRED, "hold 4 GPUs"),
+        ((WAITING,), {"queue": holding(LARGE)}, ["held", "held"], REQUIRED, "hold 4 GPUs"),
         ((WAITING,), {"queue": PAUSED, "target": GROUP}, ["waiting", "waiting"], UNDERWAY, "the disk is full"),
-        ((WAITING,), {"queue": of_budget(OVER), "target": GROUP}, ["held", "held"], REQUIRED, "12 of 15 GPU minutes"),
+        ((WAITING,), {"queue": holding(LARGE), "target": GROUP}, ["held", "held"], REQUIRED, "hold 4 GPUs"),
         ((), {"queue": PAUSED, "target": LATE}, ["held", "held"], REQUIRED, "the disk is full"),
     ),
 )  # fmt: skip
@@ -63,7 +60,7 @@ def test_what_the_gate_and_the_card_say(
 
 
 def test_a_waiting_job_keeps_its_check_open_whether_it_is_held_or_not() -> None:
-    for view in (QueueView(limited=True), PAUSED, of_budget(OVER)):
+    for view in (QueueView(limited=True), PAUSED, holding(LARGE)):
         known = target_state(WAITING, queue=view)
         _, check, *_ = checks_wanted(known, decide_actions(known))
         assert (check.status, check.conclusion, check.title) == ("queued", "", "Waiting: the job has not started")

@@ -318,7 +318,7 @@ def test_it_costs_no_gpu_so_who_may_plan_may_ask_for_it() -> None:
     assert VERBS["rehearse"].needs is Capability.PLAN
 
 
-def test_it_counts_for_no_pool_and_no_budget() -> None:
+def test_it_counts_for_no_pool() -> None:
     short = entry_of(LIVE)
     assert (short.gpu_count, short.gpu_minutes(NOW + timedelta(hours=1))) == (0, 0.0)
     # It frees what it holds when no back end would run it any more.

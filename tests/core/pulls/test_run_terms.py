@@ -1,4 +1,4 @@
-"""The terms of a run: whose GPU time, how urgent, which budgets."""
+"""The terms of a run: whose GPU time, and how urgent."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +10,6 @@ from tests.core.pulls.entries import (
     GROUP,
     NOW,
     OTHER,
-    POLICY,
     RESUME,
     SMOKE,
     WANTED,
@@ -20,16 +19,13 @@ from tests.core.pulls.entries import (
     target_state,
 )
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.plan.policy import Budget
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.pulls.queue_place import Own
-from verl_e2e.core.pulls.queue_terms import Limits, Priority, QueueTerms
+from verl_e2e.core.pulls.queue_terms import Priority, QueueTerms
 from verl_e2e.core.pulls.run_terms import own_runs, terms_of, with_new_terms
 
 EXTRA = replace(WANTED[0], required=False)
 BOB = asked("level", "0", actor="bob")
-LIMITED = POLICY.model_copy(update={"budget": Budget(pull_request=10, repository=90)})
-WITH_GROUPS = POLICY.model_copy(update={"budget": Budget(repository=90, merge_queue=True)})
 
 
 @pytest.mark.parametrize(
@@ -41,9 +37,6 @@ WITH_GROUPS = POLICY.model_copy(update={"budget": Budget(repository=90, merge_qu
         # Who lets the plan's own run start again does not pay for it.
         ({"entries": (BOB,)}, WANTED[0], BOB.source, QueueTerms(person="ann")),
         ({"target": GROUP}, WANTED[0], "", QueueTerms()),
-        ({"target": GROUP, "policy": LIMITED}, WANTED[0], "", QueueTerms()),
-        ({"target": GROUP, "policy": WITH_GROUPS}, WANTED[0], "", QueueTerms(limits=Limits(repository=90))),
-        ({"policy": LIMITED}, WANTED[0], "", QueueTerms(person="ann", limits=Limits(pull_request=10, repository=90))),
     ),
 )  # fmt: skip
 def test_the_terms_of_a_run(given: dict, wanted: object, source: str, terms: QueueTerms) -> None:  # type: ignore[type-arg]
@@ -78,12 +71,6 @@ def test_time_outside_of_the_queue_does_not_count_as_waiting() -> None:
     waiting = run(SMOKE, RunState.QUEUED, awaits_slot=True, created=NOW, terms=terms)
     later = target_state(ended, waiting, now=NOW + timedelta(hours=5))
     assert [*with_new_terms(later)] == []
-
-
-def test_a_grant_of_a_maintainer_is_part_of_the_budgets() -> None:
-    given = (asked("budget", "50", "the release"), asked("budget", "120", "the release", minute=1, head=OTHER))
-    limits = terms_of(WANTED[0], target_state(entries=given, policy=LIMITED), "").limits
-    assert limits == Limits(pull_request=10, repository=90, granted=120, granted_at=given[1].at)
 
 
 def test_what_a_target_waits_for() -> None:

@@ -4,8 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.core.pulls.entries import NOW, POLICY, SMOKE, asked, run, target_state
-from verl_e2e.core.plan.policy import Budget
+from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import RunState
@@ -20,8 +19,7 @@ from verl_e2e.core.report.queue_text import place_sentence, queue_notices
 
 SPAN = Span(p50=NOW, p90=NOW + timedelta(hours=1))
 PLACE = Place(pool="1", position=3, waiting=12, targets=9)
-LIMITED = POLICY.model_copy(update={"budget": Budget(person=1)})
-GIVEN = (asked("priority", "low"), asked("budget", "120", "the release", minute=1), asked("run"))
+GIVEN = (asked("priority", "low"), asked("run", minute=1))
 
 
 @pytest.mark.parametrize(
@@ -52,13 +50,9 @@ def test_card_and_gate_have_the_place() -> None:
 
 
 def test_what_maintainers_set_is_shown_while_something_is_to_run() -> None:
-    shown = [*queue_notices(target_state(entries=GIVEN, policy=LIMITED), JobStatus.HELD)]
-    assert shown == [
-        "Priority low, set by ann.",
-        "ann lets this pull request use 120 GPU minutes from 2026-01-01 00:01 UTC on: the release.",
-    ]
-    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.RUNNING)] == shown[:1]
-    assert [*queue_notices(target_state(entries=GIVEN, policy=LIMITED), JobStatus.PASSED)] == []
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.HELD)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.RUNNING)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.PASSED)] == []
 
 
 def test_a_pause_is_said_where_the_heading_does_not_say_it() -> None:

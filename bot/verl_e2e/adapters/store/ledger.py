@@ -40,7 +40,6 @@ class SqlLedger:
         self._store, self._watcher = store, watcher
         # Held while a list among what was posted is read and changed.
         self.bookkeeping = Bookkeeping(store)
-        self._slots = queue.Slots(store)
 
     def add(self, entry: RecordedCommand | Approval | Override) -> bool:
         """Append an entry; false when one of its kind with this source is there already for the pull request."""
@@ -153,7 +152,7 @@ class SqlLedger:
         self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
     ) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now."""
-        return self._slots.give(decide, since, now)
+        return queue.give_slots(self._store, decide, since, now)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """The run that the back end calls so and that is not over yet."""

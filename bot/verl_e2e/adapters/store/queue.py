@@ -1,7 +1,7 @@
 """The queue's side of the runs table: every run in short, and slots that are given in one transaction."""
 
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -14,10 +14,8 @@ from verl_e2e.core.pulls.queue_entry import QueueEntry, entry_of
 
 # PostgreSQL's advisory lock of a decision, so that two bots decide one after the other.
 _DECIDING = 0x7665726F
-# More than any cluster runs in a week: an older run that ended is forgotten by fair share and budgets first.
+# More than any cluster runs in a week: an older run that ended is forgotten by fair share first.
 _MOST = 20_000
-# What ended a week ago frees a budget without a change of any row.
-_REFUSED_FOR = timedelta(seconds=60)
 
 
 def short_of(run: Run) -> dict[str, object]:
@@ -43,48 +41,29 @@ def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
         return _switches(connection, entries.c.repository == repository)
 
 
-class Slots:
-    """Gives slots by a decision over a snapshot; remembers for a while that a decision started nothing."""
+def give_slots(
+    store: Store, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
+) -> tuple[Run, ...]:
+    """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        # What was open and switched when the last whole decision started nothing, and when that was.
-        self._refused: tuple[Snapshot, datetime] | None = None
-
-    def give(self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime) -> tuple[Run, ...]:
-        """Let the runs start that a decision names, in one transaction; gives those that waited until now.
-
-        When this process is killed meanwhile, or loses the database, no run got a slot.
-        """
-        if not self._may_start(decide, since, now):
+    When this process is killed meanwhile, or loses the database, no run got a slot.
+    """
+    # Whether anything starts is found out without a lock that others would wait for. What ended says who is next, and
+    # not whether a slot is free.
+    with store.read() as connection:
+        if not decide(_snapshot(connection, None)):
             return ()
-        with self._store.write() as connection:
-            if self._store.dialect == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
-            chosen = decide(_snapshot(connection, since))
-            wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
-            found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
-            started = [run.let_start(now) for run in found]
-            for run in started:
-                values = {"document": run.model_dump_json(), **short_of(run)}
-                connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
-        return tuple(started)
-
-    def _may_start(self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime) -> bool:
-        """Whether a decision starts anything, found out without a lock that others would wait for."""
-        with self._store.read() as connection:
-            # What ended says who is next, and not whether a slot is free: most decisions need not read it.
-            known = _snapshot(connection, None)
-            chosen = frozenset(decide(known))
-            if all(entry.terms.limits is None for entry in known.entries if entry.key in chosen):
-                return bool(chosen)
-            # Budgets count what ended, which is in no row of an open run: a run over budget would ask with every look.
-            if self._refused is not None and self._refused[0] == known and abs(now - self._refused[1]) < _REFUSED_FOR:
-                return False
-            if decide(_snapshot(connection, since)):
-                return True
-        self._refused = (known, now)
-        return False
+    with store.write() as connection:
+        if store.dialect == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
+        chosen = decide(_snapshot(connection, since))
+        wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
+        found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
+        started = [run.let_start(now) for run in found]
+        for run in started:
+            values = {"document": run.model_dump_json(), **short_of(run)}
+            connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
+    return tuple(started)
 
 
 def _snapshot(connection: sa.Connection, since: datetime | None) -> Snapshot:

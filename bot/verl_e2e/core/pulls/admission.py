@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from verl_e2e.core.pulls.budgets import Overspent, Spending
 from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.pause import Pause, pauses_of
 from verl_e2e.core.pulls.pools import Pool, pool_of
@@ -21,7 +20,7 @@ from verl_e2e.core.pulls.queue_order import in_turn, is_strict
 class Snapshot:
     """What the database knows of the queue at one moment."""
 
-    # The runs that are not over, and those that were created within the seven days that budgets look back.
+    # The runs that are not over, and those that were created within the last seven days.
     entries: tuple[QueueEntry, ...] = ()
     # Every `pause` and `resume` that was accepted.
     switches: tuple[RecordedCommand, ...] = ()
@@ -31,7 +30,6 @@ class HoldCause(StrEnum):
     """Why a waiting run gets no slot, whatever is free."""
 
     PAUSED = "paused"
-    BUDGET = "budget"
     TOO_LARGE = "too large"
 
 
@@ -42,8 +40,6 @@ class Held:
     cause: HoldCause
     # The pause, for that cause.
     pause: Pause | None = None
-    # The budget that is used up, for that cause.
-    overspent: Overspent | None = None
     # The pool that is too small, for that cause.
     pool: Pool | None = None
 
@@ -85,7 +81,7 @@ def admit(snapshot: Snapshot, pools: Collection[Pool], now: datetime, *, only_st
 
     With `only_starts` no order is made of a pool where nothing is free.
     """
-    pauses, spending = pauses_of(snapshot.switches), Spending.of(snapshot.entries, now)
+    pauses = pauses_of(snapshot.switches)
     of_pool: dict[Pool | None, list[QueueEntry]] = {}
     for entry in snapshot.entries:
         of_pool.setdefault(pool_of(entry, pools), []).append(entry)
@@ -100,37 +96,16 @@ def admit(snapshot: Snapshot, pools: Collection[Pool], now: datetime, *, only_st
         if not waiting or (only_starts and space is not None and space.free <= 0):
             continue
         turn = in_turn(waiting, snapshot.entries, now, group_was_last=_group_was_last(entries))
-        filled = _fill(turn, space, spending, now)
-        starts += filled.starts
-        held |= filled.held
-        if pool is not None and filled.left:
-            lines[pool.name] = tuple(filled.left)
+        left: list[QueueEntry] = []
+        for entry in turn:
+            if space is None or space.take(entry, now):
+                starts.append(entry.key)
+            else:
+                left.append(entry)
+        if pool is not None and left:
+            lines[pool.name] = tuple(left)
     names = {entry.key: pool.name for pool, entries in of_pool.items() if pool is not None for entry in entries}
     return Admission(tuple(starts), lines, held, names)
-
-
-@dataclass(slots=True)
-class _Filled:
-    """What became of the waiting runs of one pool."""
-
-    starts: list[str] = field(default_factory=list)
-    left: list[QueueEntry] = field(default_factory=list)
-    held: dict[str, Held] = field(default_factory=dict)
-
-
-def _fill(turn: Iterable[QueueEntry], space: _Space | None, spending: Spending, now: datetime) -> _Filled:
-    """Give slots in turn; a run over budget is passed over, and one that does not fit waits."""
-    made = _Filled()
-    for entry in turn:
-        overspent = spending.overspent(entry)
-        if overspent is not None:
-            made.held[entry.key] = Held(HoldCause.BUDGET, overspent=overspent)
-        elif space is None or space.take(entry, now):
-            made.starts.append(entry.key)
-            spending.add(entry, float(entry.terms.planned_minutes), now)
-        else:
-            made.left.append(entry)
-    return made
 
 
 def _hold(entry: QueueEntry, pool: Pool | None, pauses: Mapping[str, Pause]) -> Held | None:

@@ -54,13 +54,6 @@ def hold_of(held: Held) -> Hold:
             assert held.pause is not None
             resume = prose("a maintainer can comment `/verl-e2e resume` to let runs start again")
             return Hold(held.pause.in_short, held.pause.reason, resume)
-        case HoldCause.BUDGET:
-            assert held.overspent is not None
-            grant = prose(
-                "wait until the last seven days hold less, or ask a maintainer to comment "
-                "`/verl-e2e budget GPU-MINUTES REASON`"
-            )
-            return Hold("over budget", held.overspent.sentence, grant)
         case HoldCause.TOO_LARGE:
             assert held.pool is not None
             large = f"the slots `{held.pool.name}` hold {held.pool.limit} GPUs, and the job needs more"

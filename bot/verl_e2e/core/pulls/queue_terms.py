@@ -1,4 +1,4 @@
-"""What our own queue knows of a run when it is ordered: whose GPU time it is, how urgent it is, and its budgets."""
+"""What our own queue knows of a run when it is ordered: whose GPU time it is and how urgent it is."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -18,21 +18,6 @@ class Priority(StrEnum):
     LOW = "low"
 
 
-class Limits(Document):
-    """The budgets that a run counts against, in GPU minutes of seven days; None where there is none."""
-
-    # Of its pull request.
-    pull_request: _Minutes | None = None
-    # Of the person whose GPU time it is.
-    person: _Minutes | None = None
-    # Of its repository.
-    repository: _Minutes | None = None
-    # What a maintainer let the pull request use whatever the budgets are, from `granted_at` on.
-    granted: _Minutes = 0
-    # When that was, None for never.
-    granted_at: AwareDatetime | None = None
-
-
 class QueueTerms(Document):
     """What the queue orders a run by."""
 
@@ -43,5 +28,3 @@ class QueueTerms(Document):
     planned_minutes: _Minutes = 0
     # Since when the pull request waits for this job, where a push took an earlier run out of the queue; else None.
     since: AwareDatetime | None = None
-    # Its budgets, None where it has none.
-    limits: Limits | None = None

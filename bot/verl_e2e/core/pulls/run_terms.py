@@ -1,20 +1,18 @@
-"""The terms on which a run waits in our queue, from the commands of maintainers and the budgets of the policy."""
+"""The terms on which a run waits in our queue, from the commands of maintainers."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from verl_e2e.core.plan.policy import Budget
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.queue_place import Own
-from verl_e2e.core.pulls.queue_terms import Limits, Priority, QueueTerms
+from verl_e2e.core.pulls.queue_terms import Priority, QueueTerms
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, runs_of
 
-PRIORITY, BUDGET = "priority", "budget"
-# These count for every head of a pull request, not only for the one on which they were given.
-LASTING = frozenset({PRIORITY, BUDGET})
+# It counts for every head of a pull request, not only for the one on which it was given.
+PRIORITY = "priority"
 
 
 def terms_of(wanted: WantedJob, target_state: TargetState, source: str) -> QueueTerms:
@@ -24,7 +22,6 @@ def terms_of(wanted: WantedJob, target_state: TargetState, source: str) -> Queue
         priority=_priority(target_state.entries),
         planned_minutes=wanted.gpu_minutes,
         since=_since(wanted, target_state),
-        limits=_limits(target_state),
     )
 
 
@@ -78,26 +75,6 @@ def _since(wanted: WantedJob, target_state: TargetState) -> datetime | None:
     return target_state.now - (left - since)
 
 
-def _last(entries: Iterable[Entry], verb: str) -> RecordedCommand | None:
-    found = [entry for entry in entries if isinstance(entry, RecordedCommand) and entry.verb == verb]
-    return found[-1] if found else None
-
-
 def _priority(entries: Iterable[Entry]) -> Priority:
-    given = _last(entries, PRIORITY)
-    return Priority(given.arguments[0]) if given is not None else Priority.NORMAL
-
-
-def _limits(target_state: TargetState) -> Limits | None:
-    budget: Budget = target_state.policy.budget
-    exempt = isinstance(target_state.target, MergeGroup) and not budget.merge_queue
-    if exempt or not budget.is_limited:
-        return None
-    granted = _last(target_state.entries, BUDGET)
-    return Limits(
-        pull_request=budget.pull_request,
-        person=budget.person,
-        repository=budget.repository,
-        granted=int(granted.arguments[0]) if granted is not None else 0,
-        granted_at=granted.at if granted is not None else None,
-    )
+    given = [entry for entry in entries if isinstance(entry, RecordedCommand) and entry.verb == PRIORITY]
+    return Priority(given[-1].arguments[0]) if given else Priority.NORMAL

@@ -7,7 +7,7 @@ from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus
 from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.queue_estimate import MIN_RUNS, Span
 from verl_e2e.core.pulls.queue_place import Place
-from verl_e2e.core.pulls.run_terms import BUDGET, PRIORITY
+from verl_e2e.core.pulls.run_terms import PRIORITY
 from verl_e2e.core.pulls.target_state import TargetState
 
 
@@ -24,11 +24,6 @@ def queue_notices(target_state: TargetState, status: JobStatus) -> Iterator[str]
     last = {entry.verb: entry for entry in target_state.entries if isinstance(entry, RecordedCommand)}
     if PRIORITY in last:
         yield f"Priority {last[PRIORITY].arguments[0]}, set by {last[PRIORITY].actor}."
-    if BUDGET in last and target_state.policy.budget.is_limited:
-        given = last[BUDGET]
-        minutes, reason = given.arguments
-        since = f"from {given.at:%Y-%m-%d %H:%M} UTC on"
-        yield f"{given.actor} lets this pull request use {minutes} GPU minutes {since}: {reason}."
 
 
 def place_sentence(place: Place) -> str:
