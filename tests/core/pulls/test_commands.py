@@ -170,7 +170,7 @@ PROVED = {
     "rehearse": "tests/stories/test_rehearsals.py::test_a_fail_closes_the_gate_and_no_job_starts",
     "approve": "tests/app/test_reconciling.py::test_a_fork_waits_for_an_approval_of_exactly_its_head",
     "override": "tests/app/test_reconciling.py::test_an_override_needs_nothing_to_run_and_is_shown",
-    "priority": "tests/core/pulls/test_run_terms.py::test_the_last_priority_counts_on_every_head",
+    "priority": "tests/core/pulls/test_decide.py::test_the_last_priority_counts_on_every_head",
     "pause": "tests/stories/test_slots.py::test_a_pause_holds_what_has_not_started_and_says_so_until_it_is_resumed",
     "resume": "tests/stories/test_slots.py::test_a_pause_holds_what_has_not_started_and_says_so_until_it_is_resumed",
     "help": "tests/app/test_reconciling.py::test_explain_and_help_are_answered_once",

@@ -7,14 +7,13 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from verl_e2e.adapters.store.database import Store
-from verl_e2e.adapters.store.schema import IS_OPEN, IS_SWITCH, WAITS, entries, instant, runs
-from verl_e2e.core.pulls.admission import Snapshot
+from verl_e2e.adapters.store.schema import IS_OPEN, IS_SWITCH, WAITS, entries, runs
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run
-from verl_e2e.core.pulls.queue_entry import QueueEntry, entry_of
+from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
 
 # PostgreSQL's advisory lock of a decision, so that two bots decide one after the other.
 _DECIDING = 0x7665726F
-# More than any cluster runs in a week: an older run that ended is forgotten by fair share first.
+# More than any cluster runs at once.
 _MOST = 20_000
 
 
@@ -29,10 +28,10 @@ def has_waiting(store: Store) -> bool:
         return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
 
 
-def snapshot(store: Store, since: datetime) -> Snapshot:
-    """The runs that are not over, those that were created since, and the switches."""
+def snapshot(store: Store) -> Snapshot:
+    """The runs that are not over, and the switches."""
     with store.read() as connection:
-        return _snapshot(connection, since)
+        return _snapshot(connection)
 
 
 def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
@@ -41,22 +40,19 @@ def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
         return _switches(connection, entries.c.repository == repository)
 
 
-def give_slots(
-    store: Store, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
-) -> tuple[Run, ...]:
+def give_slots(store: Store, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
     """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
     When this process is killed meanwhile, or loses the database, no run got a slot.
     """
-    # Whether anything starts is found out without a lock that others would wait for. What ended says who is next, and
-    # not whether a slot is free.
+    # Whether anything starts is found out without a lock that others would wait for.
     with store.read() as connection:
-        if not decide(_snapshot(connection, None)):
+        if not decide(_snapshot(connection)):
             return ()
     with store.write() as connection:
         if store.dialect == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
-        chosen = decide(_snapshot(connection, since))
+        chosen = decide(_snapshot(connection))
         wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
         found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
         started = [run.let_start(now) for run in found]
@@ -66,18 +62,11 @@ def give_slots(
     return tuple(started)
 
 
-def _snapshot(connection: sa.Connection, since: datetime | None) -> Snapshot:
-    """The runs that are not over, and those that were created since a time, None for no others."""
+def _snapshot(connection: sa.Connection) -> Snapshot:
     # A row of an earlier version has no short form.
     whole = sa.case((runs.c.brief == "", runs.c.document), else_="")
     short = sa.select(runs.c.seq, runs.c.brief, whole.label("document"))
-    # Two questions, because each has an index of its own. What ends between them is in both, and is over.
-    found = {row.seq: row for row in connection.execute(short.where(IS_OPEN).limit(_MOST))}
-    if since is not None:
-        recent = short.where(runs.c.final, runs.c.created >= instant(since)).order_by(runs.c.created.desc())
-        recent = recent.limit(max(_MOST - len(found), 0))
-        found |= {row.seq: row for row in connection.execute(recent)}
-    rows = (found[seq] for seq in sorted(found))
+    rows = connection.execute(short.where(IS_OPEN).limit(_MOST))
     known = (_read_entry(row.brief) if row.brief else _read_document(row.document) for row in rows)
     return Snapshot(tuple(known), _switches(connection, sa.true()))
 

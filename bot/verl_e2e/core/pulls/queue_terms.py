@@ -1,13 +1,13 @@
-"""What our own queue knows of a run when it is ordered: whose GPU time it is and how urgent it is."""
+"""What a run is ordered by while it waits in the queue."""
 
 from enum import StrEnum
-from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime
 
 from verl_e2e.core.model.document import Document
 
-_Minutes = Annotated[int, Field(ge=0)]
+# The command; it counts for every head of a pull request, not only for the one on which it was given.
+PRIORITY = "priority"
 
 
 class Priority(StrEnum):
@@ -21,10 +21,6 @@ class Priority(StrEnum):
 class QueueTerms(Document):
     """What the queue orders a run by."""
 
-    # The login of the person whose GPU time it is: who opened the pull request, or asked for the extra run.
-    person: str = ""
     priority: Priority = Priority.NORMAL
-    # GPU minutes that it is expected to take.
-    planned_minutes: _Minutes = 0
     # Since when the pull request waits for this job, where a push took an earlier run out of the queue; else None.
     since: AwareDatetime | None = None
