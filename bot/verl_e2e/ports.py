@@ -507,7 +507,8 @@ class Worklist(Protocol):
     ) -> tuple[ClaimedTarget, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
-        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
+        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`. Until then a look
+        counts as one that failed: what ends the process again and again is left alone for a while, and others go on.
         """
         ...
 

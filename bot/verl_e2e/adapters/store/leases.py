@@ -25,8 +25,13 @@ _KEYS: Mapping[sa.Table, sa.Column[Any]] = {
 }
 
 
-def take_rows(store: Store, wanted: sa.Select[Any], table: sa.Table) -> list[sa.Row[Any]]:
-    """The free rows that a query finds, owned by this process from now on; two that ask at once get different rows."""
+def take_rows(
+    store: Store, wanted: sa.Select[Any], table: sa.Table, changes: Mapping[str, Any] | None = None
+) -> list[sa.Row[Any]]:
+    """The free rows that a query finds, owned by this process from now on; two that ask at once get different rows.
+
+    They are given as they were before `changes`.
+    """
     key, free = _KEYS[table], wanted.where(table.c.owner == "")
     with store.read() as connection:
         if connection.execute(free.with_only_columns(key).limit(1)).first() is None:
@@ -34,7 +39,7 @@ def take_rows(store: Store, wanted: sa.Select[Any], table: sa.Table) -> list[sa.
     with store.write(lasting=False) as connection:
         rows = list(connection.execute(free.with_for_update(skip_locked=True)))
         keys = [row._mapping[key] for row in rows]
-        connection.execute(sa.update(table).where(key.in_(keys)).values(owner=store.owner))
+        connection.execute(sa.update(table).where(key.in_(keys)).values({"owner": store.owner, **(changes or {})}))
     return rows
 
 
