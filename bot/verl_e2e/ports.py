@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.core.plan.pytest_marks import Marks
     from verl_e2e.core.plan.reached_files import ReachedFiles
-    from verl_e2e.core.pulls.admission import Snapshot
     from verl_e2e.core.pulls.check_runs import CheckRun
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Received
     from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
     from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.messages import Letter, Message
     from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
+    from verl_e2e.core.pulls.queue import Snapshot
     from verl_e2e.core.reach.changes import FileDifference
     from verl_e2e.core.reach.entries import Uses
     from verl_e2e.core.reach.summary import Summary
@@ -426,20 +426,18 @@ class QueueLedger(Protocol):
         """The runs of every repository that are not over yet, oldest first."""
         ...
 
-    def snapshot(self, since: datetime) -> Snapshot:
-        """What the queue decides from: runs that are not over, or created since, and the switches."""
+    def snapshot(self) -> Snapshot:
+        """What the queue decides from: the runs that are not over, and the switches."""
         ...
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         """Every accepted `pause` and `resume` of a repository."""
         ...
 
-    def give_slots(
-        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
-    ) -> tuple[Run, ...]:
+    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
-        `decide` is asked first about the runs that are not over alone: what starts none of these starts none.
+        `decide` may be asked more than once.
         """
         ...
 
@@ -510,7 +508,8 @@ class Worklist(Protocol):
     ) -> tuple[ClaimedTarget, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
-        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
+        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`. Until then a look
+        counts as one that failed: what ends the process again and again is left alone for a while, and others go on.
         """
         ...
 

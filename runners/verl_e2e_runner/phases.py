@@ -1,7 +1,7 @@
 """The phases of one run in their order: each is recorded, and the first that fails ends the run.
 
 The order is that of trust and cost: repositories and patches, preflight, byte code and import proof, the
-focused Bridge tests, and only then the GPU hour. In a cage the tests run during the import proof, and count after it.
+focused Bridge tests, and only then the GPU hour.
 """
 
 import os
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.log.resolved_config import lookup
@@ -26,7 +25,6 @@ from verl_e2e.core.model.record import (
     Environment,
     Finding,
 )
-from verl_e2e_runner.bridge_tests.early import EarlyTests, early_tests
 from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.checkpoints import CheckpointLister
@@ -112,24 +110,22 @@ def run_phases(run: Run) -> Ended:
     trees = replace(trees, findings=(*trees.findings, *caches.findings))
     executed = begin_record(run.job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
     tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
-    with early_tests() as early:
-        seen = preflight(
-            run.job,
-            trees,
-            run.session,
-            base=run.environ,
-            work=run.work / "prepared",
-            emit=run.emit,
-            cache=run.cache,
-            devices=run.devices,
-            ready=lambda seen: _begin_tests(run, tested, seen, early),
-        )
-        seen = replace(seen, findings=(*seen.findings, *_misfits(run, seen, caches)))
-        _write_environment(run, trees, seen, caches)
-        if seen.blocked:
-            return _not_started(run, "preflight found what blocks the run")
-        _record_recipe(run, seen)
-        tests = _bridge_tests(run, tested, seen, early)
+    seen = preflight(
+        run.job,
+        trees,
+        run.session,
+        base=run.environ,
+        work=run.work / "prepared",
+        emit=run.emit,
+        cache=run.cache,
+        devices=run.devices,
+    )
+    seen = replace(seen, findings=(*seen.findings, *_misfits(run, seen, caches)))
+    _write_environment(run, trees, seen, caches)
+    if seen.blocked:
+        return _not_started(run, "preflight found what blocks the run")
+    _record_recipe(run, seen)
+    tests = _bridge_tests(run, tested, seen)
     executed.take(BRIDGE_TESTS_PHASE, run.recorder, tested.cage)
     _write_environment(run, trees, seen, caches, tests)
     if reason := _stopping(tests):
@@ -203,33 +199,17 @@ def _not_started(run: Run, why: str) -> Ended:
     return ended
 
 
-def _begin_tests(run: Run, trees: Trees, seen: Preflight, early: EarlyTests) -> None:
-    """Start the focused tests during the import proof, where a cage keeps the two apart."""
-    if run.junit is None and trees.cage is not None:
-        early.begin(lambda stop: _run_tests(run, trees, seen, stop))
-
-
-def _run_tests(run: Run, trees: Trees, seen: Preflight, stop: Event | None = None) -> BridgeTests:
-    environment = {**seen.launches[0].environment}
-    # Weights of a test are not those of the run.
-    environment.pop(FINGERPRINTS_VARIABLE, None)
-    folder = _tests_folder(run)
-    folder.mkdir()
-    return run_bridge_tests(run.job, trees, environment, folder, stop=stop)
-
-
-def _tests_folder(run: Run) -> Path:
-    return run.work / "bridge-tests"
-
-
-def _bridge_tests(run: Run, trees: Trees, seen: Preflight, early: EarlyTests) -> BridgeTests:
+def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
     """The focused tests; their JUnit file goes through redaction like everything else."""
     run.emit("phase", name=TESTS_PHASE, state="begin")
-    folder = _tests_folder(run)
+    folder = run.work / "bridge-tests"
+    folder.mkdir()
     if run.junit is None:
-        tests = early.result() or _run_tests(run, trees, seen)
+        environment = dict(seen.launches[0].environment)
+        # Weights of a test are not those of the run.
+        environment.pop(FINGERPRINTS_VARIABLE, None)
+        tests = run_bridge_tests(run.job, trees, environment, folder)
     else:
-        folder.mkdir()
         tests = take_bridge_tests(run.job, run.junit, folder)
     for finding in tests.findings:
         run.emit("finding", **finding.model_dump(mode="json"))

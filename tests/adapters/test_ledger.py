@@ -68,9 +68,10 @@ def give_back(store: Store) -> None:
 
 
 def wanted(store: Store, now: datetime) -> tuple[str, ...]:
-    """The targets to look at, which stay free."""
+    """The targets that are to be looked at now; none of them is."""
     found = tuple(taken.target for taken in SqlWorklist(store).take(now, 10))
-    give_back(store)
+    for target in found:
+        SqlWorklist(store).release(target)
     return found
 
 
@@ -312,6 +313,24 @@ def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
     deliveries.processed([(received().id, ["pull 5"])], NOW)
     (news,) = worklist.take(NOW, 10)
     assert (news.target, news.attempts) == ("pull 5", 0)
+
+
+def test_a_target_that_ends_the_process_again_and_again_is_left_alone_for_a_while(store: Store) -> None:
+    worklist, now = SqlWorklist(store), NOW
+    worklist.want(["pull 5"], now)
+    for _ in range(3):
+        assert [taken.target for taken in worklist.take(now, 10)] == ["pull 5"]
+        give_back(store)
+    worklist.want(["pull 5", "pull 6"], now)
+    (other,) = worklist.take(now, 10)
+    worklist.finish(other, now)
+    now += timedelta(minutes=15)
+    (again,) = worklist.take(now, 10)
+    assert (other.target, again.target, again.attempts) == ("pull 6", "pull 5", 3)
+    # One that returned counts for nothing.
+    worklist.finish(again, now)
+    worklist.want(["pull 5"], now)
+    assert [taken.attempts for taken in worklist.take(now, 10)] == [0]
 
 
 def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_looked_at_since(store: Store) -> None:

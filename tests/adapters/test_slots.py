@@ -11,18 +11,14 @@ import sqlalchemy as sa
 
 from tests.adapters.databases import database, server, store
 from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
-from verl_e2e.core.pulls.admission import Snapshot, admit
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
-from verl_e2e.core.pulls.pools import Pool
-from verl_e2e.core.pulls.queue_entry import entry_of
-from verl_e2e.core.pulls.queue_terms import Limits, QueueTerms
+from verl_e2e.core.pulls.queue import Pool, Snapshot, admit, entry_of
 
 __all__ = ["database", "server", "store"]
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
-WEEK_AGO = NOW - timedelta(days=7)
 THREE = (Pool("all", 3),)
 
 
@@ -52,7 +48,7 @@ def test_bots_that_decide_at_once_give_no_slot_twice(store: Store, database: str
     with ThreadPoolExecutor(8) as pool:
         begun = [
             run
-            for found in pool.map(lambda turn: (first, second)[turn % 2].give_slots(starts, WEEK_AGO, NOW), range(16))
+            for found in pool.map(lambda turn: (first, second)[turn % 2].give_slots(starts, NOW), range(16))
             for run in found
         ]
     assert len(begun) == 3
@@ -60,7 +56,7 @@ def test_bots_that_decide_at_once_give_no_slot_twice(store: Store, database: str
     assert first.open_count() == 3
     # Each that ends frees a slot for one.
     first.put_run(begun[0].model_copy(update={"state": RunState.LOST}))
-    assert len(second.give_slots(starts, WEEK_AGO, NOW)) == 1
+    assert len(second.give_slots(starts, NOW)) == 1
     other.close()
 
 
@@ -77,9 +73,9 @@ def test_a_decision_that_is_cut_off_gave_no_slot(store: Store) -> None:
         return starts(snapshot)
 
     with pytest.raises(RuntimeError, match="killed inside"):
-        ledger.give_slots(fail, WEEK_AGO, NOW)
+        ledger.give_slots(fail, NOW)
     assert ledger.has_waiting()
-    assert len(ledger.give_slots(starts, WEEK_AGO, NOW)) == 1
+    assert len(ledger.give_slots(starts, NOW)) == 1
     assert not ledger.has_waiting()
 
 
@@ -87,41 +83,15 @@ def test_what_was_cancelled_meanwhile_gets_no_slot(store: Store) -> None:
     ledger = SqlLedger(store)
     run = ledger.put_run(waiting(1))
     ledger.put_run(run.model_copy(update={"state": RunState.CANCELLED}))
-    assert ledger.give_slots(lambda _: [run.key], WEEK_AGO, NOW) == ()
+    assert ledger.give_slots(lambda _: [run.key], NOW) == ()
 
 
-def test_a_run_over_budget_neither_locks_the_database_nor_reads_all_that_ended_with_every_look(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger, sizes = SqlLedger(store), []
-    terms = QueueTerms(person="mona", planned_minutes=8, limits=Limits(repository=10))
-    ledger.put_run(waiting(1, awaits_slot=False, state=RunState.FINISHED, gpu_minutes=8.0, terms=terms))
-    ledger.put_run(waiting(2, terms=terms))
-
-    def decide(snapshot: Snapshot, now: datetime = NOW) -> tuple[str, ...]:
-        sizes.append(len(snapshot.entries))
-        return admit(snapshot, THREE, now).starts
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "write", lambda **_: pytest.fail("a look took the lock of those who write"))
-        for second in range(10):
-            assert ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=second)) == ()
-        assert sizes == [1, 2, *[1] * 9]
-        # Time alone may free the budget, which no row shows.
-        ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=61))
-        assert sizes[-2:] == [1, 2]
-    # So does what changes: the budget, or a run that is not over.
-    more = QueueTerms(person="mona", planned_minutes=8, limits=Limits(repository=16))
-    ledger.put_run(waiting(2, terms=more))
-    assert [run.number for run in ledger.give_slots(decide, WEEK_AGO, NOW + timedelta(seconds=62))] == [2]
-
-
-def test_a_snapshot_has_what_is_open_or_recent(store: Store) -> None:
-    ledger, old = SqlLedger(store), {"created": NOW - timedelta(days=9)}
-    known = [waiting(1), waiting(2, **old), waiting(3, state=RunState.LOST)]
-    for run in (*known, waiting(4, state=RunState.LOST, **old)):
+def test_a_snapshot_has_what_is_open(store: Store) -> None:
+    ledger = SqlLedger(store)
+    known = [waiting(1), waiting(2, created=NOW - timedelta(days=9))]
+    for run in (*known, waiting(3, state=RunState.LOST)):
         ledger.put_run(run)
-    assert {*ledger.snapshot(WEEK_AGO).entries} == {*map(entry_of, known)}
+    assert {*ledger.snapshot().entries} == {*map(entry_of, known)}
 
 
 def test_switches_are_found_by_repository_among_all_entries(store: Store) -> None:
@@ -138,7 +108,7 @@ def test_switches_are_found_by_repository_among_all_entries(store: Store) -> Non
     for entry in given:
         ledger.add(entry)
     assert ledger.switches("octo/a") == (given[0],)
-    assert ledger.snapshot(WEEK_AGO).switches == (given[0], given[2])
+    assert ledger.snapshot().switches == (given[0], given[2])
 
 
 def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None:
@@ -153,14 +123,14 @@ def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None
     ledger.open_runs()
     ledger.open_count()
     ledger.switches("octo/bridge")
-    ledger.snapshot(WEEK_AGO)
-    ledger.give_slots(starts, WEEK_AGO, NOW)
+    ledger.snapshot()
+    ledger.give_slots(starts, NOW)
     ledger.run_by_handle("octo/bridge", "1")
     for which in ({"number": 1}, {"head_sha": "a" * 40}, {"reuse_key": "a" * 64}, {"newest": 9}):
         ledger.runs("octo/bridge", **which)
     sa.event.remove(sa.Engine, "before_cursor_execute", note)
     questions = [given for given in asked if given[0].startswith("SELECT")]
-    assert len(questions) == 14
+    assert len(questions) == 13
     with sqlite3.connect(tmp_path / "bot.sqlite3") as connection:
         steps = {
             (str(step[3]), text)

@@ -1,7 +1,6 @@
 """What a stranger wrote takes too much, or ends the service: the pull request says so, and nothing goes on for ever."""
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.app.collect_runs import MOST_JUDGINGS
-from verl_e2e.app.crash_loops import LONGEST_REST, MOST_BEGUN, rest_after
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import CellMap
@@ -20,10 +18,6 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Target
 from verl_e2e.wiring.handlers import Handlers
-
-
-class Killed(BaseException):
-    """The end of the process, as far as a handler can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +100,3 @@ def test_a_run_folder_that_takes_too_much_is_blocked_at_once() -> None:
     handlers.reconciler.reconcile(REF)
     (run,) = app.ledger.runs(REF.repository, number=REF.number)
     assert run.sentence == "what the run left cannot be judged: the memory that it needs exceeds 2048 MiB"
-
-
-def test_a_look_that_never_returned_three_times_is_set_aside_and_tried_again_later() -> None:
-    app = App()
-    app.open()
-    handlers, own = troubled(app, Killed())
-    for _ in range(MOST_BEGUN):
-        with pytest.raises(Killed):
-            handlers.crash_loops.reconcile_counted(REF)
-    assert len(own.asked) == MOST_BEGUN
-    assert handlers.crash_loops.reconcile_counted(REF) == rest_after(MOST_BEGUN).total_seconds() == 5.0
-    assert len(own.asked) == MOST_BEGUN
-    conclusion, message = gate(app)
-    assert (conclusion, "was ended 3 times" in message) == ("action_required", True)
-    app.clock.pass_s((rest_after(MOST_BEGUN) + timedelta(seconds=1)).total_seconds())
-    assert app.handlers.crash_loops.reconcile_counted(REF) is not None
-    assert gate(app)[0] != "action_required"
-
-
-def test_the_rest_grows_with_each_look_that_never_returned() -> None:
-    rests = [rest_after(begun).total_seconds() for begun in (MOST_BEGUN, 30, 31, 32, 33, 34)]
-    assert rests == [5, 5, 20, 80, 320, 900]
-    assert rest_after(10_000) == LONGEST_REST
-
-
-def test_a_look_that_fails_or_ends_is_no_look_that_never_returned() -> None:
-    app = App()
-    app.open()
-    handlers, own = troubled(app, RuntimeError("a fault"))
-    for _ in range(MOST_BEGUN + 2):
-        with pytest.raises(RuntimeError):
-            handlers.crash_loops.reconcile_counted(REF)
-    assert len(own.asked) == MOST_BEGUN + 2
-    for _ in range(MOST_BEGUN + 2):
-        app.handlers.crash_loops.reconcile_counted(REF)
-    assert gate(app)[0] != "action_required"

@@ -5,14 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, passes
+from tests.fakes.app import POLICY, REF, REPOSITORY, App, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.keep_command import NO_QUEUE
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.pull import PullRef
-from verl_e2e.core.pulls.queue_place import LOOK_S
+from verl_e2e.core.pulls.queue import LOOK_S, Pool
 from verl_e2e.core.pulls.queue_terms import Priority
 from verl_e2e.core.pulls.webhook_events import CommentEvent
 
@@ -122,7 +121,6 @@ def test_a_place_stays_as_it_was_shown_until_it_moved_by_much(app: App) -> None:
         return app.hub.cards(3)[0].body
 
     assert "Place 2 of 2 in the queue" in shown()
-    assert "fewer than 3 runs" in shown()
     end(app, refs[0])
     app.clock.pass_s(60)
     app.handlers.reconciler.reconcile(refs[2])
@@ -132,22 +130,7 @@ def test_a_place_stays_as_it_was_shown_until_it_moved_by_much(app: App) -> None:
     assert "Place 1 of 1" in shown()
 
 
-def test_what_is_over_budget_is_held_and_starts_when_the_week_has_passed() -> None:
-    app = App()
-    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "budget: {person: 8}\n").encode()
-    first, second = open_pulls(app, 2)
-    assert [run_of(app, ref).waits_for_slot for ref in (first, second)] == [False, True]
-    assert "the budget of alice" in app.hub.cards(2)[0].body
-    ended = {"state": RunState.FINISHED, "gpu_minutes": 6.0, "updated": app.clock.now()}
-    app.ledger.put_run(run_of(app, first).model_copy(update=ended))
-    app.handlers.reconciler.reconcile(second)
-    assert run_of(app, second).waits_for_slot
-    app.clock.pass_s(8 * 86_400)
-    app.handlers.reconciler.reconcile(second)
-    assert run_of(app, second).state is RunState.SUBMITTED
-
-
-@pytest.mark.parametrize("line", ("pause the disk is full", "resume", "priority high", "budget 9 the release needs it"))
+@pytest.mark.parametrize("line", ("pause the disk is full", "resume", "priority high"))
 def test_without_a_database_nothing_waits_and_these_commands_are_refused(line: str) -> None:
     app = App(pools=(Pool("all", 1),), has_queue=False)
     first, second = open_pulls(app, 2)
@@ -157,7 +140,7 @@ def test_without_a_database_nothing_waits_and_these_commands_are_refused(line: s
     assert app.handlers.queue.pause_of(REPOSITORY) is None
 
 
-@pytest.mark.parametrize("line", ("pause the disk is full", "resume", "priority high", "budget 9 the release needs it"))
+@pytest.mark.parametrize("line", ("pause the disk is full", "resume", "priority high"))
 def test_the_policy_of_another_branch_lets_no_one_rule_the_queue_that_all_branches_share(app: App, line: str) -> None:
     lenient = sha("lenient")
     app.hub.files[(lenient, POLICY_PATH)] = f"{POLICY}capabilities: {{queue: {{logins: [alice]}}}}\n".encode()

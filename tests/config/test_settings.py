@@ -13,7 +13,7 @@ from verl_e2e.adapters.json_log import JsonLines
 from verl_e2e.config.environment import settings_table, variables
 from verl_e2e.config.problems import ConfigError
 from verl_e2e.config.settings import Settings, load_settings
-from verl_e2e.core.pulls.pools import Pool
+from verl_e2e.core.pulls.queue import Pool
 
 KEY = (
     generate_private_key(65537, 2048)

@@ -24,12 +24,10 @@ from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.pulls.admission import Snapshot
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.pools import Pool
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
-from verl_e2e.core.pulls.queue_entry import entry_of
+from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
@@ -107,20 +105,18 @@ class FakeLedger:
     def open_runs(self) -> tuple[Run, ...]:
         return tuple(run for run in self.kept.values() if not run.state.final)
 
-    def snapshot(self, since: datetime) -> Snapshot:
-        known = (run for run in self.kept.values() if not run.state.final or run.created >= since)
+    def snapshot(self) -> Snapshot:
+        known = (run for run in self.kept.values() if not run.state.final)
         written = (item for item in self.written if isinstance(item, RecordedCommand))
         return Snapshot(
             tuple(map(entry_of, known)), tuple(item for item in written if item.verb in {"pause", "resume"})
         )
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
-        return tuple(item for item in self.snapshot(START).switches if item.repository == repository)
+        return tuple(item for item in self.snapshot().switches if item.repository == repository)
 
-    def give_slots(
-        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
-    ) -> tuple[Run, ...]:
-        chosen = decide(self.snapshot(since))
+    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
+        chosen = decide(self.snapshot())
         started = [run.let_start(now) for run in self.kept.values() if run.key in chosen and run.waits_for_slot]
         self.kept |= {run.key: run for run in started}
         return tuple(started)

@@ -1,15 +1,21 @@
 """What processes hold and what the host has left: real processes, and the kernel's files of other hosts."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from verl_e2e_runner.process.memory import held_gib, read_bounds
+from tests.core.builders import make_job
+from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
+from verl_e2e.core.model.needs import SiteNeeds
+from verl_e2e.core.model.record import Check
+from verl_e2e_runner.process.memory import Bound, exhausted_bound, held_gib, read_bounds
+from verl_e2e_runner.sharing.devices import Devices
+from verl_e2e_runner.sharing.place import FOLDER_VARIABLE, Place, take_place
 
 MIB = 1 / 1024
 Launch = Callable[..., subprocess.Popen[bytes]]
@@ -134,11 +140,9 @@ GIB = 1 << 30
 def test_the_limit_of_a_control_group_is_a_bound(tmp_path: Path, name: str) -> None:
     """Of its 1000 MiB, 300 are used and not given back: the 2 GiB of cache are."""
     host, group = read_bounds(tree(tmp_path, name, 1000 << 20, 2 * GIB + (300 << 20)))
-    assert (host.group, host.total_gib) == (0, psutil.virtual_memory().total / GIB)
+    assert (host.of_group, host.total_gib) == (False, psutil.virtual_memory().total / GIB)
     assert 0 < host.available_gib <= host.total_gib
-    assert (group.total_gib, group.available_gib) == (1000 * MIB, 700 * MIB)
-    limited = next(path for path, text in _TREE[name].items() if text == "{limit}\n")
-    assert group.group == os.stat((tmp_path / limited).parent).st_ino
+    assert (group.total_gib, group.available_gib, group.of_group) == (1000 * MIB, 700 * MIB, True)
 
 
 @pytest.mark.parametrize("name", _TREE)
@@ -147,7 +151,108 @@ def test_a_limit_beyond_the_memory_of_the_host_is_none(tmp_path: Path, name: str
 
 
 def test_a_host_without_control_groups_is_bounded_by_its_memory(tmp_path: Path) -> None:
-    assert [bound.group for bound in read_bounds(tmp_path)] == [0]
+    assert [bound.of_group for bound in read_bounds(tmp_path)] == [False]
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/gone\n")
-    assert [bound.group for bound in read_bounds(tmp_path)] == [0]
+    assert [bound.of_group for bound in read_bounds(tmp_path)] == [False]
+
+
+HOST = Bound(126.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "short"),
+    [
+        (126.0, 3.9, False),
+        (126.0, 3.7, True),
+        (251.0, 7.6, False),
+        (251.0, 7.5, True),
+        (16.0, 2.0, False),
+        (16.0, 1.9, True),
+        (1.0, 1.0, True),
+    ],
+)
+def test_a_host_is_short_below_two_gib_or_three_percent(total: float, available: float, short: bool) -> None:
+    assert Bound(total, available).short is short
+
+
+@pytest.mark.parametrize(
+    ("bound", "need", "enough"),
+    [
+        (Bound(126.0, 14.0), 14.0, True),
+        (Bound(126.0, 13.9), 14.0, False),
+        # The limit that an engine gives the run is its need, and the runner holds some of it.
+        (Bound(14.0, 13.8, of_group=True), 14.0, True),
+        (Bound(14.0, 12.5, of_group=True), 14.0, False),
+    ],
+)
+def test_a_run_may_begin_where_its_need_is_free(bound: Bound, need: float, enough: bool) -> None:
+    assert (bound.missing_gib(need) <= 0) is enough
+
+
+FULL, FULL_GROUP = Bound(126.0, 1.0), Bound(32.0, 1.0, of_group=True)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "held", "need", "found"),
+    [
+        ((FULL,), 15.0, 14.0, FULL),
+        ((FULL,), 14.0, 14.0, None),
+        ((FULL,), 90.0, None, None),
+        ((HOST,), 50.0, 14.0, None),
+        ((HOST, FULL_GROUP), 15.0, 14.0, FULL_GROUP),
+        ((HOST, FULL_GROUP), 13.0, 14.0, None),
+        ((), 15.0, 14.0, None),
+    ],
+)
+def test_only_a_run_above_its_stated_need_gives_way_and_only_when_memory_is_short(
+    bounds: tuple[Bound, ...], held: float, need: float | None, found: Bound | None
+) -> None:
+    assert exhausted_bound(bounds, held_gib=held, need_gib=need) == found
+
+
+SHARING, ALONE = SiteIsolation(network=Network.NONE), SiteIsolation()
+
+
+def job(need_gib: float | None, isolation: SiteIsolation = SHARING) -> Job:
+    return make_job(site=SiteProfile(name="shared", isolation=isolation, needs=SiteNeeds(memory_gib=need_gib)))
+
+
+def place(tmp_path: Path, job: Job, *bounds: Bound) -> AbstractContextManager[Place]:
+    return take_place(job, "", {FOLDER_VARIABLE: str(tmp_path / "host")}, Devices, memory=lambda: bounds)
+
+
+@pytest.mark.parametrize("isolation", [SHARING, ALONE])
+def test_a_run_is_blocked_where_its_need_is_not_free(tmp_path: Path, isolation: SiteIsolation) -> None:
+    with place(tmp_path, job(60, isolation), HOST) as enough:
+        assert enough.memory is not None
+        assert enough.memory.ok
+    with place(tmp_path, job(61, isolation), HOST) as found:
+        assert found.memory is not None
+        assert found.findings == (found.finding, found.memory)
+        assert (found.memory.check, found.memory.ok, found.memory.blocking) == (Check.HOST_MEMORY, False, True)
+        assert found.memory.summary == "the job needs 61 GiB of host memory: 60.0 of 126.0 GiB are available"
+        assert "needs.memory_gib" in found.memory.fix
+
+
+def test_where_a_control_group_leaves_less_it_is_named(tmp_path: Path) -> None:
+    with place(tmp_path, job(24), HOST, Bound(32.0, 20.0, of_group=True)) as found:
+        assert found.memory is not None
+        assert not found.memory.ok
+        assert "20.0 of 32.0 GiB below the limit of its control group are available" in found.memory.summary
+
+
+def test_a_site_that_states_no_need_is_not_asked_and_neither_is_a_run_without_a_place(tmp_path: Path) -> None:
+    with place(tmp_path, job(None), FULL) as found:
+        assert (found.memory, found.findings) == (None, (found.finding,))
+    with place(tmp_path, job(14, ALONE), HOST), place(tmp_path, job(14), HOST) as refused:
+        assert (refused.finding.ok, refused.memory) == (False, None)
+
+
+def test_the_real_memory_of_this_host_is_read_where_none_is_given(tmp_path: Path) -> None:
+    found: list[bool] = []
+    for need in (0.001, 1e6):
+        with take_place(job(need), "", {FOLDER_VARIABLE: str(tmp_path / "host")}, Devices) as taken:
+            assert taken.memory is not None
+            found.append(taken.memory.ok)
+    assert found == [True, False]

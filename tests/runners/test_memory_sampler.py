@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from verl_e2e.core.model.host_memory import Bound
+from verl_e2e_runner.process.memory import Bound
 from verl_e2e_runner.watch.memory import SAMPLE_S, MemorySampler
 
 NEED = 14.0
@@ -91,6 +91,6 @@ def test_a_run_within_its_need_goes_on_whatever_the_host_has(
 
 
 def test_the_limit_of_a_control_group_counts_too() -> None:
-    sampler = MemorySampler(lambda: (Bound(126.0, 60.0), Bound(16.0, 1.0, 7)), Host(held=15.0).ask, NEED)
+    sampler = MemorySampler(lambda: (Bound(126.0, 60.0), Bound(16.0, 1.0, of_group=True)), Host(held=15.0).ask, NEED)
     sampler.tick(0.0)
     assert sampler.loss.startswith("The control group of the run has 1.0 of 16.0 GiB of memory left")

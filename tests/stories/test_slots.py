@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.conftest import Story
 from tests.stories.recordings import SMOKE
 
 OTHER = "src/other.py"
@@ -112,15 +112,3 @@ def test_a_pause_does_not_end_a_merge_group_before_its_deadline(story: Story) ->
         story.service.go_on(600)
     assert world.gate_of(group) == "action_required"
     assert "the file system is full" in str(world.check(group, "verl-e2e"))
-
-
-def test_a_budget_holds_what_would_exceed_it_until_a_maintainer_gives_more(story: Story) -> None:
-    world = story.world
-    world.commit({POLICY_FILE: POLICY + "budget: {pull_request: 1}\n"}, "Set a budget")
-    number = story.open()
-    assert (world.gate(number), story.live()) == ("action_required", [])
-    assert "budget of this pull request: 0 of 1 GPU minutes" in world.card(number)
-    story.say("mona", "/verl-e2e budget 100 needed for the release", number)
-    assert heads(story) == [world.head(number)]
-    story.finish(SMOKE)
-    assert world.gate(number) == "success"

@@ -11,10 +11,10 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand
 from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
-from verl_e2e.core.pulls.pause import PAUSE, RESUME
 from verl_e2e.core.pulls.pull import Pull, PullRef
+from verl_e2e.core.pulls.queue import PAUSE, RESUME
+from verl_e2e.core.pulls.queue_terms import PRIORITY
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.run_terms import LASTING
 from verl_e2e.core.pulls.trust import Denied, may
 from verl_e2e.ports import Clock, Ledger, Pulls
 
@@ -50,7 +50,7 @@ class CurrentGrants:
 
     def _why_not(self, entry: Entry, pull: Pull, policy: Policy) -> str:
         """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
-        lasting = isinstance(entry, RecordedCommand) and entry.verb in LASTING
+        lasting = isinstance(entry, RecordedCommand) and entry.verb == PRIORITY
         if not lasting and entry.head_sha != pull.head_sha:
             return ""
         # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role; no more than

@@ -53,14 +53,6 @@ class FirstCheck:
                 if not _may_pass(error) or self.clock.now() - posted.at >= PATIENCE:
                     self.check_posts.post_checks(target, (_failed(planning, error),))
 
-    def tell_set_aside(self, target: Target, why: str) -> None:
-        """Close the gate of a head that is not looked at for a while, and say why."""
-        planning = _planning(target, self._gate_name(target))
-        hint = (
-            "Other pull requests go on. It is looked at again soon, and later each time; the service's log says more."
-        )
-        self.check_posts.post_checks(target, (_closed(planning, why, hint),))
-
     def _gate_name(self, target: Target) -> str:
         try:
             return self.policies.policy_of(target).gate.name
@@ -92,16 +84,12 @@ def _failed(planning: CheckRun, error: Exception) -> CheckRun:
     # What is ours and unexpected goes to the log, not onto a pull request.
     message = isinstance(error, BackendError | ForgeError | UserError)
     why = sentence(str(error), 1000) if message else "An internal error of verl-e2e; its log says more"
-    return _closed(planning, why, _AGAIN)
-
-
-def _closed(planning: CheckRun, why: str, hint: str) -> CheckRun:
     return CheckRun(
         name=planning.name,
         head_sha=planning.head_sha,
         status=CheckStatus.COMPLETED,
         conclusion=Conclusion.ACTION_REQUIRED,
         title=FAILED,
-        summary=f"**{why}.**\n\n{hint}\n",
+        summary=f"**{why}.**\n\n{_AGAIN}\n",
         external_id=planning.external_id,
     )

@@ -19,8 +19,8 @@ from verl_e2e.core.pulls.commands import LEVEL, VERBS, Command, Mistake
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.overrides import OWN_HEAD, counted
-from verl_e2e.core.pulls.pause import PAUSE, RESUME
 from verl_e2e.core.pulls.pull import Pull
+from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.requests import MAX_REQUESTS, level_requests
 from verl_e2e.core.pulls.trust import Denied
 from verl_e2e.core.pulls.webhook_events import (

@@ -14,7 +14,7 @@ from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.read_target import TargetReader
 from verl_e2e.app.run_queue import RunQueue
 from verl_e2e.app.show import Display
-from verl_e2e.core.pulls.decide import Actions, decide_actions
+from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
 from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -22,7 +22,6 @@ from verl_e2e.core.pulls.overrides import expires_at
 from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.pulls.retry import NextAttempt
-from verl_e2e.core.pulls.run_terms import with_new_terms
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import ForgeError

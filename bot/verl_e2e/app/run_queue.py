@@ -5,15 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from verl_e2e.app.merge_groups import MergeGroups
-from verl_e2e.core.pulls.admission import Snapshot, admit
-from verl_e2e.core.pulls.budgets import WEEK
 from verl_e2e.core.pulls.ledger import Posted, Run, RunState
-from verl_e2e.core.pulls.pause import Pause, pauses_of
-from verl_e2e.core.pulls.pools import Pool
-from verl_e2e.core.pulls.queue_place import LOOK_S, Place, is_news, place_of
-from verl_e2e.core.pulls.queue_view import QueueView
+from verl_e2e.core.pulls.queue import LOOK_S, Pause, Place, Pool, QueueView, Snapshot, admit, pauses_of, place_of
 from verl_e2e.core.pulls.references import Reference
-from verl_e2e.core.pulls.run_terms import own_runs
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.ports import Clock, Ledger, QueueLedger
 
@@ -78,9 +72,9 @@ class RunQueue:
         now = self.clock.now()
 
         def decide(snapshot: Snapshot) -> Collection[str]:
-            return admit(snapshot, shared.pools, now, only_starts=True).starts
+            return admit(snapshot, shared.pools, now).starts
 
-        started = shared.ledger.give_slots(decide, now - WEEK, now)
+        started = shared.ledger.give_slots(decide, now)
         self._wake(run for run in started if run.key not in besides)
         return started
 
@@ -103,24 +97,22 @@ class RunQueue:
         if shared is None:
             return QueueView()
         pause = self.pause_of(target_state.repository)
-        own = own_runs(target_state)
-        if not own.waiting or pause is not None:
+        waiting = {run.key for run in target_state.here if run.waits_for_slot}
+        if not waiting or pause is not None:
             # A merge group has a deadline; for others the end of the pause comes by itself.
             again_s = LOOK_S if target_state.number is None else _HELD_S
-            limited = pause is not None or bool(shared.pools) or target_state.policy.budget.is_limited
-            return QueueView(limited=limited, pause=pause, again_s=again_s if own.waiting else 0.0)
+            limited = pause is not None or bool(shared.pools)
+            return QueueView(limited=limited, pause=pause, again_s=again_s if waiting else 0.0)
         now, shown = self.clock.now(), self._shown(target_state)
         age_s = (now - shown.at).total_seconds() if shown is not None else 0.0
-        has_budget = any(run.terms.limits is not None for run in target_state.here)
-        if shown is not None and not has_budget and 0 <= age_s < shown.place.again_s:
+        if shown is not None and 0 <= age_s < shown.place.again_s:
             return QueueView(limited=True, place=shown.place, again_s=shown.place.again_s - age_s)
-        snapshot = shared.ledger.snapshot(now - WEEK)
-        decision = admit(snapshot, shared.pools, now)
-        held = {key: hold for key, hold in decision.held.items() if key in own.waiting}
-        place = place_of(own, snapshot, decision, shared.pools, now)
+        decision = admit(shared.ledger.snapshot(), shared.pools, now)
+        held = {key: hold for key, hold in decision.held.items() if key in waiting}
+        place = place_of(waiting, decision)
         if place is None:
             return QueueView(limited=True, held=held, again_s=_HELD_S if held else LOOK_S)
-        if shown is not None and not is_news(shown.place, place, now):
+        if shown is not None and not place.is_news_after(shown.place):
             place = shown.place
         self._show(target_state, place)
         return QueueView(limited=True, held=held, place=place, again_s=place.again_s)
@@ -146,11 +138,7 @@ class RunQueue:
         shared, runs = self.shared, tuple(waiting)
         if shared is None:
             return False
-        return bool(
-            shared.pools
-            or any(run.terms.limits is not None for run in runs)
-            or any(self.pause_of(repository) for repository in {run.repository for run in runs})
-        )
+        return bool(shared.pools or any(self.pause_of(repository) for repository in {run.repository for run in runs}))
 
     def _wake(self, runs: Iterable[Run]) -> None:
         if self.shared is not None:

@@ -3,7 +3,7 @@
 import re
 
 from verl_e2e.core.model.validated import UnfitError
-from verl_e2e.core.pulls.pools import Pool
+from verl_e2e.core.pulls.queue import Pool
 
 _ALL, _FORK = "all", "fork:"
 _WORD = re.compile(r"(fork:)?(all|[1-9][0-9]{0,3}(?:,[1-9][0-9]{0,3})*)=([1-9][0-9]{0,4})(gpus)?")

@@ -118,7 +118,7 @@ def github_work(
             return lost.search(worklist.known())
 
         def reconcile(target: str) -> float | None:
-            again_s = handlers.crash_loops.reconcile_counted(read_reference(target))
+            again_s = handlers.reconciler.reconcile(read_reference(target))
             return _stretched(again_s, float(settings.tick_s), ledger)
 
         return Work(

@@ -15,7 +15,6 @@ from verl_e2e.app.answer_commands import Answers
 from verl_e2e.app.base_branch_changed import BaseChanges
 from verl_e2e.app.base_policy import BasePolicies
 from verl_e2e.app.collect_runs import RunCollector
-from verl_e2e.app.crash_loops import CrashLoops
 from verl_e2e.app.create_once import Creations
 from verl_e2e.app.current_grants import CurrentGrants
 from verl_e2e.app.dispatch import Dispatch
@@ -49,7 +48,6 @@ class Handlers:
     events: EventHandler
     reconciler: Reconciler
     queue: RunQueue
-    crash_loops: CrashLoops
     base_changes: BaseChanges
     heads: KnownHeads
     groups: MergeGroups
@@ -225,9 +223,6 @@ def build_handlers(
         ),
         reconciler=reconciler,
         queue=queue,
-        crash_loops=CrashLoops(
-            first_check=first_check, reconciler=reconciler, targets=targets, ledger=ledger, clock=clock
-        ),
         base_changes=BaseChanges(policies=policies, pulls=pulls, clock=clock),
         heads=heads,
         groups=groups,

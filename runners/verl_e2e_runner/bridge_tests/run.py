@@ -12,7 +12,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import Literal
 
 from verl_e2e.core.judge.bridge_environment import missing_package
@@ -67,13 +66,12 @@ def run_bridge_tests(
     out: Path,
     *,
     timeout_s: float | None = None,
-    stop: Event | None = None,
 ) -> BridgeTests:
     """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when any could run.
 
     A failed test blocks nothing here: the judge reads the JUnit file and lets no failed test pass. Tests that
     could not run are skipped with the reason, which blocks only where the job requires the Bridge checks.
-    `timeout_s` bounds all of them together, the job's own limit by default; `stop` ends them before that.
+    `timeout_s` bounds all of them together, the job's own limit by default.
     """
     (out / JUNIT_FILE).unlink(missing_ok=True)
     limit_s = timeout_s or job.bridge_tests_limit_s
@@ -82,12 +80,12 @@ def run_bridge_tests(
         reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
         return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
     variables = _variables(job, trees, environment, out)
-    finished, session = _run(job, trees, existing, variables, out, limit_s, stop)
+    finished, session = _run(job, trees, existing, variables, out, limit_s)
     unknown = _unknown_tests(finished, existing)
     if unknown and len(unknown) < len(existing):
         absent += unknown
         rest = [test for test in existing if test not in unknown]
-        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds), stop)
+        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
     return _judged(job, finished, session, out, absent)
 
 
@@ -146,14 +144,13 @@ def _run(
     variables: Mapping[str, str],
     out: Path,
     limit_s: float,
-    stop: Event | None,
 ) -> tuple[Finished, Session]:
     events = _events_file(trees, out)
     events = trees.cage.outside(events) if trees.cage else events
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
     cwd = _working_folder(trees)
-    finished = run(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage, stop=stop)
+    finished = run(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage)
     return finished, read_session(events)
 
 

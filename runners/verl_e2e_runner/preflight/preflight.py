@@ -70,13 +70,11 @@ def preflight(
     emit: Emit,
     cache: Path | None = None,
     devices: Callable[[], Devices] = read_devices,
-    ready: Callable[[Preflight], None] = lambda _: None,
 ) -> Preflight:
     """Run all checks; the expensive ones (downloads, byte code, imports) only when no cheap one blocks.
 
     `base` is the runner's environment, `work` a folder of the run's own, `cache` where byte code is kept
-    between runs (None: nowhere), `devices` asks for the GPUs, `ready` is
-    called with what is known when only the import proof is left. Every finding goes to `emit` once, those of
+    between runs (None: nowhere), `devices` asks for the GPUs. Every finding goes to `emit` once, those of
     `trees` included.
     """
     work = work.resolve()
@@ -99,7 +97,6 @@ def preflight(
         return seen
     with _phase(emit, "byte_code"):
         byte_code = compile_trees(job, trees, seen.launches[0].environment, cache=cache)
-    ready(seen)
     with _phase(emit, "imports"):
         assert wrapper.driver_environment is not None
         runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}

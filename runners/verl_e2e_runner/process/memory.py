@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-from verl_e2e.core.model.host_memory import Bound
 
 _GIB = 1 << 30
 _COUNTERS = re.compile(rb"^(RssAnon|RssShmem):\s+(\d+) kB", re.MULTILINE)
@@ -23,6 +22,41 @@ _IN_MEMORY = ("dev/shm", "tmp", "var/tmp")
 # By version of control groups: the limit, what is used, and of that the cache that the kernel gives back.
 _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+# Below the larger of these the kernel soon ends processes, and not only those of the run that took the memory.
+_SHORT_GIB, _SHORT_PART = 2.0, 0.03
+# An engine may limit a run to exactly its need, and the runner itself takes some of that.
+_ENOUGH_OF_GROUP = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit of memory, that of the host or of a control group, and what is left below it."""
+
+    # GiB below the limit, used or not.
+    total_gib: float
+    # GiB that processes can still have, without swap.
+    available_gib: float
+    # Whether it is the limit of a control group.
+    of_group: bool = False
+
+    @property
+    def short(self) -> bool:
+        """Whether it is nearly used up."""
+        return self.available_gib < max(_SHORT_GIB, _SHORT_PART * self.total_gib)
+
+    def missing_gib(self, need_gib: float) -> float:
+        """GiB that a run with that need would miss; at most 0 where there is enough for it."""
+        return need_gib * (_ENOUGH_OF_GROUP if self.of_group else 1) - self.available_gib
+
+
+def exhausted_bound(bounds: Iterable[Bound], *, held_gib: float, need_gib: float | None) -> Bound | None:
+    """The limit for which a run must end now: it is nearly used up, and the run holds more than it states as its need.
+
+    None where all is well, and for a run that states no need.
+    """
+    if need_gib is None or held_gib <= need_gib:
+        return None
+    return next((bound for bound in bounds if bound.short), None)
 
 
 def read_bounds(root: Path = Path("/")) -> tuple[Bound, ...]:
@@ -88,7 +122,7 @@ def _group_bounds(root: Path, host_bytes: int) -> Iterator[Bound]:
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             given_back = sum(int(stat.get(key, 0)) for key in cached)
             left = max(0, limit - max(0, used - given_back))
-            yield Bound(limit / _GIB, left / _GIB, folder.stat().st_ino)
+            yield Bound(limit / _GIB, left / _GIB, of_group=True)
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, tuple[str, ...]]]]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import Event
 from typing import IO
 
 from verl_e2e_runner.process.cage import Cage
@@ -60,14 +59,12 @@ def run(
     timeout_s: float,
     stdin: str = "",
     cage: Cage | None = None,
-    stop: Event | None = None,
     watch: Callable[[int], bool] | None = None,
 ) -> Finished:
     """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed.
 
-    With a `cage` it runs in there, and no process of it is left when this returns. Another thread ends it early by
-    setting `stop`, as the time limit would. So does `watch`, which is asked again and again with the number of the
-    process that was started, when it answers true.
+    With a `cage` it runs in there, and no process of it is left when this returns. `watch` is asked again and again
+    with the number of the process that was started, and ends it, as the time limit would, when it answers true.
     """
     started = time.monotonic()
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -79,25 +76,17 @@ def run(
             confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
         except OSError as error:
             return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
-        timed_out = not _ends_within(confined, timeout_s, _ender(confined, stop, watch))
+        timed_out = not _ends_within(confined, timeout_s, watch)
         process = confined.process
         seconds = time.monotonic() - started
         return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
 
 
-def _ender(confined: Confined, stop: Event | None, watch: Callable[[int], bool] | None) -> Callable[[], bool] | None:
-    """Whether the program is to be ended now; None where nothing but its time limit ends it."""
-    if stop is None and watch is None:
-        return None
-    pid = confined.process.pid
-    return lambda: (stop is not None and stop.is_set()) or (watch is not None and watch(pid))
-
-
-def _ends_within(confined: Confined, timeout_s: float, ended: Callable[[], bool] | None) -> bool:
+def _ends_within(confined: Confined, timeout_s: float, watch: Callable[[int], bool] | None) -> bool:
     """Whether the program ends by itself in time; nothing of its group or its cage is left either way."""
     process = confined.process
     try:
-        return _waited(process, timeout_s, ended)
+        return _waited(process, timeout_s, watch)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -108,7 +97,7 @@ def _ends_within(confined: Confined, timeout_s: float, ended: Callable[[], bool]
         confined.close()
 
 
-def _waited(process: subprocess.Popen[bytes], timeout_s: float, stopped: Callable[[], bool] | None) -> bool:
+def _waited(process: subprocess.Popen[bytes], timeout_s: float, watch: Callable[[int], bool] | None) -> bool:
     """Whether the process ends in time, and before it is to be stopped."""
     # Not `process.wait(timeout)`: where a signal's exception comes between its lock and its `try`, the lock is held for
     # ever, and the wait for the killed process never ends.
@@ -117,9 +106,9 @@ def _waited(process: subprocess.Popen[bytes], timeout_s: float, stopped: Callabl
         poll = select.poll()
         poll.register(ended, select.POLLIN)
         deadline = time.monotonic() + timeout_s
-        while stopped is None or not stopped():
+        while watch is None or not watch(process.pid):
             left_s = max(0.0, deadline - time.monotonic())
-            if poll.poll(1000 * (left_s if stopped is None else min(left_s, _LOOK_S))):
+            if poll.poll(1000 * (left_s if watch is None else min(left_s, _LOOK_S))):
                 process.wait()
                 return True
             if time.monotonic() >= deadline:

@@ -41,23 +41,15 @@ def has_locked(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
-def hold_lock(held: ExitStack, file: Path) -> int | None:
-    """Take a lock without waiting and keep it as long as `held`: its descriptor, None where it cannot be had."""
-    descriptor = open_lock(file)
-    if descriptor is None:
-        return None
-    if not has_locked(descriptor):
-        os.close(descriptor)
-        return None
-    held.callback(os.close, descriptor)
-    return descriptor
-
-
 def take_lock(held: ExitStack, file: Path, note: str) -> bool:
     """Take a lock without waiting and keep it as long as `held`; `note` says who has it."""
-    descriptor = hold_lock(held, file)
+    descriptor = open_lock(file)
     if descriptor is None:
         return False
+    if not has_locked(descriptor):
+        os.close(descriptor)
+        return False
+    held.callback(os.close, descriptor)
     write_note(descriptor, note)
     return True
 
@@ -75,22 +67,19 @@ def read_note(descriptor: int) -> str:
     return "".join(letter for letter in raw if letter.isprintable())
 
 
-def held_notes(files: Iterable[Path]) -> Iterator[str]:
-    """The note of each lock that is held already."""
+def holders(files: Iterable[Path]) -> tuple[str, ...]:
+    """The notes of those locks that another process holds, each once."""
+    notes: list[str] = []
     for file in files:
         descriptor = open_lock(file)
         if descriptor is None:
             continue
         try:
             if not has_locked(descriptor, shared=True):
-                yield read_note(descriptor)
+                notes.append(read_note(descriptor))
         finally:
             os.close(descriptor)
-
-
-def holders(files: Iterable[Path]) -> tuple[str, ...]:
-    """The notes of those locks that another process holds, each once."""
-    return tuple(dict.fromkeys(held_notes(files)))
+    return tuple(dict.fromkeys(notes))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ each run has its own. A run that shares more has the host to itself.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,10 @@ import psutil
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Job, Network
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good
-from verl_e2e_runner.process.memory import read_bounds
+from verl_e2e_runner.process.memory import Bound, read_bounds
 from verl_e2e_runner.sharing.devices import Devices, visible
 from verl_e2e_runner.sharing.gpus import NoGpusError, take_gpus
 from verl_e2e_runner.sharing.locks import has_locked, holders, make_folder, open_lock, read_note, take_lock, write_note
-from verl_e2e_runner.sharing.memory import ReadBounds, check_memory, claim_memory
 
 # verl names its sockets /tmp/rl-colocate-zmq-... whatever TMPDIR says, so the lock lies where they lie.
 _SHARED = Path("/tmp")  # noqa: S108
@@ -30,6 +29,10 @@ FOLDER_VARIABLE = "VERL_E2E_HOST_FOLDER"
 _FOLDER = _SHARED / "verl-e2e-host"
 _ENTRY_POINT = "verl.trainer.main_ppo"
 _WAIT = "wait until it ends, or end it; then run again"
+_MEMORY = (
+    "wait until other runs end, end what else holds memory, or use a host with more of it; "
+    "if runs take less than they state, lower `needs.memory_gib` of the site profile"
+)
 _ISOLATE = "to let runs share the host, install bubblewrap and set `isolation.network: none` in the site profile"
 
 
@@ -59,7 +62,7 @@ def take_place(
     environ: Mapping[str, str],
     devices: Callable[[], Devices],
     *,
-    memory: ReadBounds = read_bounds,
+    memory: Callable[[], Sequence[Bound]] = read_bounds,
 ) -> Iterator[Place]:
     """Hold a place on the host; the finding blocks when there is none.
 
@@ -73,13 +76,25 @@ def take_place(
     with ExitStack() as held:
         why_alone = _why_alone(job, problem) or ("" if usable else f"{folder} cannot hold its locks")
         if why_alone:
-            finding = _alone(held, lock, folder, why_alone)
-            found = check_memory(job.site.needs.memory_gib, memory) if finding.ok else None
-            yield Place(finding, memory=found)
+            place = Place(_alone(held, lock, folder, why_alone))
         else:
             place = _with_others(held, job, environ, devices, lock, folder)
-            found = claim_memory(held, folder, job.site.needs.memory_gib, memory) if place.finding.ok else None
-            yield replace(place, memory=found)
+        need_gib = job.site.needs.memory_gib
+        if place.finding.ok and need_gib is not None:
+            place = replace(place, memory=_memory_finding(need_gib, memory()))
+        yield place
+
+
+def _memory_finding(need_gib: float, bounds: Sequence[Bound]) -> Finding:
+    bound = max(bounds, key=lambda bound: bound.missing_gib(need_gib))
+    of_group = " below the limit of its control group" if bound.of_group else ""
+    left = f"{bound.available_gib:.1f} of {bound.total_gib:.1f} GiB{of_group} are available"
+    summary = f"the job needs {need_gib:g} GiB of host memory: {left}"
+    return (
+        good(Check.HOST_MEMORY, summary)
+        if bound.missing_gib(need_gib) <= 0
+        else blocked(Check.HOST_MEMORY, summary, _MEMORY)
+    )
 
 
 def _why_alone(job: Job, problem: str) -> str:

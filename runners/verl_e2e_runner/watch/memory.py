@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from verl_e2e.core.model.host_memory import Bound, exhausted_bound
-from verl_e2e_runner.process.memory import held_gib, read_bounds
+from verl_e2e_runner.process.memory import Bound, exhausted_bound, held_gib, read_bounds
 from verl_e2e_runner.watch.thinning import Thinning
 
 SAMPLE_S = 5.0
@@ -67,7 +66,7 @@ class MemorySampler:
         bound = exhausted_bound(bounds, held_gib=held, need_gib=self.need_gib)
         if bound is None or self.need_gib is None:
             return ""
-        where = "The control group of the run" if bound.group else "The host"
+        where = "The control group of the run" if bound.of_group else "The host"
         left = f"{where} has {bound.available_gib:.1f} of {bound.total_gib:.1f} GiB of memory left"
         return f"{left}, and the run holds {held:.1f} GiB, more than the {self.need_gib:g} GiB of its needs.memory_gib."
 

@@ -33,10 +33,19 @@ from verl_e2e.core.model.access import Absence, Start
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.not_required import NotRequired
-from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Actions, decide_actions
+from verl_e2e.core.pulls.decide import (
+    NOT_TRUSTED,
+    NOT_WANTED,
+    SUPERSEDED,
+    Actions,
+    decide_actions,
+    terms_of,
+    with_new_terms,
+)
 from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.queue_terms import Priority, QueueTerms
 from verl_e2e.core.pulls.target_state import CLOSED, OtherPull, TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
@@ -254,3 +263,43 @@ def test_what_was_decided_is_not_decided_again(known: TargetState) -> None:
     after = decide_actions(replace(known, runs=steps.runs))
     assert (after.dispatch, after.cancel) == ((), ())
     assert after.gate == steps.gate
+
+
+def test_the_last_priority_counts_on_every_head() -> None:
+    given = (asked("priority", "high", head=OTHER), override(Level.SMOKE), asked("run"))
+    assert terms_of(WANTED[0], target_state(entries=given)).priority is Priority.HIGH
+    later = (*given, asked("priority", "low", minute=1))
+    assert terms_of(WANTED[0], target_state(entries=later)).priority is Priority.LOW
+
+
+def test_a_push_keeps_the_time_that_a_run_waited_in_the_queue() -> None:
+    created = NOW - timedelta(hours=2)
+    waited = run(SMOKE, RunState.QUEUED, awaits_slot=True, head_sha=OTHER, created=created)
+    assert terms_of(WANTED[0], target_state(waited)).since == created
+    assert terms_of(WANTED[1], target_state(waited)).since is None
+    longer = waited.model_copy(update={"terms": QueueTerms(since=NOW - timedelta(hours=3))})
+    assert terms_of(WANTED[0], target_state(longer)).since == NOW - timedelta(hours=3)
+    ran = run(SMOKE, RunState.CANCELLED, attempt=2, head_sha=OTHER, created=NOW - timedelta(hours=1))
+    assert terms_of(WANTED[0], target_state(waited, ran)).since is None
+
+
+def test_time_outside_of_the_queue_does_not_count_as_waiting() -> None:
+    # It waited for an hour, and was a draft or closed for two days since.
+    times: dict[str, Any] = {"created": NOW - timedelta(hours=49), "updated": NOW - timedelta(hours=48)}
+    ended = run(SMOKE, RunState.CANCELLED, awaits_slot=True, head_sha=OTHER, **times)
+    assert terms_of(WANTED[0], target_state(ended)).since == NOW - timedelta(hours=1)
+    # What waits again keeps the time that it was given.
+    terms = QueueTerms(since=NOW - timedelta(hours=1))
+    waiting = run(SMOKE, RunState.QUEUED, awaits_slot=True, created=NOW, terms=terms)
+    later = target_state(ended, waiting, now=NOW + timedelta(hours=5))
+    assert [*with_new_terms(later)] == []
+
+
+def test_waiting_runs_get_the_terms_of_now() -> None:
+    waiting = run(SMOKE, RunState.QUEUED, awaits_slot=True, terms=QueueTerms())
+    gone = waiting.model_copy(update={"job_id": "9-gone", "key": "9" * 64})
+    running = run(SMOKE, RunState.RUNNING)
+    high = asked("priority", "high")
+    assert [*with_new_terms(target_state(waiting, gone, running))] == []
+    (changed,) = with_new_terms(target_state(waiting, gone, running, entries=(high,)))
+    assert (changed.key, changed.terms.priority, changed.updated) == (waiting.key, Priority.HIGH, NOW)

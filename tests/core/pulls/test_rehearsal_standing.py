@@ -45,9 +45,7 @@ from verl_e2e.core.pulls.decide import (
 from verl_e2e.core.pulls.hold_reason import REHEARSAL_FAILED
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
-from verl_e2e.core.pulls.pause import Pause
-from verl_e2e.core.pulls.queue_entry import entry_of
-from verl_e2e.core.pulls.queue_view import QueueView
+from verl_e2e.core.pulls.queue import Pause, Pool, QueueView, entry_of, pool_of
 from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
@@ -318,8 +316,8 @@ def test_it_costs_no_gpu_so_who_may_plan_may_ask_for_it() -> None:
     assert VERBS["rehearse"].needs is Capability.PLAN
 
 
-def test_it_counts_for_no_pool_and_no_budget() -> None:
+def test_it_counts_for_no_pool() -> None:
     short = entry_of(LIVE)
-    assert (short.gpu_count, short.gpu_minutes(NOW + timedelta(hours=1))) == (0, 0.0)
+    assert (short.gpu_count, pool_of(short, (Pool("all", 9),))) == (0, None)
     # It frees what it holds when no back end would run it any more.
     assert short.holds_until == NOW + 2 * timedelta(minutes=50, seconds=LIVE.queue_deadline_s)

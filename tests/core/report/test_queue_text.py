@@ -1,43 +1,17 @@
 """What a card and a gate say of the queue."""
 
-from datetime import timedelta
-
-import pytest
-
-from tests.core.pulls.entries import NOW, POLICY, SMOKE, asked, run, target_state
-from verl_e2e.core.plan.policy import Budget
+from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.pulls.pause import Pause
-from verl_e2e.core.pulls.queue_estimate import Span
-from verl_e2e.core.pulls.queue_place import Place
-from verl_e2e.core.pulls.queue_view import QueueView
+from verl_e2e.core.pulls.queue import Pause, Place, QueueView
 from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
-from verl_e2e.core.report.queue_text import place_sentence, queue_notices
+from verl_e2e.core.report.queue_text import queue_notices
 
-SPAN = Span(p50=NOW, p90=NOW + timedelta(hours=1))
 PLACE = Place(pool="1", position=3, waiting=12, targets=9)
-LIMITED = POLICY.model_copy(update={"budget": Budget(person=1)})
-GIVEN = (asked("priority", "low"), asked("budget", "120", "the release", minute=1), asked("run"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    (
-        ({}, "When it starts is not known: fewer than 3 runs of a job before it ended lately."),
-        ({"start": SPAN},
-         "It starts between 01-01 00:00 and 01-01 01:00 UTC, by the times of past runs (p50 and p90)."),
-        ({"start": SPAN, "answer": SPAN},
-         "It starts between 01-01 00:00 and 01-01 01:00 UTC and is answered between 01-01 00:00 and 01-01 01:00 UTC, "
-         "by the times of past runs (p50 and p90)."),
-    ),
-)  # fmt: skip
-def test_the_place_says_what_is_known_and_no_more(changed: dict[str, object], sentence: str) -> None:
-    found = place_sentence(PLACE.model_copy(update=changed))
-    assert found == f"Place 3 of 12 in the queue for the slots `1`. {sentence}"
+GIVEN = (asked("priority", "low"), asked("run", minute=1))
 
 
 def test_card_and_gate_have_the_place() -> None:
@@ -52,13 +26,9 @@ def test_card_and_gate_have_the_place() -> None:
 
 
 def test_what_maintainers_set_is_shown_while_something_is_to_run() -> None:
-    shown = [*queue_notices(target_state(entries=GIVEN, policy=LIMITED), JobStatus.HELD)]
-    assert shown == [
-        "Priority low, set by ann.",
-        "ann lets this pull request use 120 GPU minutes from 2026-01-01 00:01 UTC on: the release.",
-    ]
-    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.RUNNING)] == shown[:1]
-    assert [*queue_notices(target_state(entries=GIVEN, policy=LIMITED), JobStatus.PASSED)] == []
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.HELD)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.RUNNING)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.PASSED)] == []
 
 
 def test_a_pause_is_said_where_the_heading_does_not_say_it() -> None:

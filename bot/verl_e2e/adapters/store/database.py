@@ -308,8 +308,13 @@ class Store:
                 free = sa.update(table).where(table.c.owner != "", sa.not_(kept))
                 connection.execute(free.values(owner=""))
 
-    def take_rows(self, wanted: sa.Select[Any], table: sa.Table) -> list[sa.Row[Any]]:
-        """The rows that a query finds and that no process took, taken by this one from now on."""
+    def take_rows(
+        self, wanted: sa.Select[Any], table: sa.Table, changes: Mapping[str, Any] | None = None
+    ) -> list[sa.Row[Any]]:
+        """The rows that a query finds and that no process took, taken by this one from now on.
+
+        They are given as they were before `changes`.
+        """
         key, free = _KEYS[table], wanted.where(table.c.owner == "")
         with self.read() as connection:
             if connection.execute(free.with_only_columns(key).limit(1)).first() is None:
@@ -317,7 +322,7 @@ class Store:
         with self.write(lasting=False) as connection:
             rows = list(connection.execute(free.with_for_update(skip_locked=True)))
             keys = [row._mapping[key] for row in rows]
-            connection.execute(sa.update(table).where(key.in_(keys)).values(owner=self.owner))
+            connection.execute(sa.update(table).where(key.in_(keys)).values({"owner": self.owner, **(changes or {})}))
         return rows
 
     def hold(self, file: Path) -> bool:

@@ -20,9 +20,9 @@ from verl_e2e.adapters.store.database import (
     read_instant,
     runs,
 )
-from verl_e2e.core.pulls.admission import Snapshot
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
+from verl_e2e.core.pulls.queue import Snapshot
 from verl_e2e.ports import RunWatcher
 
 _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
@@ -38,7 +38,6 @@ class SqlLedger:
 
     def __init__(self, store: Store, watcher: RunWatcher | None = None) -> None:
         self._store, self._watcher = store, watcher
-        self._slots = queue.Slots(store)
 
     def add(self, entry: RecordedCommand | Approval | Override) -> bool:
         """Append an entry; false when one of its kind with this source is there already for the pull request."""
@@ -139,19 +138,17 @@ class SqlLedger:
         """Whether any run waits for a slot."""
         return queue.has_waiting(self._store)
 
-    def snapshot(self, since: datetime) -> Snapshot:
-        """What the queue decides from: runs that are not over, or created since, and the switches."""
-        return queue.snapshot(self._store, since)
+    def snapshot(self) -> Snapshot:
+        """What the queue decides from: the runs that are not over, and the switches."""
+        return queue.snapshot(self._store)
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         """Every accepted `pause` and `resume` of a repository."""
         return queue.switches(self._store, repository)
 
-    def give_slots(
-        self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime
-    ) -> tuple[Run, ...]:
+    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now."""
-        return self._slots.give(decide, since, now)
+        return queue.give_slots(self._store, decide, now)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """The run that the back end calls so and that is not over yet."""

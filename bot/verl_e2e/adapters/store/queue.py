@@ -1,22 +1,19 @@
 """The queue's side of the runs table: every run in short, and slots that are given in one transaction."""
 
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import IS_OPEN, IS_SWITCH, WAITS, Store, entries, instant, runs
-from verl_e2e.core.pulls.admission import Snapshot
+from verl_e2e.adapters.store.database import IS_OPEN, IS_SWITCH, WAITS, Store, entries, runs
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run
-from verl_e2e.core.pulls.queue_entry import QueueEntry, entry_of
+from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
 
 # PostgreSQL's advisory lock of a decision, so that two bots decide one after the other.
 _DECIDING = 0x7665726F
-# More than any cluster runs in a week: an older run that ended is forgotten by fair share and budgets first.
+# More than any cluster runs at once.
 _MOST = 20_000
-# What ended a week ago frees a budget without a change of any row.
-_REFUSED_FOR = timedelta(seconds=60)
 
 
 def short_of(run: Run) -> dict[str, object]:
@@ -30,10 +27,10 @@ def has_waiting(store: Store) -> bool:
         return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
 
 
-def snapshot(store: Store, since: datetime) -> Snapshot:
-    """The runs that are not over, those that were created since, and the switches."""
+def snapshot(store: Store) -> Snapshot:
+    """The runs that are not over, and the switches."""
     with store.read() as connection:
-        return _snapshot(connection, since)
+        return _snapshot(connection)
 
 
 def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
@@ -42,60 +39,32 @@ def switches(store: Store, repository: str) -> tuple[RecordedCommand, ...]:
         return _switches(connection, entries.c.repository == repository)
 
 
-class Slots:
-    """Gives slots by a decision over a snapshot; remembers for a while that a decision started nothing."""
+def give_slots(store: Store, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
+    """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        # What was open and switched when the last whole decision started nothing, and when that was.
-        self._refused: tuple[Snapshot, datetime] | None = None
-
-    def give(self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime) -> tuple[Run, ...]:
-        """Let the runs start that a decision names, in one transaction; gives those that waited until now.
-
-        When this process is killed meanwhile, or loses the database, no run got a slot.
-        """
-        if not self._may_start(decide, since, now):
+    When this process is killed meanwhile, or loses the database, no run got a slot.
+    """
+    # Whether anything starts is found out without a lock that others would wait for.
+    with store.read() as connection:
+        if not decide(_snapshot(connection)):
             return ()
-        with self._store.write() as connection:
-            if self._store.dialect == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
-            chosen = decide(_snapshot(connection, since))
-            wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
-            found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
-            started = [run.let_start(now) for run in found]
-            for run in started:
-                values = {"document": run.model_dump_json(), **short_of(run)}
-                connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
-        return tuple(started)
-
-    def _may_start(self, decide: Callable[[Snapshot], Collection[str]], since: datetime, now: datetime) -> bool:
-        """Whether a decision starts anything, found out without a lock that others would wait for."""
-        with self._store.read() as connection:
-            # What ended says who is next, and not whether a slot is free: most decisions need not read it.
-            known = _snapshot(connection, None)
-            chosen = frozenset(decide(known))
-            if all(entry.terms.limits is None for entry in known.entries if entry.key in chosen):
-                return bool(chosen)
-            # Budgets count what ended, which is in no row of an open run: a run over budget would ask with every look.
-            if self._refused is not None and self._refused[0] == known and abs(now - self._refused[1]) < _REFUSED_FOR:
-                return False
-            if decide(_snapshot(connection, since)):
-                return True
-        self._refused = (known, now)
-        return False
+    with store.write() as connection:
+        if store.dialect == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
+        chosen = decide(_snapshot(connection))
+        wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
+        found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
+        started = [run.let_start(now) for run in found]
+        for run in started:
+            values = {"document": run.model_dump_json(), **short_of(run)}
+            connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
+    return tuple(started)
 
 
-def _snapshot(connection: sa.Connection, since: datetime | None) -> Snapshot:
-    """The runs that are not over, and those that were created since a time, None for no others."""
-    short = sa.select(runs.c.seq, runs.c.brief)
-    # Two questions, because each has an index of its own. What ends between them is in both, and is over.
-    found = {row.seq: row for row in connection.execute(short.where(IS_OPEN).limit(_MOST))}
-    if since is not None:
-        recent = short.where(runs.c.final, runs.c.created >= instant(since)).order_by(runs.c.created.desc())
-        recent = recent.limit(max(_MOST - len(found), 0))
-        found |= {row.seq: row for row in connection.execute(recent)}
-    known = (_read_entry(found[seq].brief) for seq in sorted(found))
+def _snapshot(connection: sa.Connection) -> Snapshot:
+    """The runs that are not over."""
+    rows = connection.execute(sa.select(runs.c.brief).where(IS_OPEN).order_by(runs.c.seq).limit(_MOST))
+    known = (_read_entry(row.brief) for row in rows)
     return Snapshot(tuple(known), _switches(connection, sa.true()))
 
 

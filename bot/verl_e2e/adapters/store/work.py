@@ -34,6 +34,9 @@ _WAITING = "waiting"
 _PROCESSED, _REFUSED = "processed", "refused"
 _WRITTEN, _DROPPED = "written", "dropped"
 _PROBLEM_CHARACTERS = 500
+# A target of which so many looks failed or were cut off is left alone so long after the last one. A restart of the
+# service cuts looks off too.
+_MOST_CUT_OFF, _REST = 3, timedelta(minutes=15)
 # Messages to people without a role, for each installation: (number, number with the first one to each person, within).
 # Further ones are not sent, so that typing errors of strangers never use up our rate limit on GitHub.
 OTHERS_BUDGET = ((10, 30, timedelta(minutes=1)), (60, 180, timedelta(hours=1)))
@@ -149,15 +152,18 @@ class SqlWorklist:
     ) -> tuple[ClaimedTarget, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
-        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
+        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`. Until then a look
+        counts as one that failed: what ends the process again and again is left alone for a while, and others go on.
         """
         table = targets.c
         wanted = sa.select(table.target, table.asked, table.attempts)
         wanted = wanted.where(table.asked > table.done, table.due <= instant(now))
         if only is not None:
             wanted = wanted.where(table.target.in_(only))
+        due = sa.case((table.attempts + 1 < _MOST_CUT_OFF, table.due), else_=instant(now + _REST))
+        begun = {"attempts": table.attempts + 1, "due": due}
         named = sa.case((table.target.in_(first), 0), else_=1)
-        rows = self._store.take_rows(wanted.order_by(named, table.since, table.target).limit(limit), targets)
+        rows = self._store.take_rows(wanted.order_by(named, table.since, table.target).limit(limit), targets, begun)
         return tuple(ClaimedTarget(row.target, row.asked, row.attempts) for row in rows)
 
     def finish(self, taken: ClaimedTarget, now: datetime, again_at: datetime | None = None) -> None:
@@ -166,7 +172,15 @@ class SqlWorklist:
         With `again_at` it is wanted then once more, or earlier when something happens to it.
         """
         at = instant(now)
-        values = {"done": taken.asked, "since": at, "finished": at, "attempts": 0, "problem": "", "owner": ""}
+        values = {
+            "done": taken.asked,
+            "since": at,
+            "finished": at,
+            "attempts": 0,
+            "due": at,
+            "problem": "",
+            "owner": "",
+        }
         with self._store.write(lasting=False) as connection:
             done = connection.execute(sa.update(targets).where(*self._own(taken.target)).values(values))
             if again_at is not None and done.rowcount:
@@ -177,7 +191,6 @@ class SqlWorklist:
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
         """Looking at it failed: try again then, or earlier when something happens to it."""
         values = {
-            "attempts": targets.c.attempts + 1,
             "due": instant(retry_at),
             "problem": problem[:_PROBLEM_CHARACTERS],
             "owner": "",
@@ -187,8 +200,9 @@ class SqlWorklist:
 
     def release(self, target: str) -> None:
         """It was not looked at, and anyone may."""
+        attempts = sa.case((targets.c.attempts > 0, targets.c.attempts - 1), else_=0)
         with self._store.write(lasting=False) as connection:
-            connection.execute(sa.update(targets).where(*self._own(target)).values(owner=""))
+            connection.execute(sa.update(targets).where(*self._own(target)).values(owner="", attempts=attempts))
 
     def _own(self, target: str) -> tuple[sa.ColumnElement[bool], ...]:
         """A target that this process still has: no other became the active one meanwhile."""

@@ -94,7 +94,7 @@ class Access(DescribedDocument):
     override: Grant | None = None
     """Setting a required level aside for one head."""
     queue: Grant | None = None
-    """Pausing and resuming the repository, and setting the priority and the budget of a pull request."""
+    """Pausing and resuming the repository, and setting the priority of a pull request."""
     baseline: Grant | None = None
     """Of a command that is gone: accepted, and without effect."""
 

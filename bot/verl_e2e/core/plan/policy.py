@@ -347,27 +347,11 @@ class TimeLimits(DescribedDocument):
         return {int(name): limit for name, limit in self.levels.items()}.get(level, self.default)
 
 
-_GpuMinutes = Annotated[int, Field(strict=True, ge=0)]
-
-
 class Budget(DescribedDocument):
-    """What the jobs of one plan may take together, and what all runs may take in seven days."""
+    """What the jobs of one plan may take together."""
 
-    gpu_minutes: _GpuMinutes = 100
+    gpu_minutes: Annotated[int, Field(strict=True, ge=0)] = 100
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
-    pull_request: _GpuMinutes | None = None
-    """GPU minutes that the runs of one pull request may use in seven days; null: no limit."""
-    person: _GpuMinutes | None = None
-    """GPU minutes that the runs of one person's pull requests may use in seven days; null: no limit."""
-    repository: _GpuMinutes | None = None
-    """GPU minutes that all runs of the repository may use in seven days; null: no limit."""
-    merge_queue: bool = False
-    """Whether merge groups are held by the repository's budget too; what they use counts for it always."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether anything limits runs over time."""
-        return any(limit is not None for limit in (self.pull_request, self.person, self.repository))
 
 
 _OFF_HINT = "to switch a level off, write `switched_off: [{level: N, reason: TEXT}]`"

@@ -69,13 +69,6 @@ def steps(text: str) -> str | Problem:
     return Problem("no number of steps", f"write a whole number from 1 to {MAX_STEPS}, such as steps=20")
 
 
-def gpu_minutes(text: str) -> str | Problem:
-    """A number of GPU minutes."""
-    if text.isascii() and text.isdigit() and len(text) <= 6 and int(text) > 0:
-        return str(int(text))
-    return Problem("no number of GPU minutes", "write a whole number from 1 to 999999, such as 120")
-
-
 def verl_ref(text: str) -> str | Problem:
     """A commit, branch or tag of verl."""
     bad = ".." in text or "//" in text or "/." in text or text.endswith(("/", ".", ".lock"))

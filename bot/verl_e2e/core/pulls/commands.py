@@ -14,7 +14,6 @@ from verl_e2e.core.pulls.command_values import (
     Problem,
     Reader,
     full_sha,
-    gpu_minutes,
     image,
     level,
     level_words,
@@ -156,14 +155,6 @@ TABLE = (
         "Let the runs of this pull request start before or after those of others, on this head and on later ones.",
         f"{PREFIX} priority high",
         (Argument("high|normal|low", one_of(*map(str, Priority))),),
-    ),
-    Verb(
-        "budget",
-        Capability.QUEUE,
-        "Let this pull request use so many GPU minutes from now on, whatever its budgets are. "
-        "The last such command counts, also for later heads.",
-        f"{PREFIX} budget 120 the fix for the release needs all levels",
-        (Argument("GPU-MINUTES", gpu_minutes), Argument("REASON", reason, rest=True)),
     ),
     Verb(
         "pause",

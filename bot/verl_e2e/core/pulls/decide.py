@@ -6,7 +6,7 @@ nothing. Level 0 runs first and alone, the rest after it passed; a new head ends
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from verl_e2e.core.judge.joined_execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
@@ -15,10 +15,10 @@ from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, joined_execution, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
-from verl_e2e.core.pulls.job_status import ENDED, JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
-from verl_e2e.core.pulls.queue_standings import with_place, with_queue
+from verl_e2e.core.pulls.queue_terms import PRIORITY, Priority, QueueTerms
 from verl_e2e.core.pulls.rehearsal_standing import (
     RehearsalStanding,
     rehearsal_standing,
@@ -28,11 +28,9 @@ from verl_e2e.core.pulls.rehearsal_standing import (
 )
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.retry import NextAttempt
-from verl_e2e.core.pulls.run_terms import terms_of
-from verl_e2e.core.pulls.settled import settled_by
+from verl_e2e.core.pulls.settled import settled_by, with_place, with_queue
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
-from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs_of
 
 SUPERSEDED = "a new head was pushed"
@@ -298,8 +296,44 @@ def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
         from_fork=isinstance(target_state.target, Pull) and target_state.target.from_fork,
         reuse_key=wanted.reuse_key,
         awaits_slot=True,
-        terms=terms_of(wanted, target_state, source),
+        terms=terms_of(wanted, target_state),
     )
+
+
+def with_new_terms(target_state: TargetState) -> Iterator[Run]:
+    """The waiting runs of the head of which the terms changed, or what is asked of the result, as they are then."""
+    jobs = {item.id: item for item in target_state.wanted}
+    for run in target_state.here:
+        wanted = jobs.get(run.job_id)
+        if wanted is not None and run.waits_for_slot:
+            # What it is given for the time before its creation stays: that only grows older.
+            terms = terms_of(wanted, target_state).model_copy(update={"since": run.terms.since})
+            changes: dict[str, object] = {"terms": terms}
+            if run.job_digest != wanted.digest and does(run, wanted):
+                changes |= {"job": wanted.job, "job_digest": wanted.digest}
+            if any(getattr(run, name) != new for name, new in changes.items()):
+                yield _with(run, target_state, **changes)
+
+
+def terms_of(wanted: WantedJob, target_state: TargetState) -> QueueTerms:
+    """What the queue orders a run of a job by."""
+    commands = (entry for entry in target_state.entries if isinstance(entry, RecordedCommand))
+    given = [command for command in commands if command.verb == PRIORITY]
+    priority = Priority(given[-1].arguments[0]) if given else Priority.NORMAL
+    return QueueTerms(priority=priority, since=_since(wanted, target_state))
+
+
+def _since(wanted: WantedJob, target_state: TargetState) -> datetime | None:
+    """Since when this job waits, if a push took its run out of the queue: so a push loses no place.
+
+    Only the time in the queue counts: while a pull request was closed or a draft it waited for no slot.
+    """
+    before = [run for run in target_state.earlier if run.job_id == wanted.id]
+    last = max(before, key=lambda run: run.created, default=None)
+    if last is None or not last.awaits_slot:
+        return None
+    since, left = last.terms.since or last.created, last.updated if last.state.final else target_state.now
+    return target_state.now - (left - since)
 
 
 def _too_late(target_state: TargetState) -> str:

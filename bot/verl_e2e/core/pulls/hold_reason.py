@@ -1,9 +1,10 @@
-"""Why nothing starts for a head, in a few words, and what someone can do about it."""
+"""Why nothing starts for a head, or one of its runs gets no slot, in a few words, and what someone can do about it."""
 
 from dataclasses import dataclass
 
 from verl_e2e.core.model.access import Start
 from verl_e2e.core.pulls.pull import MergeGroup
+from verl_e2e.core.pulls.queue import Held, Pause
 from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
 from verl_e2e.core.pulls.requests import cancelled_by, was_begun
 from verl_e2e.core.pulls.target_state import TargetState
@@ -65,3 +66,12 @@ def hold_of_plan(target_state: TargetState) -> Hold | None:
     return hold(target_state) or (
         Hold("not requested yet", "the policy starts nothing by itself", start) if waits else None
     )
+
+
+def hold_in_queue(held: Held) -> Hold:
+    """Why a run gets no slot, and what someone can do about it."""
+    if isinstance(held, Pause):
+        resume = prose("a maintainer can comment `/verl-e2e resume` to let runs start again")
+        return Hold(held.in_short, held.reason, resume)
+    large = f"the slots `{held.name}` hold {held.limit} GPUs, and the job needs more"
+    return Hold("no pool is large enough", large, "the operator has to raise `VERL_E2E_SLOTS`")

@@ -1,5 +1,7 @@
 """The status of a job, and everything that a person or GitHub sees of it, in one table."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -68,6 +70,8 @@ SATISFIED = frozenset(
 # The run itself was good, so what needs the job may start.
 RAN_WELL = SATISFIED | {JobStatus.UNEXECUTED}
 UNDERWAY = frozenset({JobStatus.RUNNING, JobStatus.WAITING})
+# A held or cancelled job may be started again by a person, so what requires it is not lost.
+_MAY_PASS = RAN_WELL | UNDERWAY | {JobStatus.HELD, JobStatus.CANCELLED}
 OF_RESULT = {Result.PASS: JobStatus.PASSED, Result.FAIL: JobStatus.FAILED, Result.BLOCKED: JobStatus.BLOCKED}
 
 
@@ -86,3 +90,34 @@ def status_of_run(run: Run) -> JobStatus:
         finished = run.state is RunState.FINISHED and run.result is not None
         return OF_RESULT[run.result] if finished and run.result is not None else JobStatus.BLOCKED
     return JobStatus.WAITING if run.state is RunState.QUEUED else JobStatus.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a job waits for, or why it is skipped; both are empty when it may start.
+
+    Level 0 runs first and alone and the rest after it passed, because every other job requires it. One that ran well
+    and never entered the changed code lets the rest start: another job may enter it.
+    """
+
+    # Why it is not started any more, as a clause.
+    skipped: str = ""
+    # The first required job that may still pass, and has not.
+    waits_for: str = ""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the job may start now."""
+        return not self.skipped and not self.waits_for
+
+
+def turn_of(requires: Iterable[str], statuses: Mapping[str, JobStatus]) -> Turn:
+    """The turn of a job from the ids that it requires; an id without a status is of a job that no one runs."""
+    waiting = ""
+    for required in requires:
+        status = statuses.get(required)
+        if status not in _MAY_PASS:
+            return Turn(skipped=f"it needs {required}, which did not pass")
+        if status not in RAN_WELL:
+            waiting = waiting or required
+    return Turn(waits_for=waiting)

@@ -1,19 +1,24 @@
-"""What policy and earlier attempts make of the last run of a job: a wait, a quarantine, or a disagreement."""
+"""What earlier attempts, the policy and the queue make of the last run of a job."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.gate import Settle, Standing, overridden_reason
+from verl_e2e.core.pulls.gate import MAX_TITLE, Gate, Settle, Standing, overridden_reason
+from verl_e2e.core.pulls.hold_reason import Hold, hold_in_queue
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.quarantine import set_aside_by
+from verl_e2e.core.pulls.queue import Pause
 from verl_e2e.core.pulls.retry import Attempt, NextAttempt, attempts_due
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import runs_of
 
 # A good run that never entered the change opens the gate as well, where another job makes up for it.
 _GOOD = frozenset({JobStatus.PASSED, JobStatus.UNEXECUTED})
+WAITS = "it waits for a free slot"
 _ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.BLOCKED})
 
 
@@ -71,3 +76,46 @@ def _with_disagreement(standing: Standing, target_state: TargetState) -> Standin
     if given is None:
         return replace(found, state=JobStatus.BLOCKED)
     return replace(found, state=JobStatus.OVERRIDDEN, reason=overridden_reason((given,)), override=given)
+
+
+def with_queue(found: Iterable[Standing], target_state: TargetState) -> tuple[Standing, ...]:
+    """The standings with what the queue makes of runs that wait in it, and of the jobs that wait for these.
+
+    A merge group is never held by a pause: the merge queue would take that for its answer, and the pause may end.
+    """
+    shown: dict[str, Standing] = {}
+    for standing in found:
+        shown[standing.wanted.id] = _in_queue(standing, target_state, shown)
+    return tuple(shown.values())
+
+
+def _in_queue(standing: Standing, target_state: TargetState, before: Mapping[str, Standing]) -> Standing:
+    if standing.state is JobStatus.WAITING:
+        holds = (before[required].hold for required in standing.wanted.requires if required in before)
+        hold = next((hold for hold in holds if hold is not None), None)
+        return _held(standing, hold) if hold is not None else standing
+    run = standing.run
+    if run is None or not run.waits_for_slot or standing.state is not JobStatus.RUNNING:
+        return standing
+    queue = target_state.queue
+    held = queue.pause or queue.held.get(run.key)
+    if held is None:
+        return replace(standing, state=JobStatus.WAITING, reason=WAITS) if queue.limited else standing
+    hold = hold_in_queue(held)
+    if isinstance(target_state.target, MergeGroup) and isinstance(held, Pause):
+        return replace(standing, state=JobStatus.WAITING, reason=hold.sentence)
+    return _held(standing, hold)
+
+
+def _held(standing: Standing, hold: Hold) -> Standing:
+    return replace(standing, state=JobStatus.HELD, reason=hold.in_short, hold=hold)
+
+
+def with_place(decided: Gate, target_state: TargetState) -> Gate:
+    """The gate with the place of the target in the queue, while nothing of it runs and something waits."""
+    place = target_state.queue.place
+    if place is None or decided.status is not JobStatus.RUNNING:
+        return decided
+    title = f"{decided.title}, place {place.position} of {place.waiting} in the queue"
+    # A title that is full already says more important things.
+    return replace(decided, title=title if len(title) <= MAX_TITLE else decided.title)

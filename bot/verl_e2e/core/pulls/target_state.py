@@ -12,7 +12,7 @@ from verl_e2e.core.pulls.continued_runs import continued
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Counted, Uncounted, counted
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
-from verl_e2e.core.pulls.queue_view import QueueView
+from verl_e2e.core.pulls.queue import QueueView
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
