@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from verl_e2e.core.judge.phases import wants_save
-from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
 from verl_e2e.core.model.executed import EXECUTED_FILE

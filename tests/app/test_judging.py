@@ -27,8 +27,7 @@ from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.report.documents import card_json
-from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text, sentence_of
+from verl_e2e.core.report.run_card import NotRun, card_json, render_markdown, render_text, sentence_of
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
 LOG = recorded("level0-pass")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.log.containers import MAX_DEPTH, MAX_LEAVES, message_path, parse_record
+from verl_e2e.core.log.unwrap import MAX_LEAVES, MAX_NESTING, message_path, parse_record
 
-DEEP = '{"a": ' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1)
+DEEP = '{"a": ' * (MAX_NESTING + 1) + "1" + "}" * (MAX_NESTING + 1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from verl_e2e.core.log.metrics import MAX_KEYS, not_finite, pack, pairs, parse_number, parse_step
+from verl_e2e.core.log.printed import MAX_KEYS, not_finite, pack, pairs, parse_number, parse_step
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tests.core.logs import lines, recorded
+from verl_e2e.core.log.printed import lookup, lora_rank, read_dict
 from verl_e2e.core.log.read_facts import MAX_CONFIGS
-from verl_e2e.core.log.resolved_config import lookup, lora_rank, read_dict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import ResolvedConfig
 

@@ -20,7 +20,7 @@ from verl_e2e.core.pulls.executed_change import execution_of_job
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.report.check_text import gate_text, job_text
+from verl_e2e.core.report.checks import gate_text, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 

@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.retry_classes import CLASSES
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, cause_words, used_minutes
-from verl_e2e.core.report.check_text import job_text
+from verl_e2e.core.report.checks import job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 

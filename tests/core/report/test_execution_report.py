@@ -33,14 +33,15 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.report.check_text import CheckText, gate_text, job_text
-from verl_e2e.core.report.documents import card_json
-from verl_e2e.core.report.execution_report import execution_line, execution_rows
+from verl_e2e.core.report.checks import CheckText, gate_text, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 from verl_e2e.core.report.run_card import (
     Card,
     NotRun,
+    card_json,
+    execution_line,
+    execution_rows,
     followups_of,
     render_markdown,
     render_text,

@@ -4,7 +4,7 @@ from tests.core.pulls.test_flaky import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.flaky import flaky_causes
-from verl_e2e.core.report.flaky_text import NONE, flaky_json, flaky_text
+from verl_e2e.core.report.attempts_text import NONE, flaky_json, flaky_text
 
 
 def test_the_text_has_what_an_entry_of_the_quarantine_needs() -> None:

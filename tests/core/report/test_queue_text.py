@@ -13,10 +13,10 @@ from verl_e2e.core.pulls.pause import Pause
 from verl_e2e.core.pulls.queue_estimate import Span
 from verl_e2e.core.pulls.queue_place import Place
 from verl_e2e.core.pulls.queue_view import QueueView
+from verl_e2e.core.report.attempts_text import place_sentence, queue_notices
 from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
-from verl_e2e.core.report.queue_text import place_sentence, queue_notices
 
 SPAN = Span(p50=NOW, p90=NOW + timedelta(hours=1))
 PLACE = Place(pool="1", position=3, waiting=12, targets=9)

@@ -1,7 +1,7 @@
 """What verl makes of the settings of jobs, as people and programs read it."""
 
 from verl_e2e.core.model.settings_check import SettingsCheck
-from verl_e2e.core.report.settings_text import settings_json, settings_text
+from verl_e2e.core.report.plan_text import settings_json, settings_text
 
 CHECKS = (
     SettingsCheck("0-lora-ddp"),

@@ -10,12 +10,10 @@ from verl_e2e.core.log.literals import grep_patterns
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage
 from verl_e2e.core.triage.docs import noise_table, runbook
-from verl_e2e.core.triage.noise import noise_name
 from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
 from verl_e2e.core.triage.table import NOISE, RULES
-from verl_e2e.core.triage.triage import fix_of, stage_of, triage
+from verl_e2e.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, fix_of, noise_name, stage_of, triage
 
 TABLE = ROOT / "bot" / "verl_e2e" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]

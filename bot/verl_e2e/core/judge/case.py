@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.events import Ended, PhaseEvent, read_data
 from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EndReason, Event, Record
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.triage.answer import Triage
+from verl_e2e.core.triage.triage import Triage
 
 ABSENT: Any = object()
 

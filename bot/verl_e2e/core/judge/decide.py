@@ -20,7 +20,7 @@ from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import INCOMPLETE, TriageVerdict
+from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]

@@ -13,7 +13,7 @@ from verl_e2e.core.judge.left_open import Aspect, Limitation
 from verl_e2e.core.model.events import LeftRunning, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.triage.hollow import constant_reward
+from verl_e2e.core.triage.silent import constant_reward
 
 SIZES = {
     "tensor_model_parallel_size": Aspect.TENSOR,

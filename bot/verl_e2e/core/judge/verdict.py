@@ -25,8 +25,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
 from verl_e2e.core.model.record import ENVIRONMENT_FILE, JOB_FILE, STOPPED, Finding, Record, RepositoryState
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage_of_run
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run
 
 __all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
 

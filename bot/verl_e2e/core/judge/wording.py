@@ -11,7 +11,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision
 from verl_e2e.core.model.record import LOG_FILE, EndReason, RepositoryState
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.triage import Triage, TriageVerdict
 
 _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"

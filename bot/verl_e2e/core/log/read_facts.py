@@ -5,19 +5,30 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from verl_e2e.core.log.asked import AskedBook
-from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
-from verl_e2e.core.log.ends import EXIT_STATUS, failed_exit, is_soft, last_words
-from verl_e2e.core.log.errors import ErrorBook, error_of, folding_key, settled, unvaried
+from verl_e2e.core.log.errors import (
+    EXIT_STATUS,
+    ErrorBook,
+    error_of,
+    failed_exit,
+    folding_key,
+    is_soft,
+    last_words,
+    settled,
+    unvaried,
+)
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
-from verl_e2e.core.log.messages import LoneMessage
-from verl_e2e.core.log.packages import PackageBook
+from verl_e2e.core.log.printed import (
+    STRATEGY_SIGN,
+    AskedBook,
+    BuildBook,
+    ConfigCollector,
+    PackageBook,
+    lora_rank,
+    refuses,
+)
 from verl_e2e.core.log.progress import RunBook, StepReader
-from verl_e2e.core.log.records import record_above
-from verl_e2e.core.log.refusals import refuses
-from verl_e2e.core.log.resolved_config import ConfigCollector, lora_rank
-from verl_e2e.core.log.traceback import TracebackReader, escaped_rows, exception_of, starts
+from verl_e2e.core.log.traceback import LoneMessage, TracebackReader, escaped_rows, exception_of, record_above, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,
     CheckpointEvent,

@@ -12,7 +12,7 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.criteria.features import feature_active, judge_feature
 from verl_e2e.core.judge.feature_traces import TRACES, leaves_trace
-from verl_e2e.core.log.builds import STRATEGY_SIGN
+from verl_e2e.core.log.printed import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.expected import Value

@@ -15,7 +15,7 @@ from verl_e2e.core.model.events import END
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import Progress, StepMetrics
 from verl_e2e.core.model.record import EVENTS_FILE
-from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.triage import TriageVerdict
 
 
 def steps_completed(case: Case) -> Evidence:

@@ -12,7 +12,7 @@ from typing import Any
 from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.criteria.content import content_active
 from verl_e2e.core.judge.feature_traces import CONTENTS, TRACES, Trace, bears_name, is_dense
-from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.expected import same_value
 from verl_e2e.core.model.jobs import JobFeature

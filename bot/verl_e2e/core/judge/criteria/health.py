@@ -12,8 +12,7 @@ from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.record import JOB_FILE
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.hollow import AGREEMENT, is_correlation
-from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW, lost_weights_text
+from verl_e2e.core.triage.silent import AGREEMENT, AGREEMENT_FAIL_BELOW, is_correlation, lost_weights_text
 
 AGREEMENT_NOTE_BELOW = 0.999
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm")

@@ -15,7 +15,7 @@ from typing import Any
 from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.phases import Phase, started_phases
-from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.expected import same_value
 from verl_e2e.core.model.facts import ResolvedConfig

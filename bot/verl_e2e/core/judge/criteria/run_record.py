@@ -23,7 +23,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.timeline import timeline
+from verl_e2e.core.triage.explain import timeline
 
 # For the clocks of two machines, GitHub's whole seconds, and what a step of a workflow does besides the program.
 TOLERANCE_S = 60.0
