@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from verl_e2e.core.judge.phases import wants_save
+from verl_e2e.core.judge.case import wants_save
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE

@@ -12,7 +12,7 @@ from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.compare_runs import add_healthy, add_pair, described
 from verl_e2e.app.judge_folder import judge_folders
-from verl_e2e.core.judge.reference_runs import summary
+from verl_e2e.core.judge.related_runs import summary
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Result

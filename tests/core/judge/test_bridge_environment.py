@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.judge.bridge_environment import missing_from_environment, missing_package
+from verl_e2e.core.judge.junit import missing_from_environment, missing_package
 
 
 @pytest.mark.parametrize(

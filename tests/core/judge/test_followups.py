@@ -7,8 +7,9 @@ import pytest
 
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.followups import (
+from verl_e2e.core.judge.case import planned_phases
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.related_runs import (
     AS_ASKED,
     NOTHING,
     REFERENCE_ROLES,
@@ -23,7 +24,6 @@ from verl_e2e.core.judge.followups import (
     without_base,
     without_saving,
 )
-from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import Criterion, Evidence, State

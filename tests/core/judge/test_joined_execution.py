@@ -17,12 +17,14 @@ from tests.core.executions import (
     change,
     ran,
 )
-from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of
-from verl_e2e.core.judge.joined_execution import (
+from verl_e2e.core.judge.execution import (
+    BASE_NOT_RUN,
     VERDICT_NOT_KEPT,
     JoinedExecution,
+    Recorded,
     Shortfall,
     accepted,
+    execution_of,
     in_tests_alone,
     join,
     shortfall,

@@ -8,7 +8,7 @@ from tests.core.builders import make_job
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan

@@ -10,7 +10,7 @@ from tests.core.builders import make_job
 from tests.core.executions import TRANSFORM, change, ran, verdict_on
 from tests.core.pulls.entries import NOW, POLICY, RESUME, SMOKE, WANTED, asked, override, run, target_state
 from tests.core.pulls.test_quarantine import MARK, entry
-from verl_e2e.core.judge.joined_execution import unknown_execution
+from verl_e2e.core.judge.execution import unknown_execution
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.levels import Level

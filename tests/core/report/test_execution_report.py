@@ -22,8 +22,7 @@ from tests.core.executions import (
 )
 from tests.core.pulls.entries import POLICY, target_state
 from tests.core.pulls.test_executed_change import BOTH, OLD, PART, SMOKE, UNENTERED, WANTED, ended
-from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of
-from verl_e2e.core.judge.joined_execution import join
+from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of, join
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.changed_code import ChangedFunction

@@ -9,18 +9,36 @@ from collections.abc import Mapping
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.by_level import GAP_STAGE, LEVEL_STAGE
 from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
-from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
 from verl_e2e.core.judge.criteria.state import STATE, stage_of_state
-from verl_e2e.core.judge.neighbours import blamed_neighbour
 from verl_e2e.core.model import causes
+from verl_e2e.core.model.events import GpuEvent, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
+
+# A process that only holds a CUDA context takes some hundred MiB.
+_TELLING_MIB = 1024
+# The rules of triage by which the fault may lie with others on the GPU.
+_SHARED_CAUSES = frozenset({"gpu-memory"})
+
+
+def blamed_neighbour(case: Case) -> str:
+    """Who may have caused the fault that triage found, a clause; empty where no one else can have."""
+    if case.triage.rule not in _SHARED_CAUSES:
+        return ""
+    found = [read_data(event, GpuEvent) for event in case.events("gpu")]
+    peaks = [reading for event in found if event is not None for reading in event.peak]
+    worst = max(peaks, key=lambda reading: reading.others_mib or 0, default=None)
+    if worst is None or (worst.others_mib or 0) < _TELLING_MIB:
+        return ""
+    return f"a neighbour held up to {worst.others_mib} MiB of GPU {worst.index} during the run"
+
 
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]

@@ -1,12 +1,4 @@
-"""Recognize files that are not console logs by their first bytes, so that their bytes are never judged as text.
-
-The bytes of a log as UTF-8 lines that end in line feeds, whatever program wrote them; incremental.
-
-Which lines of a block are worth reading: the seam behind which a native multi-literal matcher may stand.
-
-Read a log run by run: what one run printed says nothing about another. The log's facts are joined from its runs.
-
-Read a console log of any size once, in bounded memory, into `LogFacts`.
+"""Read a console log of any size once, in bounded memory, into `LogFacts`.
 
 Blocks of whole lines go through a prefilter; only lines that hold one of `LITERALS` are decoded, and every
 line while a traceback or a printed configuration is open. Line feeds are counted in bulk. Kept are at most

@@ -87,7 +87,7 @@ class RelatedRun(Document):
     excerpt: str = ""
     # Whether it is a kept run that was not made again.
     cached: bool = False
-    # What identifies its failure, compared by `verl_e2e.core.judge.same_failure`; schema 1 calls it `signature`.
+    # What identifies its failure, compared by `verl_e2e.core.judge.related_runs`; schema 1 calls it `signature`.
     fingerprint: Annotated[
         tuple[str, ...],
         FailFast(),

@@ -9,7 +9,7 @@ The plan as people read it: levels, folded reasons, jobs and their estimated cos
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from verl_e2e.core.judge.purposes_text import purpose_rows
+from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT

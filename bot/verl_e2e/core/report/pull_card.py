@@ -16,10 +16,9 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from verl_e2e.core.judge.joined_execution import JoinedExecution
-from verl_e2e.core.judge.left_open import merged, of_verdict
-from verl_e2e.core.judge.purposes_text import purpose_rows
-from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
+from verl_e2e.core.judge.execution import JoinedExecution
+from verl_e2e.core.judge.verdict_document import Verdict, merged, of_verdict, read_verdict
+from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.evidence import Criterion, Evidence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason

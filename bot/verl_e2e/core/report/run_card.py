@@ -12,19 +12,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from verl_e2e.core.judge import wording
-from verl_e2e.core.judge.deliverables import of_job_not_run, of_nothing_required, with_contract
-from verl_e2e.core.judge.execution_text import NOT_READ, and_more, not_recorded_text
-from verl_e2e.core.judge.joined_execution import (
+from verl_e2e.core.judge.execution import (
+    NOT_READ,
     JoinedExecution,
     JoinedFunction,
     Shortfall,
     accepted,
+    and_more,
     in_tests_alone,
     join,
+    not_recorded_text,
     shortfall,
 )
-from verl_e2e.core.judge.left_open import merged, of_verdict
-from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, json_text, verdict_fields
+from verl_e2e.core.judge.verdict import of_job_not_run, of_nothing_required, with_contract
+from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, json_text, merged, of_verdict, verdict_fields
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.evidence import Evidence

@@ -1,11 +1,8 @@
-"""Runs that came to their end, raised nothing, and prove nothing: no samples, no update, nothing to learn from.
+"""Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that show a fault.
 
-Every check reads the metrics of the training steps; a metric that is not printed says nothing. A single odd step of
-many proves nothing either way: what is asked for is that no step shows the thing.
-
-Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that show a fault.
-
-What a fault is comes from here and from `verl_e2e.core.triage.silent`; whose it is says its row in the table.
+Among them are runs that came to their end and prove nothing: no samples, no update, nothing to learn from. Their checks
+read the metrics of the training steps; a metric that is not printed says nothing. A single odd step of many proves
+nothing either way: what is asked for is that no step shows the thing. Whose a fault is says its row in the table.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The answer of triage: the values that its modules and its readers share.
+"""Triage of a bare log: where the run ended, whose fault it was, and the first relevant line.
 
 Which backend trained: what a run of another one than Megatron shows says nothing about Bridge or Megatron-LM.
 
@@ -13,8 +13,6 @@ A log that holds several runs: which of them is the answer, and how each of the 
 
 The last whole run is the answer: one that came to its end, or that an error ended. Errors of another run never decide.
 A log whose last run is cut is not a pass, however the run before it ended: then the cut run is the answer.
-
-Triage of a bare log: where the run ended, whose fault it was, and the first relevant line.
 """
 
 import re

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, QKV, RANK, WIDTH, Taken, adapters, healthy, tensor, weights
-from verl_e2e.core.judge.criteria.adapter_size import adapter_size
+from verl_e2e.core.judge.criteria.adapters import adapter_size
 from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Adapter, Point, Ranks

@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_record
 from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled
-from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
 from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.weights import frozen_weights
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Point, Ranks
 from verl_e2e.core.model.outcome import Result

@@ -25,8 +25,8 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.judge.criteria.imported_weights import imported_weights
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
+from verl_e2e.core.judge.criteria.transfer import imported_weights
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Fingerprints, Point, Snapshot, Tensor
 from verl_e2e.core.model.outcome import Result

@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
 from verl_e2e.core.compare.jobs import differences, for_parity, unsharded
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.bands import Bands

@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import make_case, make_record
 from tests.core.fingerprints import LORA_A, ONE, Taken, absent, healthy, moved, other, scaled, tensor, zeroed
 from tests.core.level_runs import resume_run
-from verl_e2e.core.judge.criteria.resumed_state import resumed_state
+from verl_e2e.core.judge.criteria.resume import resumed_state
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks

@@ -21,9 +21,8 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.engine_names import sources
-from verl_e2e.core.judge.criteria.rollout_weights import rollout_weights
 from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.transfer import rollout_weights, sources
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
 from verl_e2e.core.model.outcome import Result

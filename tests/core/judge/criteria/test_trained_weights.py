@@ -18,7 +18,7 @@ from tests.core.fingerprints import (
     zeroed,
 )
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.judge.criteria.trained_weights import trained_weights
+from verl_e2e.core.judge.criteria.weights import trained_weights
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.outcome import Result

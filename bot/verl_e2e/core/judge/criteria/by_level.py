@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from verl_e2e.core.judge.case import Case, Judge
-from verl_e2e.core.judge.criteria.features import feature_active
-from verl_e2e.core.judge.criteria.fsdp import fsdp_active
-from verl_e2e.core.judge.criteria.parallel import parallel_sizes
+from verl_e2e.core.judge.criteria.features import feature_active, fsdp_active, parallel_sizes
 from verl_e2e.core.judge.criteria.parity import parity, resumed_step
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
 from verl_e2e.core.judge.criteria.signal import learning_signal

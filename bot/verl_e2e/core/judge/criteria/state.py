@@ -3,15 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.adapter_size import adapter_size
-from verl_e2e.core.judge.criteria.exported_adapters import exported_adapters, exports_adapters
-from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
-from verl_e2e.core.judge.criteria.imported_weights import imported_weights
-from verl_e2e.core.judge.criteria.replicas import replicas
-from verl_e2e.core.judge.criteria.resumed_state import resumed_state
-from verl_e2e.core.judge.criteria.rollout_weights import rollout_weights
+from verl_e2e.core.judge.criteria.adapters import adapter_size, exported_adapters, exports_adapters
+from verl_e2e.core.judge.criteria.resume import resumed_state
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.judge.criteria.trained_weights import trained_weights
+from verl_e2e.core.judge.criteria.transfer import imported_weights, rollout_weights
+from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
 from verl_e2e.core.model.events import FingerprintsEvent, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence
 from verl_e2e.core.model.levels import Level
