@@ -31,6 +31,7 @@ from enum import IntEnum, auto
 from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
+from verl_e2e.core.judge.criteria.table import CRITERIA
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.events import Started, read_data
@@ -314,7 +315,7 @@ def _excerpt(verdict: Verdict) -> str:
 # A failure in these stages: the same job without saving shows whether the save or the model is at fault.
 CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
 # The criteria that compare a run with another one, and the role of that one.
-_COMPARED = {Criterion.RESUMED_STEP: Role.UNINTERRUPTED, Criterion.PARITY: Role.UNSHARDED}
+_COMPARED = {row.criterion: row.compared_with for row in CRITERIA if row.compared_with is not None}
 WHEN_IT_FAILS = "when it fails, or is blocked by what the change may have caused"
 REFERENCE_ROLES = frozenset(_COMPARED.values())
 

@@ -14,13 +14,12 @@ from dataclasses import replace
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import ACTOR, BASIC
-from verl_e2e.core.judge.criteria.by_level import judges_of
-from verl_e2e.core.judge.criteria.health import HEALTH, agreement_note, change_executed, disagreement, execution
+from verl_e2e.core.judge.criteria.basic import ACTOR
+from verl_e2e.core.judge.criteria.health import agreement_note, disagreement, execution
 from verl_e2e.core.judge.criteria.parity import reports
 from verl_e2e.core.judge.criteria.signal import case_figure, signal_limitations
 from verl_e2e.core.judge.criteria.snapshots import without_needless_warnings
-from verl_e2e.core.judge.criteria.state import judge_state, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, asked_of, state_limitations
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import aspect_of, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
@@ -74,20 +73,18 @@ def limitations_of_case(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Lim
 def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     """What a job that passed shows, and another job may not show."""
     met = {item.criterion for item in evidence if item.state is State.MET}
-    sizes = [] if case.job.level is not Level.PARALLELISM else [size for size in SIZES if _size(case, size) > 1]
     chosen = case.job.checkpoint
-    found = (
-        (Aspect.BRIDGE_TESTS, Criterion.BRIDGE_TESTS in met),
-        (Aspect.PRETRAINED, not chosen.is_random),
-        (Aspect.REWARD_MODEL, case.job.reward_model),
-        (Aspect.CUDA_GRAPHS, case.config_value(_EAGER) is False),
-        *((SIZES[size], True) for size in sizes),
-        (Aspect.SAVE_RESUME, Criterion.RESUMED in met),
-        (Aspect.LEARNING, Criterion.LEARNING_SIGNAL in met),
-    )
+    shown = {
+        *(row.shows for row in CRITERIA if row.criterion in met),
+        *([] if chosen.is_random else [Aspect.PRETRAINED]),
+        *([Aspect.REWARD_MODEL] if case.job.reward_model else []),
+        *([Aspect.CUDA_GRAPHS] if case.config_value(_EAGER) is False else []),
+    }
+    if case.job.level is Level.PARALLELISM:
+        shown |= {aspect for size, aspect in SIZES.items() if _size(case, size) > 1}
     ran = execution(case)
     entered = map(aspect_of, ran.entered) if ran is not None else ()
-    return (*(aspect for aspect, shown in found if shown), *entered)
+    return (*(aspect for aspect in Aspect if aspect in shown), *entered)
 
 
 def _size(case: Case, name: str) -> int:
@@ -100,8 +97,9 @@ def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
     waived = [item for item in evidence if item.state is State.WAIVED]
     seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
     for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
-        tests = (Aspect.BRIDGE_TESTS,) if item.criterion is Criterion.BRIDGE_TESTS else ()
-        yield Limitation(_with_full_stop(f"{item.summary[:1].upper()}{item.summary[1:]}"), tests)
+        shows = ROWS[item.criterion].shows
+        text = _with_full_stop(f"{item.summary[:1].upper()}{item.summary[1:]}")
+        yield Limitation(text, () if shows is None else (shows,))
 
 
 def _tests(case: Case) -> Iterable[str]:
@@ -257,22 +255,14 @@ def _backend_run(case: Case, run: Decision) -> Deliverable:
     return Deliverable(wording.BACKEND_RUN, *_outcome_of_run(case, run))
 
 
-# The criterion that a level is for: the line of the level quotes it when it is met.
-_PURPOSE = {
-    Level.SAVE_RESUME: Criterion.RESUMED,
-    Level.PARALLELISM: Criterion.PARALLEL_SIZES,
-    Level.MEGATRON_FSDP: Criterion.FSDP_ACTIVE,
-    Level.FEATURE: Criterion.FEATURE_ACTIVE,
-}
-
-
 def _variants(case: Case, run: Decision, by: Mapping[Criterion, Evidence]) -> Deliverable:
     plain = case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name
     if plain:
         return Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
     outcome, _ = _outcome_of_run(case, run)
-    shown = by.get(_PURPOSE.get(case.job.level, Criterion.RESOLVED_CONFIG))
-    text = shown.summary if shown and shown.state is State.MET and case.job.level in _PURPOSE else ""
+    quoted = next((row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level), None)
+    shown = by.get(quoted) if quoted is not None else None
+    text = shown.summary if shown and shown.state is State.MET else ""
     return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job, text))
 
 
@@ -400,20 +390,6 @@ def command_row(record: Record, *, started: bool) -> str:
 __all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
 
 _NO_LOG = Triage(TriageVerdict.BLOCKED, Stage.ENVIRONMENT, wording.NO_LOG, 0, "", (), "", "")
-_KEY = (
-    Criterion.RESOLVED_CONFIG,
-    Criterion.STEPS_COMPLETED,
-    Criterion.GRADIENTS,
-    Criterion.ROLLOUT_AGREEMENT,
-    Criterion.RESUMED,
-    Criterion.RESUMED_STEP,
-    Criterion.PARALLEL_SIZES,
-    Criterion.PARITY,
-    Criterion.FSDP_ACTIVE,
-    Criterion.FEATURE_ACTIVE,
-    Criterion.LEARNING_SIGNAL,
-    Criterion.CHANGE_EXECUTED,
-)
 
 
 def judge(record: Record, facts: LogFacts | None) -> Verdict:
@@ -471,13 +447,9 @@ def _causes(decision: Decision) -> tuple[str, ...]:
 
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
-    """Every criterion that the job's level, settings and change ask for, judged, in a fixed order."""
-    of_change = (change_executed,) if case.job.changed else ()
-    asked = (*judges_of(case.job), *of_change)
-    of_state = judge_state(case)
-    rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
-    rows = [disagreement(row, of_state) if row.criterion is Criterion.ROLLOUT_AGREEMENT else row for row in rows]
-    return (*rows, *of_state, *(judge_one(case) for judge_one in asked))
+    """Every criterion that the job's level, settings and change ask for, judged, in the order of the table."""
+    rows = tuple(row.find(case).evidence for row in asked_of(case))
+    return tuple(disagreement(row, rows) if row.criterion is Criterion.ROLLOUT_AGREEMENT else row for row in rows)
 
 
 def _sentence(case: Case, decision: Decision) -> str:
@@ -514,7 +486,7 @@ def _construction(facts: LogFacts) -> Stage | None:
 
 
 def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
-    met = [item for item in evidence if item.criterion in _KEY and item.state is State.MET and item.excerpt]
+    met = [item for item in evidence if ROWS[item.criterion].key and item.state is State.MET and item.excerpt]
     if decision.result is Result.PASS:
         return tuple(met)
     config = [item for item in met if item.criterion is Criterion.RESOLVED_CONFIG]

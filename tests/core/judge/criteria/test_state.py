@@ -8,7 +8,8 @@ from tests.core.builders import ended, judged, make_case, make_environment, make
 from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
-from verl_e2e.core.judge.criteria.state import STATE, judge_state, of_case, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, asked_of, state_limitations
+from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Point
 from verl_e2e.core.model.levels import Level
@@ -17,12 +18,16 @@ from verl_e2e.core.model.record import Event
 from verl_e2e.core.model.stages import Stage
 
 RUN = healthy()
+STATE = frozenset(row.criterion for row in CRITERIA if row.fingerprints)
 SENTENCE = f"{NOT_RECORDED[:1].upper()}{NOT_RECORDED[1:]}."
 
 
 def test_every_level_asks_for_them_and_level_1_for_the_resumed_state_too() -> None:
-    assert set(of_case(make_case())) == set(STATE) - {Criterion.RESUMED_STATE, Criterion.EXPORTED_ADAPTERS}
-    assert set(of_case(resume_run().case())) == set(STATE) - {Criterion.EXPORTED_ADAPTERS}
+    asked, on_level_1 = (
+        {row.criterion for row in asked_of(case)} & STATE for case in (make_case(), resume_run().case())
+    )
+    assert asked == STATE - {Criterion.RESUMED_STATE, Criterion.EXPORTED_ADAPTERS}
+    assert on_level_1 == STATE - {Criterion.EXPORTED_ADAPTERS}
     assert resume_run().case().job.level is Level.SAVE_RESUME
 
 
@@ -81,7 +86,7 @@ def test_what_was_not_compared_is_a_limitation(document: dict[str, Any], text: s
     )
     case = make_case(make_record(fingerprints=rests.document(**document)))
     assert text in tuple(state_limitations(case))
-    assert {item.state for item in judge_state(case)} == {State.MET}
+    assert {item.state for item in judge_criteria(case) if item.criterion in STATE} == {State.MET}
 
 
 def test_lines_that_the_runner_did_not_keep_are_limitations() -> None:

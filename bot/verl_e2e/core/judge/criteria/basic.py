@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from verl_e2e.core.judge.case import ABSENT, Case, Judge, Phase, PlannedPhase, planned_phases, started_phases
+from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_phases, started_phases
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, ProbeEvent, read_data
@@ -515,6 +515,3 @@ def exit_zero(case: Case) -> Evidence:
             )
             return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
     return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
-
-
-BASIC: tuple[Judge, ...] = (bridge_tests, local_import, resolved_config, steps_completed, no_exception, exit_zero)

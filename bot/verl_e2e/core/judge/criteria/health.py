@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.bands import band_of
-from verl_e2e.core.judge.case import Case, Judge
+from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import LORA_RANK, global_step
 from verl_e2e.core.judge.execution import BASE_NOT_RUN, NO_RECORD, Recorded, execution_of, listed, not_recorded_text
 from verl_e2e.core.model.changed_code import Side
@@ -21,7 +21,6 @@ from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.record import JOB_FILE
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.silent import AGREEMENT, AGREEMENT_FAIL_BELOW, is_correlation, lost_weights_text
 
 AGREEMENT_NOTE_BELOW = 0.999
@@ -184,16 +183,6 @@ def weights_kept(case: Case) -> Evidence:
         )
         return Evidence(Criterion.WEIGHTS_KEPT, State.MET, summary, case.log, first.line, first.text)
     return Evidence(Criterion.WEIGHTS_KEPT, State.MET, "no warning of lost weights", case.log)
-
-
-# The stage that a broken or missing health fact belongs to, and all criteria of health.
-HEALTH_STAGE = {
-    Criterion.ADAPTER: Stage.PEFT,
-    Criterion.WEIGHTS_KEPT: Stage.HF_IMPORT,
-    Criterion.ROLLOUT_AGREEMENT: Stage.EXPORT_WEIGHT_SYNC,
-    Criterion.GRADIENTS: Stage.TRAIN_STEP,
-}
-HEALTH: tuple[Judge, ...] = (adapter, weights_kept, gradients, rollout_agreement)
 
 
 def execution(case: Case) -> ChangeExecution | None:

@@ -14,10 +14,6 @@ from verl_e2e.core.judge.case import Case
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
-
-# The stage that a broken comparison belongs to.
-COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
 
 _NOT_COMPARED = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "there is no unsharded reference run: parity is not shown"

@@ -41,7 +41,7 @@ class Finding:
     """What one criterion found: its evidence, the stage of a fault, and what it could not compare."""
 
     evidence: Evidence
-    stage: Stage
+    stage: Stage | None
     notes: tuple[str, ...] = ()
 
 
