@@ -3,13 +3,12 @@
 The phases of a job: the starts of the wrapper that it plans, and the part of the log that each of them wrote.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.events import BEGIN, Ended, PhaseEvent, read_data
-from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -80,9 +79,6 @@ class Case:
             if found is not ABSENT:
                 return found
         return None
-
-
-Judge = Callable[[Case], Evidence]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
-from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Gap, Row
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
 from verl_e2e.core.model import causes
 from verl_e2e.core.model.events import GpuEvent, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
@@ -38,7 +38,7 @@ def blamed_neighbour(case: Case) -> str:
 
 
 PASSED = Decision(Result.PASS, None, "")
-By = Mapping[Criterion, Evidence]
+By = Mapping[str, Evidence]
 
 
 def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
@@ -151,7 +151,7 @@ def _broken_at_its_line(by: By, case: Case) -> Decision | None:
     answer = case.triage
     if answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line:
         return None
-    lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
+    lost = first.criterion == Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     return Decision(Result.FAIL, answer.stage if lost else row.stage, first.summary, row.fix, first)
 
@@ -187,7 +187,7 @@ def _error_in_log(case: Case) -> Decision | None:
     if _lost_run(case) and _knows_no_cause(case):
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
-    at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
+    at = Evidence(State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
     rule = (causes.of_log(answer.rule),)
     if neighbour := blamed_neighbour(case):
         cause, shared = f"{answer.cause}; {neighbour}", (causes.NEIGHBOUR, *rule)

@@ -31,11 +31,11 @@ from enum import IntEnum, auto
 from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
-from verl_e2e.core.judge.criteria.table import CRITERIA
+from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.events import Started, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
@@ -85,9 +85,9 @@ def normal(text: str) -> str:
 
 
 def _marks(case: Case, at: Evidence) -> Iterator[str]:
-    if at.criterion is Criterion.BRIDGE_TESTS:
+    if at.criterion == Criterion.BRIDGE_TESTS:
         yield from (test.name for test in case.record.tests or () if test.outcome == "failed")
-    elif at.criterion is Criterion.WEIGHTS_KEPT:
+    elif at.criterion == Criterion.WEIGHTS_KEPT:
         yield from (normal(lost.text) for lost in case.facts.lost_weights)
     else:
         error = next((error for error in case.facts.errors if error.at.line == at.line), None)
@@ -308,7 +308,7 @@ def _excerpt(verdict: Verdict) -> str:
     """The line that decided; a Pass has none."""
     if verdict.result is Result.PASS:
         return ""
-    shown = [item.excerpt for item in verdict.key_lines if item.criterion is not Criterion.RESOLVED_CONFIG]
+    shown = [item.excerpt for item in verdict.key_lines if item.criterion != Criterion.RESOLVED_CONFIG]
     return shown[0] if shown else ""
 
 
@@ -514,7 +514,7 @@ def _followup(role: Role, job: Job, allowed: Allowed, then: Allowed = NOTHING) -
 
 
 def _judges(verdict: Verdict, criterion: Criterion) -> bool:
-    return any(item.criterion is criterion for item in verdict.evidence)
+    return any(item.criterion == criterion for item in verdict.evidence)
 
 
 def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:

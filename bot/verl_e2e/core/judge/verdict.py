@@ -15,18 +15,18 @@ from dataclasses import replace
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
-from verl_e2e.core.judge.criteria.health import agreement_note, disagreement, execution
+from verl_e2e.core.judge.criteria.health import agreement_note, execution
 from verl_e2e.core.judge.criteria.parity import reports
 from verl_e2e.core.judge.criteria.signal import case_figure, signal_limitations
 from verl_e2e.core.judge.criteria.snapshots import without_needless_warnings
-from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, asked_of, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, asked_of, state_limitations
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import aspect_of, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.causes import EVIDENCE, of_criterion
 from verl_e2e.core.model.events import LeftRunning, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
@@ -95,8 +95,8 @@ def _size(case: Case, name: str) -> int:
 def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
     """The waived criteria; those on metrics only where a step was trained."""
     waived = [item for item in evidence if item.state is State.WAIVED]
-    seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
-    for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
+    seen = [item for item in waived if item.criterion == Criterion.BRIDGE_TESTS or case.train_steps()]
+    for item in sorted(seen, key=lambda item: item.criterion != Criterion.BRIDGE_TESTS):
         shows = ROWS[item.criterion].shows
         text = _with_full_stop(f"{item.summary[:1].upper()}{item.summary[1:]}")
         yield Limitation(text, () if shows is None else (shows,))
@@ -234,7 +234,7 @@ def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tup
     return tuple(failed if row.name == wording.BRIDGE_CHECKS else row for row in rows)
 
 
-def _bridge_checks(case: Case, by: Mapping[Criterion, Evidence]) -> Deliverable:
+def _bridge_checks(case: Case, by: Mapping[str, Evidence]) -> Deliverable:
     item = by[Criterion.BRIDGE_TESTS]
     outcome = {
         State.MET: Outcome.PASS,
@@ -245,7 +245,7 @@ def _bridge_checks(case: Case, by: Mapping[Criterion, Evidence]) -> Deliverable:
     return Deliverable(wording.BRIDGE_CHECKS, outcome, wording.bridge_detail(case.job, item))
 
 
-def _local_import(by: Mapping[Criterion, Evidence]) -> Deliverable:
+def _local_import(by: Mapping[str, Evidence]) -> Deliverable:
     item = by[Criterion.LOCAL_IMPORT]
     outcome = {State.MET: Outcome.PASS, State.BROKEN: Outcome.FAIL}.get(item.state, Outcome.BLOCKED)
     return Deliverable(wording.LOCAL_IMPORT, outcome, item.summary)
@@ -255,7 +255,7 @@ def _backend_run(case: Case, run: Decision) -> Deliverable:
     return Deliverable(wording.BACKEND_RUN, *_outcome_of_run(case, run))
 
 
-def _variants(case: Case, run: Decision, by: Mapping[Criterion, Evidence]) -> Deliverable:
+def _variants(case: Case, run: Decision, by: Mapping[str, Evidence]) -> Deliverable:
     plain = case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name
     if plain:
         return Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
@@ -273,7 +273,7 @@ def _outcome_of_run(case: Case, run: Decision) -> tuple[Outcome, str]:
 
 
 def _is_wrong_import(run: Decision) -> bool:
-    return run.at is not None and run.at.criterion is Criterion.LOCAL_IMPORT and run.at.state is State.BROKEN
+    return run.at is not None and run.at.criterion == Criterion.LOCAL_IMPORT and run.at.state is State.BROKEN
 
 
 def _log_capture(case: Case, *, has_log: bool) -> Deliverable:
@@ -449,7 +449,20 @@ def _causes(decision: Decision) -> tuple[str, ...]:
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
     """Every criterion that the job's level, settings and change ask for, judged, in the order of the table."""
     rows = tuple(row.find(case).evidence for row in asked_of(case))
-    return tuple(disagreement(row, rows) if row.criterion is Criterion.ROLLOUT_AGREEMENT else row for row in rows)
+    return tuple(disagreement(row, rows) if row.criterion == Criterion.ROLLOUT_AGREEMENT else row for row in rows)
+
+
+def disagreement(found: Evidence, state: Iterable[Evidence]) -> Evidence:
+    """The evidence of `rollout_agreement` with what the fingerprints say of the weights, where the two disagree."""
+    if found.state is not State.BROKEN:
+        return found
+    met = {item.criterion for item in state if item.state is State.MET}
+    text = "they do not hold the same weights, or compute something else with them"
+    if Criterion.ROLLOUT_WEIGHTS in met:
+        text = "what was compared arrived as it was exported, so the export or what the two compute is wrong"
+    if {Criterion.ROLLOUT_WEIGHTS, Criterion.IMPORTED_WEIGHTS} <= met:
+        text = "the weights that were compared are the same in both, so the rest or what is computed with them differs"
+    return replace(found, summary=f"{found.summary}: {text}")
 
 
 def _sentence(case: Case, decision: Decision) -> str:
@@ -457,11 +470,11 @@ def _sentence(case: Case, decision: Decision) -> str:
     if decision.result is Result.PASS:
         return wording.passed(case.job, _bridge(case.record))
     if decision.result is Result.FAIL:
-        tests = decision.at is not None and decision.at.criterion is Criterion.BRIDGE_TESTS
+        tests = decision.at is not None and decision.at.criterion == Criterion.BRIDGE_TESTS
         return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
-    if decision.at is not None and decision.at.criterion is Criterion.CHANGE_EXECUTED:
+    if decision.at is not None and decision.at.criterion == Criterion.CHANGE_EXECUTED:
         return wording.unexecuted(case.job, decision.cause)
-    by_triage = decision.at is not None and decision.at.criterion is Criterion.NO_EXCEPTION
+    by_triage = decision.at is not None and decision.at.criterion == Criterion.NO_EXCEPTION
     says_it = by_triage and case.triage.reached is not None
     return wording.blocked(case.job, stage, decision.cause, None if says_it else _construction(case.facts))
 
@@ -489,22 +502,22 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
     met = [item for item in evidence if ROWS[item.criterion].key and item.state is State.MET and item.excerpt]
     if decision.result is Result.PASS:
         return tuple(met)
-    config = [item for item in met if item.criterion is Criterion.RESOLVED_CONFIG]
+    config = [item for item in met if item.criterion == Criterion.RESOLVED_CONFIG]
     at = [decision.at] if decision.at and decision.at.excerpt else []
-    curves = [item for item in evidence if item.criterion is Criterion.LEARNING_SIGNAL and item.excerpt]
+    curves = [item for item in evidence if item.criterion == Criterion.LEARNING_SIGNAL and item.excerpt]
     at += [item for item in curves if item is not decision.at]
     return (*config, *at, *(_finding(finding) for finding in blocking(case.record)))
 
 
 def _finding(finding: Finding) -> Evidence:
-    return Evidence(Criterion.EXIT_ZERO, State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary)
+    return Evidence(State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary, criterion=Criterion.EXIT_ZERO)
 
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
     rows = [decision.fix, *(wording.fix(finding.summary, finding.fix) for finding in blocking(case.record))]
     if asks_for_base(case, decision):
         rows.append(wording.RUN_MERGE_BASE)
-    waived = any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
+    waived = any(item.criterion == Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
     if waived and case.started:
         rows.append(wording.run_bridge_tests(case.job))
     return tuple(dict.fromkeys(row for row in rows if row))
@@ -536,4 +549,4 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
 
 def _triage_evidence(answer: Triage, log: str) -> Evidence:
     state = State.MET if answer.verdict is TriageVerdict.PASS else State.BROKEN
-    return Evidence(Criterion.NO_EXCEPTION, state, answer.cause, log, answer.line, answer.excerpt)
+    return Evidence(state, answer.cause, log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)

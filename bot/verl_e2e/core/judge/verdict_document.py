@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from verl_e2e.core.compare.steps import Report
-from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.evidence import CHANGE_EXECUTED, Evidence
 from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result
 from verl_e2e.core.model.stages import Stage
@@ -71,7 +71,7 @@ class Verdict:
     # What this job shows of what others may leave open, where it passed.
     shows: tuple[str, ...] = ()
     # The criterion whose evidence decided, before the related runs were weighed; None where none did.
-    decided_by: Criterion | None = None
+    decided_by: str | None = None
     # Whether the change may have caused what blocked the run, before the related runs were weighed.
     undecided: bool = False
     # What the run executed of the change; None for a job that is for no change, and in earlier versions.
@@ -84,7 +84,7 @@ class Verdict:
     @property
     def never_entered(self) -> bool:
         """Whether the run is good in everything but that it never entered the changed code."""
-        return self.result is Result.BLOCKED and self.decided_by is Criterion.CHANGE_EXECUTED
+        return self.result is Result.BLOCKED and self.decided_by == CHANGE_EXECUTED
 
 
 _VERDICT = TypeAdapter(Verdict)

@@ -16,10 +16,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.execution import JoinedExecution
 from verl_e2e.core.judge.verdict_document import Verdict, merged, of_verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
-from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
@@ -79,7 +80,7 @@ def deliverables(verdict: Verdict) -> tuple[str, ...]:
 
 def key_lines(verdict: Verdict) -> tuple[str, ...]:
     """The lines that decided, as `file:line: text`, for a fence; for curves see `curves`."""
-    return tuple(_key_line(item) for item in verdict.key_lines if item.criterion is not Criterion.LEARNING_SIGNAL)
+    return tuple(_key_line(item) for item in verdict.key_lines if item.criterion != Criterion.LEARNING_SIGNAL)
 
 
 def _key_line(item: Evidence) -> str:
@@ -90,7 +91,7 @@ def _key_line(item: Evidence) -> str:
 def curves(verdict: Verdict) -> Iterator[str]:
     """The curves of a learning signal, one for each row: title, first value, sparkline, last value, aligned."""
     for item in verdict.key_lines:
-        if item.criterion is Criterion.LEARNING_SIGNAL:
+        if item.criterion == Criterion.LEARNING_SIGNAL:
             yield from ([one_line(item.summary, 400)] if item.summary else [])
             yield from _aligned(one_line(item.excerpt, 2000).split(", "))
 

@@ -17,9 +17,10 @@ from tests.core.executions import (
     change,
     ran,
 )
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.changed_code import ChangedCode
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.executed import Executed
 from verl_e2e.core.model.execution import Entered
 from verl_e2e.core.model.jobs import Patch
@@ -42,7 +43,7 @@ def of(changed: ChangedCode, executed: Executed | None, **given: object) -> Verd
 
 
 def item_of(verdict: Verdict) -> Evidence | None:
-    return next((item for item in verdict.evidence if item.criterion is Criterion.CHANGE_EXECUTED), None)
+    return next((item for item in verdict.evidence if item.criterion == Criterion.CHANGE_EXECUTED), None)
 
 
 def limitations(verdict: Verdict, start: str) -> list[str]:

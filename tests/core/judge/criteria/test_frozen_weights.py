@@ -7,8 +7,9 @@ import pytest
 from tests.core.builders import judged, make_case, make_record
 from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled
 from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import frozen_weights
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -122,7 +123,3 @@ def test_a_critic_exports_nothing_and_needs_no_export() -> None:
 
 def test_an_empty_record_is_a_gap() -> None:
     assert found(Taken(())).evidence.state is State.MISSING
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert frozen_weights(make_case()).evidence.state is State.WAIVED

@@ -10,13 +10,14 @@ from verl_e2e.core.judge.criteria.health import (
     AGREEMENT_NOTE_BELOW,
     adapter,
     agreement_note,
-    disagreement,
     gradients,
     rollout_agreement,
     wants_adapter,
     weights_kept,
 )
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.verdict import disagreement
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
@@ -176,7 +177,7 @@ def test_without_lora_no_adapter_is_needed() -> None:
 def test_a_warning_of_lost_weights_is_broken() -> None:
     lost = (Excerpt(1195, "Can't find the following HF parameters in hf_keys: ['a']"), Excerpt(1196, "more"))
     item = weights_kept(make_case(facts=make_facts(lost_weights=lost)))
-    assert (item.criterion, item.state, item.line) == (Criterion.WEIGHTS_KEPT, State.BROKEN, 1195)
+    assert (item.state, item.line) == (State.BROKEN, 1195)
     assert item.summary == "2 warning(s) of lost weights"
 
 
@@ -209,8 +210,10 @@ SAME, LOADED = Criterion.IMPORTED_WEIGHTS, Criterion.ROLLOUT_WEIGHTS
     ],
 )
 def test_a_disagreement_says_what_is_known_of_the_weights(met: tuple[Criterion, ...], text: str) -> None:
-    state = [Evidence(entry, State.MET if entry in met else State.WAIVED, "x", "y") for entry in (LOADED, SAME)]
-    broken = Evidence(Criterion.ROLLOUT_AGREEMENT, State.BROKEN, "0.4, below 0.995", "log")
+    state = [
+        Evidence(State.MET if entry in met else State.WAIVED, "x", "y", criterion=entry) for entry in (LOADED, SAME)
+    ]
+    broken = Evidence(State.BROKEN, "0.4, below 0.995", "log", criterion=Criterion.ROLLOUT_AGREEMENT)
     assert disagreement(broken, state).summary == f"0.4, below 0.995: {text}"
-    healthy = Evidence(Criterion.ROLLOUT_AGREEMENT, State.MET, "0.999", "log")
+    healthy = Evidence(State.MET, "0.999", "log", criterion=Criterion.ROLLOUT_AGREEMENT)
     assert disagreement(healthy, state) == healthy

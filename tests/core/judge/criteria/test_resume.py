@@ -21,8 +21,9 @@ from tests.core.level_runs import (
 from verl_e2e.core.judge.case import planned_phases, started_phases
 from verl_e2e.core.judge.criteria.basic import exit_zero
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.checkpoint_files import CheckpointListing, Checkpoints
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.stages import Stage

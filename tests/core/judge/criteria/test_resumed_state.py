@@ -9,8 +9,9 @@ from tests.core.builders import make_case, make_record
 from tests.core.fingerprints import LORA_A, ONE, Taken, absent, healthy, moved, other, scaled, tensor, zeroed
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.resume import resumed_state
-from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks
 from verl_e2e.core.model.jobs import NotRestored
 from verl_e2e.core.model.outcome import Result
@@ -57,7 +58,7 @@ def test_a_lost_moment_is_a_fail_that_nothing_else_sees() -> None:
     spoiled = RUN.with_tensor(MOMENT, zeroed, LOADED, model="critic")
     verdict = resume_run(fingerprints=spoiled.document()).verdict()
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_LOAD)
-    assert verdict.decided_by is Criterion.RESUMED_STATE
+    assert verdict.decided_by == Criterion.RESUMED_STATE
     broken = [item.criterion for item in verdict.evidence if item.state is State.BROKEN]
     assert broken == [Criterion.RESUMED_STATE]
 
@@ -163,11 +164,6 @@ def test_a_moment_that_no_rank_has_after_another_sharding(change: Any, what: str
 def test_a_job_that_never_saves_resumes_nothing() -> None:
     item = resumed_state(make_case(make_record(fingerprints=healthy(ONE).document()))).evidence
     assert (item.state, item.summary) == (State.MISSING, "the job saves nothing, so nothing is resumed")
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    item = resumed_state(resume_run().case()).evidence
-    assert (item.state, item.summary) == (State.WAIVED, NOT_RECORDED)
 
 
 HEAD = NotRestored(

@@ -8,9 +8,9 @@ from tests.core.builders import ended, judged, make_case, make_environment, make
 from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
-from verl_e2e.core.judge.criteria.table import CRITERIA, asked_of, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion, asked_of, state_limitations
 from verl_e2e.core.judge.verdict import judge_criteria
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -29,6 +29,12 @@ def test_every_level_asks_for_them_and_level_1_for_the_resumed_state_too() -> No
     assert asked == STATE - {Criterion.RESUMED_STATE, Criterion.EXPORTED_ADAPTERS}
     assert on_level_1 == STATE - {Criterion.EXPORTED_ADAPTERS}
     assert resume_run().case().job.level is Level.SAVE_RESUME
+
+
+def test_without_fingerprints_each_of_them_is_waived() -> None:
+    found = [row.find(resume_run().case()).evidence for row in CRITERIA if row.fingerprints]
+    assert {(item.state, item.summary) for item in found} == {(State.WAIVED, NOT_RECORDED)}
+    assert {item.criterion for item in found} == STATE
 
 
 def test_a_healthy_run_meets_them_and_passes() -> None:
@@ -63,7 +69,7 @@ def test_a_fault_is_no_fail_without_proof_of_what_ran() -> None:
 def test_a_fault_in_the_log_decides_before_fingerprints() -> None:
     spoiled = RUN.with_tensor(BASE, other, Point.OPTIMIZER_STEP).document()
     facts = make_facts(adapters=(make_facts().adapters[0].__class__(1191, 7470, 17_940_992, 0),))
-    assert judged(facts, fingerprints=spoiled).decided_by is Criterion.ADAPTER
+    assert judged(facts, fingerprints=spoiled).decided_by == Criterion.ADAPTER
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,12 @@ from verl_e2e.core.judge.criteria.snapshots import (
     phases,
     snapshots,
     tensors,
-    waived,
 )
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapter, Adapters, Point, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
 
-_SIZE, _SIZE_STAGE = Criterion.ADAPTER_SIZE, Stage.PEFT
+_SIZE_STAGE = Stage.PEFT
 _RANK = {"actor": "actor_rollout_ref.model.lora.rank", "critic": "critic.model.lora.rank"}
 _EXPERT = re.compile(r"mlp\..*experts.*\.linear_fc[12]$")
 # The stage of a virtual pipeline in front, and the part of a fused module that canonical LoRA adapts.
@@ -58,11 +57,9 @@ _FUSED = {
 
 def adapter_size(case: Case) -> Finding:
     """Whether the adapters of each model have the size that follows from what was asked for."""
-    if case.record.fingerprints is None:
-        return waived(_SIZE, _SIZE_STAGE)
     models = [model for model in trained_models(case) if _asked_rank(case, model)]
     if not models:
-        return finding(_SIZE, State.MET, "no adapter was asked for", _SIZE_STAGE)
+        return finding(State.MET, "no adapter was asked for", _SIZE_STAGE)
     notes: list[str] = []
     count = 0
     for phase in phases(case):
@@ -71,15 +68,15 @@ def adapter_size(case: Case) -> Finding:
             missing = gap(case, model, phase, Point.MODEL_BUILT)
             if missing or len({item.ranks.rank for item in built}) < case.job.gpu_count:
                 text = missing or f"not every rank lists the adapters of the {model} in the {phase} phase"
-                return finding(_SIZE, State.MISSING, text, _SIZE_STAGE, notes)
+                return finding(State.MISSING, text, _SIZE_STAGE, notes)
             faults = (*_size_faults(built, _asked_rank(case, model)), *_bare_targets(built))
             if faults:
                 text = f"the adapters of the {model} are not those that were asked for in the {phase} phase"
-                return broken(_SIZE, _SIZE_STAGE, text, faults, notes)
+                return broken(_SIZE_STAGE, text, faults, notes)
             notes += _unmatched_notes(built, model)
             count += sum(len(adapters.modules) for _, adapters in _listed(built))
     text = f"{count} adapters of {' and '.join(models)} have the rank and the size that were asked for"
-    return finding(_SIZE, State.MET, text, _SIZE_STAGE, notes)
+    return finding(State.MET, text, _SIZE_STAGE, notes)
 
 
 def _asked_rank(case: Case, model: str) -> int:
@@ -167,7 +164,7 @@ def _unmatched_notes(built: Sequence[Snapshot], model: str) -> Iterator[str]:
         yield f"The {model} has no module for the adapter's target {names(unmatched)}"
 
 
-_EXPORTED, _EXPORT_STAGE = Criterion.EXPORTED_ADAPTERS, Stage.EXPORT_WEIGHT_SYNC
+_EXPORT_STAGE = Stage.EXPORT_WEIGHT_SYNC
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
 _HELD_FIRST, _HELD_SECOND = ".linear_in.weight", ".linear_out.weight"
 # Both sides add up the same squares in double precision, in another order.
@@ -186,7 +183,7 @@ def exported_adapters(case: Case) -> Finding:
     for phase in phases(case):
         missing = gap(case, "actor", phase, Point.BEFORE_EXPORT)
         if missing:
-            return finding(_EXPORTED, State.MISSING, missing, _EXPORT_STAGE)
+            return finding(State.MISSING, missing, _EXPORT_STAGE)
         for number, exported, held in _exports(case, phase):
             if not _is_whole(exported, held):
                 notes.append("Exported adapters were not compared with the trainer's where ranks hold parts of them")
@@ -194,14 +191,12 @@ def exported_adapters(case: Case) -> Finding:
             faults = tuple(_export_faults(exported, held, _earlier(case, phase, number)))
             if faults:
                 text = f"export {number + 1} of the {phase} phase is not what the trainer held"
-                return broken(_EXPORTED, _EXPORT_STAGE, text, faults, notes)
+                return broken(_EXPORT_STAGE, text, faults, notes)
             compared += len(exported.tensors)
     if not compared:
-        return finding(
-            _EXPORTED, State.WAIVED, notes[0] if notes else "no adapter was exported by itself", _EXPORT_STAGE
-        )
+        return finding(State.WAIVED, notes[0] if notes else "no adapter was exported by itself", _EXPORT_STAGE)
     text = f"{compared} exported tensors of adapters are what the trainer held"
-    return finding(_EXPORTED, State.MET, text, _EXPORT_STAGE, notes)
+    return finding(State.MET, text, _EXPORT_STAGE, notes)
 
 
 def _exports(case: Case, phase: str) -> Iterator[tuple[int, Snapshot, list[Snapshot]]]:

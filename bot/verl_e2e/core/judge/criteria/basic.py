@@ -18,7 +18,7 @@ from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, ProbeEvent, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed, same_value
 from verl_e2e.core.model.facts import Progress, ResolvedConfig, StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
@@ -57,7 +57,7 @@ def local_import(case: Case) -> Evidence:
         return wrong
     absent = _told_before(case) or checkout_gap(case) or _run_gap(case)
     if absent:
-        return Evidence(Criterion.LOCAL_IMPORT, State.MISSING, absent, IMPORTS_FILE)
+        return Evidence(State.MISSING, absent, IMPORTS_FILE)
     proofs = [line for line in case.record.imports if line.role == "run" and line.module == "megatron.bridge"]
     count = len({line.pid for line in proofs})
     summary = f"{proofs[0].file} in the driver, a Ray worker and {count} process(es) of the run, each trainer included"
@@ -109,14 +109,14 @@ def _wrong_import(case: Case) -> Evidence | None:
             return _import_evidence(State.BROKEN, _wrong_sentence(line, roots[line.module]), line)
     moved = next(_wrong_commits(case, environment), "")
     if moved:
-        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
+        return Evidence(State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
     other = other_checkout(case.facts)
     if other:
-        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
+        return Evidence(State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
     if ended:
         words = ended.note or "a process imported another checkout"
-        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, words, IMPORTS_FILE, 0, words)
+        return Evidence(State.BROKEN, words, IMPORTS_FILE, 0, words)
     return None
 
 
@@ -178,7 +178,7 @@ def _run_gap(case: Case) -> str:
 
 def _import_evidence(state: State, summary: str, line: ImportLine) -> Evidence:
     file = IMPORTS_FILE if line.role == "run" else ENVIRONMENT_FILE
-    return Evidence(Criterion.LOCAL_IMPORT, state, summary, file, 0, f"{line.module} = {line.file}")
+    return Evidence(state, summary, file, 0, f"{line.module} = {line.file}")
 
 
 _SHOWN_FAILED = 3
@@ -191,13 +191,13 @@ def bridge_tests(case: Case) -> Evidence:
     failed = [test for test in tests if test.outcome == "failed"]
     if failed:
         excerpt = failed[0].message or _test_failure(failed, tests)
-        return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, _test_failure(failed, tests), JUNIT_FILE, 0, excerpt)
+        return Evidence(State.BROKEN, _test_failure(failed, tests), JUNIT_FILE, 0, excerpt)
     passed = sum(test.outcome == "passed" for test in tests)
     gap = _incomplete(case, tests) if passed else _not_run(case, refused)
     if gap:
         state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
-        return Evidence(Criterion.BRIDGE_TESTS, state, gap, JUNIT_FILE)
-    return Evidence(Criterion.BRIDGE_TESTS, State.MET, _success(passed, tests), JUNIT_FILE)
+        return Evidence(state, gap, JUNIT_FILE)
+    return Evidence(State.MET, _success(passed, tests), JUNIT_FILE)
 
 
 def foreign_tests(record: Record) -> str:
@@ -324,7 +324,7 @@ def resolved_config(case: Case) -> Evidence:
     unread = next((config for config in configs if config.values is None), None)
     if unread or not configs:
         problem = f"no resolved configuration: {unread.problem if unread else 'the run printed none'}"
-        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, problem, case.log, unread.line if unread else 0)
+        return Evidence(State.MISSING, problem, case.log, unread.line if unread else 0)
     phases = started_phases(case)
     for config in configs:
         phase = next((item.planned for item in phases if item.wrote(config.line)), None)
@@ -332,16 +332,14 @@ def resolved_config(case: Case) -> Evidence:
         if wrong:
             more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
             shown = "; ".join(wrong[:_SHOWN_FAULTS]) + more
-            return Evidence(Criterion.RESOLVED_CONFIG, State.BROKEN, shown, case.log, config.line, wrong[0])
+            return Evidence(State.BROKEN, shown, case.log, config.line, wrong[0])
     silent = _silent_phase(case)
     if silent:
-        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, silent, case.log)
+        return Evidence(State.MISSING, silent, case.log)
     count = len(requested(case.job))
     each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
     summary = f"the run's own configuration shows all {count} requested values{each}"
-    return Evidence(
-        Criterion.RESOLVED_CONFIG, State.MET, summary, case.log, configs[-1].line, _shown_values(configs[-1])
-    )
+    return Evidence(State.MET, summary, case.log, configs[-1].line, _shown_values(configs[-1]))
 
 
 def _silent_phase(case: Case) -> str:
@@ -440,7 +438,7 @@ def steps_completed(case: Case) -> Evidence:
     for planned in planned_phases(case.job):
         if planned.name not in started:
             summary = f"the {planned.name} phase, until step {planned.last_step}, never began"
-            return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log)
+            return Evidence(State.MISSING, summary, case.log)
         item = _phase_completed(case, started[planned.name], alone=len(planned_phases(case.job)) == 1)
         if item.state is not State.MET:
             return item
@@ -454,23 +452,23 @@ def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
     progress = _last_bar(case, phase)
     if progress is None:
         summary = f"no training progress {'in the log' if alone else where.strip()}"
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log)
+        return Evidence(State.MISSING, summary, case.log)
     at = (case.log, progress.at.line, progress.at.text)
     latest = progress is case.facts.progress
     reached = (progress.done, progress.total, progress.percent) == (wanted, wanted, 100)
     if not reached or (latest and not case.facts.completed_at):
         bar = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}{where}"
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"{bar}, with {wanted} requested", *at)
+        return Evidence(State.MISSING, f"{bar}, with {wanted} requested", *at)
     steps = [step for step in case.train_steps() if alone or phase.wrote(step.line)]
     for step in steps:
         stray = _stray(step, phase)
         if stray:
-            return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"{stray}{where}", case.log, step.line)
+            return Evidence(State.MISSING, f"{stray}{where}", case.log, step.line)
     last = next((step for step in reversed(steps) if step.step == wanted), None)
     if last is None:
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"no metrics of global step {wanted}{where}", *at)
+        return Evidence(State.MISSING, f"no metrics of global step {wanted}{where}", *at)
     summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
-    return Evidence(Criterion.STEPS_COMPLETED, State.MET, summary, *at)
+    return Evidence(State.MET, summary, *at)
 
 
 def _last_bar(case: Case, phase: Phase) -> Progress | None:
@@ -496,22 +494,22 @@ def no_exception(case: Case) -> Evidence:
     answer = case.triage
     if answer.verdict is not TriageVerdict.PASS:
         state = State.BROKEN if answer.excerpt else State.MISSING
-        return Evidence(Criterion.NO_EXCEPTION, state, answer.cause, case.log, answer.line, answer.excerpt)
+        return Evidence(state, answer.cause, case.log, answer.line, answer.excerpt)
     noise = ", ".join(dict.fromkeys(noise.name for noise in answer.residual_noise))
     summary = f"no unexplained exception; residual noise: {noise}" if noise else "no exception"
-    return Evidence(Criterion.NO_EXCEPTION, State.MET, summary, case.log)
+    return Evidence(State.MET, summary, case.log)
 
 
 def exit_zero(case: Case) -> Evidence:
     """Criterion 6: every process of the wrapper, one for each phase, exited 0 by itself."""
     ends = case.ends()
     if not ends:
-        return Evidence(Criterion.EXIT_ZERO, State.MISSING, "no end of the process is recorded", EVENTS_FILE)
+        return Evidence(State.MISSING, "no end of the process is recorded", EVENTS_FILE)
     for ended in (*case.phases(END), *ends):
         if not ended.exited_zero:
             note = f": {ended.note}" if ended.note else ""
             summary = (
                 f"the process ended by {ended.end_reason or 'an unknown cause'}, exit code {ended.exit_code}{note}"
             )
-            return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
-    return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
+            return Evidence(State.BROKEN, summary, EVENTS_FILE)
+    return Evidence(State.MET, "the process exited 0", EVENTS_FILE)

@@ -35,7 +35,7 @@ from verl_e2e.core.judge.case import ABSENT, Case, Phase, started_phases
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.snapshots import hook_problems
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.expected import Value, expected_config, same_value
 from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, GivenInput, Tower
@@ -169,7 +169,7 @@ def _is_tower(tower: Tower, content: Content) -> bool:
 
 
 def _content_evidence(state: State, summary: str, excerpt: str = "") -> Evidence:
-    return Evidence(Criterion.FEATURE_ACTIVE, state, summary, FINGERPRINTS_FILE, 0, excerpt)
+    return Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,13 @@ def feature_active(case: Case) -> Evidence:
     if case.job.family:
         rows.append(_judge_family(case, case.job.family))
     if not rows:
-        return Evidence(Criterion.FEATURE_ACTIVE, State.MISSING, "the job names no feature to look for", JOB_FILE)
+        return Evidence(State.MISSING, "the job names no feature to look for", JOB_FILE)
     gap = next((row for row in rows if row.state is State.MISSING), None)
     if gap:
         return gap
     first = next((row for row in rows if row.excerpt), rows[0])
     summary = "; ".join(row.summary for row in rows)
-    return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, first.file, first.line, first.excerpt)
+    return Evidence(State.MET, summary, first.file, first.line, first.excerpt)
 
 
 def judge_feature(case: Case, feature: JobFeature) -> Evidence:
@@ -227,7 +227,7 @@ def _judge_family(case: Case, family: str) -> Evidence:
 
 def _evidence(case: Case, state: State, summary: str, fact: _Fact | None = None) -> Evidence:
     line, excerpt = (fact.line, fact.excerpt) if fact else (0, "")
-    return Evidence(Criterion.FEATURE_ACTIVE, state, summary, case.log, line, excerpt)
+    return Evidence(state, summary, case.log, line, excerpt)
 
 
 def _not_configured(case: Case, feature: JobFeature) -> Iterator[str]:
@@ -269,17 +269,17 @@ def fsdp_active(case: Case) -> Evidence:
     asked = [case.config_value(f"{root}.megatron.{_FLAG}") for root in _ROOTS]
     if asked != [True] * len(_ROOTS):
         words = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))
-        return Evidence(Criterion.FSDP_ACTIVE, State.MISSING, f"Megatron-FSDP is not switched on: {words}", case.log)
+        return Evidence(State.MISSING, f"Megatron-FSDP is not switched on: {words}", case.log)
     wrapped = case.facts.wrapped
     other = next((wrapped_model for wrapped_model in wrapped if not wrapped_model.wrapper.startswith(_FSDP)), None)
     if other:
         summary = f"Megatron-FSDP was asked for, and a model was wrapped by {other.wrapper}"
-        return Evidence(Criterion.FSDP_ACTIVE, State.BROKEN, summary, case.log, other.at.line, other.at.text)
+        return Evidence(State.BROKEN, summary, case.log, other.at.line, other.at.text)
     if not wrapped:
-        return Evidence(Criterion.FSDP_ACTIVE, State.MISSING, "no line names the wrapper of a model", case.log)
+        return Evidence(State.MISSING, "no line names the wrapper of a model", case.log)
     first = wrapped[0]
     summary = f"{len(wrapped)} model(s) wrapped by {first.wrapper}"
-    return Evidence(Criterion.FSDP_ACTIVE, State.MET, summary, case.log, first.at.line, first.at.text)
+    return Evidence(State.MET, summary, case.log, first.at.line, first.at.text)
 
 
 ROLES: Mapping[str, str] = {
@@ -366,7 +366,7 @@ def _sizes_met(case: Case, sizes: Mapping[str, Sizes], world: int, config: Resol
 
 
 def _sizes_evidence(case: Case, state: State, summary: str, line: int = 0, excerpt: str = "") -> Evidence:
-    return Evidence(Criterion.PARALLEL_SIZES, state, summary, case.log, line, excerpt or (summary if line else ""))
+    return Evidence(state, summary, case.log, line, excerpt or (summary if line else ""))
 
 
 def _not_asked(case: Case, config: ResolvedConfig) -> Iterator[str]:

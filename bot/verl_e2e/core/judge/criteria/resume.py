@@ -35,10 +35,9 @@ from verl_e2e.core.judge.criteria.snapshots import (
     left_out_note,
     snapshots,
     tensors,
-    waived,
 )
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing, Checkpoints
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
 from verl_e2e.core.model.fingerprints import Kind, Point, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
@@ -160,10 +159,10 @@ def _resume_fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
     first = next((item for item in case.train_steps() if resume.wrote(item.line)), None)
     if first and first.step != resume.planned.first_step:
         summary = f"the first step of the {resume.name} phase is {first.step}, not {resume.planned.first_step}"
-        yield Evidence(Criterion.RESUMED, State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
+        yield Evidence(State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
     missing = _incomplete(case, save)
     if missing:
-        yield Evidence(Criterion.RESUMED, State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
+        yield Evidence(State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
 
 
 def _resume_gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
@@ -180,7 +179,7 @@ def _resume_gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
         yield _resume_evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
     unlisted = _file_gap(case, save, resume)
     if unlisted:
-        yield Evidence(Criterion.RESUMED, State.MISSING, unlisted, CHECKPOINTS_FILE)
+        yield Evidence(State.MISSING, unlisted, CHECKPOINTS_FILE)
 
 
 def _resume_met(case: Case, save: Phase, resume: Phase) -> Evidence:
@@ -197,7 +196,7 @@ def _resume_met(case: Case, save: Phase, resume: Phase) -> Evidence:
 
 def _resume_evidence(case: Case, state: State, summary: str, event: CheckpointEvent | None = None) -> Evidence:
     line, excerpt = (event.at.line, event.at.text) if event else (0, "")
-    return Evidence(Criterion.RESUMED, state, summary, case.log, line, excerpt)
+    return Evidence(state, summary, case.log, line, excerpt)
 
 
 def _event(case: Case, phase: Phase, action: str) -> CheckpointEvent | None:
@@ -309,16 +308,14 @@ def _file_gap_of_resume(case: Case, save: Phase, resume: Phase) -> str:
     return "" if known else f"the tracker says {tracked or 'nothing'} after the {resume.name} phase"
 
 
-_CRITERION, _STAGE = Criterion.RESUMED_STATE, Stage.CHECKPOINT_LOAD
+_STAGE = Stage.CHECKPOINT_LOAD
 
 
 def resumed_state(case: Case) -> Finding:
     """Whether each trained model has after the load what it had after the save."""
-    if case.record.fingerprints is None:
-        return waived(_CRITERION, _STAGE)
     planned = planned_phases(case.job)
     if len(planned) < 2:
-        return finding(_CRITERION, State.MISSING, "the job saves nothing, so nothing is resumed", _STAGE)
+        return finding(State.MISSING, "the job saves nothing, so nothing is resumed", _STAGE)
     save, resume = planned[0], planned[1]
     compared, count, notes = [], 0, list[str]()
     forms = Forms(snapshots(case, Point.CHECKPOINT_SAVED, Point.CHECKPOINT_LOADED))
@@ -332,18 +329,18 @@ def resumed_state(case: Case) -> Finding:
         notes += (declared[fault.name] for fault in found if fault not in faults)
         if faults:
             text = f"what the {resume.name} phase loaded of the {model} is not what the {save.name} phase saved"
-            return broken(_CRITERION, _STAGE, text, faults, notes)
+            return broken(_STAGE, text, faults, notes)
         missing = gap(case, model, save.name, Point.CHECKPOINT_SAVED) or gap(
             case, model, resume.name, Point.CHECKPOINT_LOADED
         )
         if missing or not _holds_moments(saved):
             text = missing or f"the fingerprints of the {model}'s checkpoint hold no state of the optimizer"
-            return finding(_CRITERION, State.MISSING, text, _STAGE, notes)
+            return finding(State.MISSING, text, _STAGE, notes)
         compared += [*saved.values(), *loaded.values()]
         count += sum(len(_state(snapshot)) for snapshot in loaded.values())
     count -= len(notes)
     text = f"{count} tensors of {' and '.join(trained_models(case))}, optimizer state included, are as they were saved"
-    return finding(_CRITERION, State.MET, text, _STAGE, [*notes, *left_out_note(compared), *forms.notes()])
+    return finding(State.MET, text, _STAGE, [*notes, *left_out_note(compared), *forms.notes()])
 
 
 def _declared(case: Case, model: str) -> dict[str, str]:

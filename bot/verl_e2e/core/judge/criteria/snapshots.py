@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.compare.tensors import Difference, Found, adds_up, count, difference, is_constant, same
 from verl_e2e.core.judge.case import Case, planned_phases
 from verl_e2e.core.judge.criteria.health import trained_models
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Kind, Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
 
@@ -134,28 +134,19 @@ def hook_problems(case: Case) -> str:
     return f" ({'; '.join(rows[:_SHOWN])})" if rows else ""
 
 
-def finding(
-    criterion: Criterion, state: State, summary: str, stage: Stage, notes: Iterable[str] = (), excerpt: str = ""
-) -> Finding:
+def finding(state: State, summary: str, stage: Stage, notes: Iterable[str] = (), excerpt: str = "") -> Finding:
     """A finding of the file as a whole."""
-    evidence = Evidence(criterion, state, summary, FINGERPRINTS_FILE, 0, excerpt)
+    evidence = Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt)
     return Finding(evidence, stage, tuple(dict.fromkeys(notes))[:_MOST_NOTES])
 
 
-def waived(criterion: Criterion, stage: Stage) -> Finding:
-    """The finding in a folder without fingerprints."""
-    return Finding(Evidence(criterion, State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE), stage)
-
-
-def broken(
-    criterion: Criterion, stage: Stage, summary: str, faults: Sequence[TensorFault], notes: Iterable[str] = ()
-) -> Finding:
+def broken(stage: Stage, summary: str, faults: Sequence[TensorFault], notes: Iterable[str] = ()) -> Finding:
     """A finding of faulty tensors: the first is named in the sentence, a few more with their figures."""
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     sentence = f"{summary}: {first.name[:_SHOWN_NAME]}{more}: {first.what}"
     excerpt = "\n".join(line for fault in faults[:_SHOWN] for line in _shown(fault))
-    return finding(criterion, State.BROKEN, sentence, stage, notes, excerpt)
+    return finding(State.BROKEN, sentence, stage, notes, excerpt)
 
 
 def _shown(fault: TensorFault) -> Iterator[str]:

@@ -4,9 +4,9 @@ A new one is a row, with its function here or in the module of its subject. Ever
 a criterion here.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.adapters import adapter_size, exported_adapters, exports_adapters
@@ -29,16 +29,51 @@ from verl_e2e.core.judge.criteria.health import (
 from verl_e2e.core.judge.criteria.parity import parity, resumed_step
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
 from verl_e2e.core.judge.criteria.signal import learning_signal
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
 from verl_e2e.core.judge.criteria.transfer import imported_weights, rollout_weights
 from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
 from verl_e2e.core.judge.verdict_document import Aspect
+from verl_e2e.core.model import evidence
 from verl_e2e.core.model.events import FingerprintsEvent, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.wants import SIZES, Axis
+
+
+class Criterion(StrEnum):
+    """The names of the pass criteria; a level passes when every one that it asks for holds."""
+
+    BRIDGE_TESTS = "bridge_tests"
+    LOCAL_IMPORT = "local_import"
+    RESOLVED_CONFIG = "resolved_config"
+    STEPS_COMPLETED = "steps_completed"
+    NO_EXCEPTION = "no_exception"
+    EXIT_ZERO = "exit_zero"
+    GRADIENTS = "gradients"
+    ROLLOUT_AGREEMENT = "rollout_agreement"
+    ADAPTER = "adapter"
+    WEIGHTS_KEPT = "weights_kept"
+    RESUMED = "resumed"
+    RESUMED_STEP = "resumed_step"
+    RESUMED_STATE = "resumed_state"
+    REPLICAS = "replicas"
+    FROZEN_WEIGHTS = "frozen_weights"
+    TRAINED_WEIGHTS = "trained_weights"
+    ADAPTER_SIZE = "adapter_size"
+    IMPORTED_WEIGHTS = "imported_weights"
+    EXPORTED_ADAPTERS = "exported_adapters"
+    ROLLOUT_WEIGHTS = "rollout_weights"
+    PARALLEL_SIZES = "parallel_sizes"
+    PARITY = "parity"
+    FSDP_ACTIVE = "fsdp_active"
+    FEATURE_ACTIVE = "feature_active"
+    LEARNING_SIGNAL = "learning_signal"
+    # Held against a verdict once the back end told what it saw, in `run_record.py`: it has no row.
+    RUN_RECORD = "run_record"
+    CHANGE_EXECUTED = evidence.CHANGE_EXECUTED
 
 
 class Broken(Enum):
@@ -110,8 +145,13 @@ class Row:
 
     def find(self, case: Case) -> Finding:
         """Its evidence, with the stage of a fault or a gap and what it could not compare."""
-        found = self.judge(case)
-        return found if isinstance(found, Finding) else Finding(found, self.stage)
+        if self.fingerprints and case.record.fingerprints is None:
+            return Finding(
+                Evidence(State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE, criterion=self.criterion), self.stage
+            )
+        judged = self.judge(case)
+        found = judged if isinstance(judged, Finding) else Finding(judged, self.stage)
+        return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
 
 
 def _has_sizes(case: Case) -> bool:
@@ -366,7 +406,7 @@ CRITERIA: tuple[Row, ...] = (
         key=True,
     ),
 )
-ROWS = {row.criterion: row for row in CRITERIA}
+ROWS: Mapping[str, Row] = {row.criterion: row for row in CRITERIA}
 
 
 def asked_of(case: Case) -> tuple[Row, ...]:

@@ -47,9 +47,8 @@ from verl_e2e.core.judge.criteria.snapshots import (
     snapshots,
     tensors,
     uneven_notes,
-    waived,
 )
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
 
@@ -92,7 +91,7 @@ def _of_adapter(module: str, part: str, index: int | None, arrived: Mapping[str,
     return next(((source,) for source in arrived if f".{source}".endswith(ending)), ())
 
 
-_IMPORTED, _IMPORT_STAGE = Criterion.IMPORTED_WEIGHTS, Stage.HF_IMPORT
+_IMPORT_STAGE = Stage.HF_IMPORT
 _ACTOR = "actor"
 _MERGED = "actor_rollout_ref.model.lora.merge"
 _NOT_IMPORTED = "actor_rollout_ref.actor.megatron.use_dist_checkpointing"
@@ -129,11 +128,9 @@ class _SeenImports:
 
 def imported_weights(case: Case) -> Finding:
     """Whether the base weights that were exported first are those of the checkpoint's files."""
-    if case.record.fingerprints is None:
-        return waived(_IMPORTED, _IMPORT_STAGE)
     reason = _not_comparable(case)
     if reason:
-        return finding(_IMPORTED, State.WAIVED, reason, _IMPORT_STAGE)
+        return finding(State.WAIVED, reason, _IMPORT_STAGE)
     seen = _SeenImports()
     compared: list[Snapshot] = []
     for phase in phases(case):
@@ -147,11 +144,11 @@ def imported_weights(case: Case) -> Finding:
     missing = next(_import_gaps(case), None)
     if missing:
         stage, text = missing
-        return finding(_IMPORTED, State.MISSING, text, stage, notes)
+        return finding(State.MISSING, text, stage, notes)
     if not seen.compared:
-        return finding(_IMPORTED, State.WAIVED, _nothing_compared(case, compared), _IMPORT_STAGE, notes)
+        return finding(State.WAIVED, _nothing_compared(case, compared), _IMPORT_STAGE, notes)
     text = f"{len(seen.compared)} tensors were imported and exported again as the checkpoint's files hold them"
-    return finding(_IMPORTED, State.MET, text, _IMPORT_STAGE, notes)
+    return finding(State.MET, text, _IMPORT_STAGE, notes)
 
 
 def _not_comparable(case: Case) -> str:
@@ -231,7 +228,7 @@ def _broken(case: Case, phase: str, faults: Sequence[TensorFault], seen: _SeenIm
     elif import_is_wrong and not export_is_wrong:
         which = "the model held what was exported, so the import is wrong"
     text = f"the first export of the {phase} phase is not what the checkpoint's files hold ({which})"
-    return broken(_IMPORTED, stage, text, faults, seen.notes())
+    return broken(stage, text, faults, seen.notes())
 
 
 def _import_gaps(case: Case) -> Iterator[tuple[Stage, str]]:
@@ -270,7 +267,7 @@ def _nothing_compared(case: Case, compared: Sequence[Snapshot]) -> str:
     return "no base weights were exported before the training: they were not compared with the checkpoint's files"
 
 
-_ROLLOUT_WEIGHTS, _ROLLOUT_STAGE = Criterion.ROLLOUT_WEIGHTS, Stage.EXPORT_WEIGHT_SYNC
+_ROLLOUT_STAGE = Stage.EXPORT_WEIGHT_SYNC
 _ENGINE = "actor_rollout_ref.rollout.name"
 # The engine that has hooks.
 _LOOKED_INTO = "vllm"
@@ -292,22 +289,20 @@ class _SeenSyncs:
 
 def rollout_weights(case: Case) -> Finding:
     """Whether what arrived at the rollout is what was exported, and what it loaded is what arrived."""
-    if case.record.fingerprints is None:
-        return waived(_ROLLOUT_WEIGHTS, _ROLLOUT_STAGE)
     engine = case.config_value(_ENGINE)
     if engine != _LOOKED_INTO:
         text = f"the rollout engine {str(engine)[:40]} has no hooks: what arrived there was not compared"
-        return finding(_ROLLOUT_WEIGHTS, State.WAIVED, text, _ROLLOUT_STAGE)
+        return finding(State.WAIVED, text, _ROLLOUT_STAGE)
     seen = _SeenSyncs()
     for phase in phases(case):
         fault = next(_faults_of_phase(case, phase, seen), None)
         if fault:
             text, faults = fault
-            return broken(_ROLLOUT_WEIGHTS, _ROLLOUT_STAGE, f"{text} in the {phase} phase", faults, seen.notes)
+            return broken(_ROLLOUT_STAGE, f"{text} in the {phase} phase", faults, seen.notes)
     missing = next(_rollout_gaps(case), "")
     if missing or not seen.arrived:
         text = missing or "no export has the number of a sync that arrived"
-        return finding(_ROLLOUT_WEIGHTS, State.MISSING, text, _ROLLOUT_STAGE, seen.notes)
+        return finding(State.MISSING, text, _ROLLOUT_STAGE, seen.notes)
     if seen.loaded:
         for phase in phases(case):
             seen.notes += uneven_notes(case, ROLLOUT, phase, Point.RECEIVED, Point.ROLLOUT_LOADED)
@@ -315,7 +310,7 @@ def rollout_weights(case: Case) -> Finding:
     if not seen.loaded:
         seen.notes.append("What the rollout engine made of the weights that arrived was not compared")
     text = f"{seen.arrived} tensors arrived as they were exported, {seen.loaded} were loaded as they arrived"
-    return finding(_ROLLOUT_WEIGHTS, State.MET, text, _ROLLOUT_STAGE, [*seen.notes, *left_out_note(taken)])
+    return finding(State.MET, text, _ROLLOUT_STAGE, [*seen.notes, *left_out_note(taken)])
 
 
 def _rollout_gaps(case: Case) -> Iterator[str]:

@@ -56,13 +56,12 @@ from verl_e2e.core.judge.criteria.snapshots import (
     snapshots,
     tensors,
     uneven_notes,
-    waived,
 )
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
 
-_TRAINED, _TRAIN_STAGE = Criterion.TRAINED_WEIGHTS, Stage.TRAIN_STEP
+_TRAIN_STAGE = Stage.TRAIN_STEP
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})
 # Under the precision-aware optimizer the main copy is a part of its state.
 _MAIN = frozenset({"main", "master_param"})
@@ -101,29 +100,27 @@ class _Parameter:
 
 def trained_weights(case: Case) -> Finding:
     """Whether each parameter that should train did, in each phase."""
-    if case.record.fingerprints is None:
-        return waived(_TRAINED, _TRAIN_STAGE)
     notes: list[str] = []
     number, steps = 0, 0
     for phase in phases(case):
         for model in trained_models(case):
             missing = gap(case, model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
             if missing:
-                return finding(_TRAINED, State.MISSING, missing, _TRAIN_STAGE)
+                return finding(State.MISSING, missing, _TRAIN_STAGE)
             parameters, made = _parameters(case, model, phase)
             others = any(item.moved for item in parameters.values())
             still = {name: item for name, item in parameters.items() if not _is_fine(item, others_moved=others)}
             faults = tuple(_faults(still, parameters, made, others_moved=others))
             if faults:
                 text = f"parameters of the {model} did not train in {made} optimizer step(s) of the {phase} phase"
-                return broken(_TRAINED, _TRAIN_STAGE, text, faults)
+                return broken(_TRAIN_STAGE, text, faults)
             notes += _resting_notes(still, model, made)
             number, steps = number + len(parameters) - len(still), steps + made
     if not number:
-        return finding(_TRAINED, State.MISSING, "no fingerprint shows a parameter that trains", _TRAIN_STAGE, notes)
+        return finding(State.MISSING, "no fingerprint shows a parameter that trains", _TRAIN_STAGE, notes)
     notes += left_out_note(snapshots(case, Point.OPTIMIZER_STEP))
     text = f"{number} parameters of {' and '.join(trained_models(case))} trained in {steps} optimizer steps"
-    return finding(_TRAINED, State.MET, text, _TRAIN_STAGE, notes)
+    return finding(State.MET, text, _TRAIN_STAGE, notes)
 
 
 def _parameters(case: Case, model: str, phase: str) -> tuple[dict[str, _Parameter], int]:
@@ -240,7 +237,6 @@ def _resting_notes(still: Mapping[str, _Parameter], model: str, steps: int) -> I
         yield f"{len(resting)} parameters of the {model} were not seen to train in {steps} step(s): {listed}"
 
 
-_FROZEN = Criterion.FROZEN_WEIGHTS
 # Where a frozen parameter is looked at, and the stage that a change found there belongs to.
 _FROZEN_STAGES = {
     Point.MODEL_BUILT: Stage.BRIDGE_PROVIDER,
@@ -255,8 +251,6 @@ _FROZEN_STAGES = {
 def frozen_weights(case: Case) -> Finding:
     """Whether no frozen parameter changed, and no export changed any."""
     stage = Stage.TRAIN_STEP
-    if case.record.fingerprints is None:
-        return waived(_FROZEN, stage)
     looked_at = snapshots(case, *_FROZEN_STAGES)
     processes, forms = by_process(looked_at), Forms(looked_at)
     for (phase, model, _), taken in processes.items():
@@ -264,16 +258,16 @@ def frozen_weights(case: Case) -> Finding:
         if found:
             at, text, faults = found
             summary = f"{text} of the {model} changed by '{at.point}' {at.number + 1} of the {phase} phase"
-            return broken(_FROZEN, _FROZEN_STAGES[at.point], f"{summary} on rank {at.ranks.rank}", faults)
+            return broken(_FROZEN_STAGES[at.point], f"{summary} on rank {at.ranks.rank}", faults)
     missing = _frozen_gap(case)
     if missing:
-        return finding(_FROZEN, State.MISSING, missing, stage)
+        return finding(State.MISSING, missing, stage)
     frozen = max((len(_frozen(taken[0])) for taken in processes.values()), default=0)
     exports = sum(item.point is Point.AFTER_EXPORT for taken in processes.values() for item in taken)
     held = f"{frozen} frozen parameters of a rank never changed" if frozen else "no parameter is frozen"
     text = f"{held}, and none changed in {exports} exports"
     left_out = left_out_note(item for taken in processes.values() for item in taken)
-    return finding(_FROZEN, State.MET, text, stage, [*_uneven(case), *left_out, *forms.notes()])
+    return finding(State.MET, text, stage, [*_uneven(case), *left_out, *forms.notes()])
 
 
 def _uneven(case: Case) -> Iterator[str]:
@@ -336,7 +330,6 @@ def _differences(before: Mapping[str, Snapshot], after: Snapshot, forms: Forms) 
             yield TensorFault.differs(forms.held(before[name])[name], held[name], kind)
 
 
-_REPLICAS = Criterion.REPLICAS
 _COPY_STAGES = {
     Point.MODEL_BUILT: Stage.DDP_WRAP,
     Point.CHECKPOINT_LOADED: Stage.CHECKPOINT_LOAD,
@@ -356,10 +349,8 @@ Group = Sequence[Snapshot]
 
 def replicas(case: Case) -> Finding:
     """Whether all copies of a parameter are equal at each point."""
-    if case.record.fingerprints is None:
-        return waived(_REPLICAS, Stage.TRAIN_STEP)
     if case.job.gpu_count == 1:
-        return finding(_REPLICAS, State.MET, "one rank: nothing is held twice", Stage.TRAIN_STEP)
+        return finding(State.MET, "one rank: nothing is held twice", Stage.TRAIN_STEP)
     groups = _groups(case)
     built = {(phase, model): group for (phase, model, point, _), group in groups.items() if point is Point.MODEL_BUILT}
     tied = _exports_no_output(case)
@@ -371,16 +362,16 @@ def replicas(case: Case) -> Finding:
         faults = tuple(comparisons[phase, model].faults(group, point))
         if faults:
             text = f"copies of a parameter of the {model} differ at '{point}' {number + 1} of the {phase} phase"
-            return broken(_REPLICAS, _COPY_STAGES[point], text, faults)
+            return broken(_COPY_STAGES[point], text, faults)
     count = sum(comparison.count for comparison in comparisons.values())
     notes = [note for comparison in comparisons.values() for note in comparison.notes]
     missing = _copies_gap(case, groups)
     if missing:
-        return finding(_REPLICAS, State.MISSING, missing, Stage.TRAIN_STEP, notes)
+        return finding(State.MISSING, missing, Stage.TRAIN_STEP, notes)
     notes += [*left_out_note(snapshot for group in groups.values() for snapshot in group), *_copies_notes(case, groups)]
     text = f"{count} comparisons of copies on {case.job.gpu_count} ranks at {len(groups)} points, all equal"
     text = text if count else f"no parameter that was read lies on more than one of {case.job.gpu_count} ranks"
-    return finding(_REPLICAS, State.MET, text, Stage.TRAIN_STEP, notes)
+    return finding(State.MET, text, Stage.TRAIN_STEP, notes)
 
 
 def _groups(case: Case) -> dict[tuple[str, str, Point, int], list[Snapshot]]:
