@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import judged, make_case, make_record
-from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled
+from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled, tensor
 from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import frozen_weights
@@ -55,6 +55,15 @@ def test_a_change_between_two_points_is_found_at_the_second() -> None:
     item = found(spoiled)
     assert (item.evidence.state, item.stage) == (State.BROKEN, Stage.TRAIN_STEP)
     assert "frozen parameters of the actor changed by 'before export' 3" in item.evidence.summary
+
+
+def test_of_several_that_changed_the_first_of_the_model_is_named() -> None:
+    names = [f"decoder.layers.{number}.norm.weight" for number in range(20)]
+    frozen = tuple(tensor(name, (1.0, 2.0), requires_grad=False) for name in names)
+    spoiled = Taken(tuple(item.model_copy(update={"tensors": (*item.tensors, *frozen)}) for item in RUN.snapshots))
+    for name in names:
+        spoiled = spoiled.with_tensor(name, other, Point.OPTIMIZER_STEP, model="actor", number=1)
+    assert f"on rank 0: {names[0]} (and 19 more)" in found(spoiled).evidence.summary
 
 
 def test_a_tensor_that_is_not_in_both_is_not_compared() -> None:

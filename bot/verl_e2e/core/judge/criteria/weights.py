@@ -317,8 +317,8 @@ def _changed_frozen(taken: Sequence[Snapshot], forms: Forms) -> Iterator[Change]
         first |= {name: snapshot for name in whole if forms.held(first[name])[name].sharded}
 
 
-def _frozen(snapshot: Snapshot) -> frozenset[str]:
-    return frozenset(name for name, tensor in tensors(snapshot).items() if tensor.requires_grad is False)
+def _frozen(snapshot: Snapshot) -> tuple[str, ...]:
+    return tuple(name for name, tensor in tensors(snapshot).items() if tensor.requires_grad is False)
 
 
 def _differences(before: Mapping[str, Snapshot], after: Snapshot, forms: Forms) -> Iterator[TensorFault]:
