@@ -366,6 +366,17 @@ CRITERIA: tuple[Row, ...] = (
         ),
     ),
     Row(
+        Criterion.FSDP_ACTIVE,
+        fsdp_active,
+        level=Level.MEGATRON_FSDP,
+        when=_sets_fsdp,
+        stage=Stage.FSDP_WRAP,
+        broken=Broken.AFTER_END,
+        key=True,
+        quoted=True,
+        fix=("Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."),
+    ),
+    Row(
         Criterion.PARALLEL_SIZES,
         parallel_sizes,
         level=Level.PARALLELISM,
@@ -386,17 +397,6 @@ CRITERIA: tuple[Row, ...] = (
             "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded "
             "weights; `verl-e2e parity` shows every step."
         ),
-    ),
-    Row(
-        Criterion.FSDP_ACTIVE,
-        fsdp_active,
-        level=Level.MEGATRON_FSDP,
-        when=_sets_fsdp,
-        stage=Stage.FSDP_WRAP,
-        broken=Broken.AFTER_END,
-        key=True,
-        quoted=True,
-        fix=("Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."),
     ),
     Row(
         Criterion.CHANGE_EXECUTED,
