@@ -376,10 +376,3 @@ LITERALS: tuple[Literal, ...] = (
     + _RETRIES
     + _BARE
 )
-
-
-def grep_patterns() -> str:
-    """The literals as a pattern file for `grep -E -f`, one a line, without duplicates, in table order."""
-    special = frozenset("\\^$.[]|()*+?{}")
-    texts = dict.fromkeys(literal.text for literal in LITERALS)
-    return "".join("".join("\\" + c if c in special else c for c in text) + "\n" for text in texts)

@@ -1,12 +1,22 @@
-"""The space of settings as tables in Markdown: axes, what they need, what excludes and what hides what."""
+"""Write what is derived from the tables of the core: bench/grep.txt and parts of pages in docs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
 from verl_e2e.core.model.space_masks import MASKS
 from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS, Refused, Trait
 from verl_e2e.core.model.wants import SIZES, Axis, Value
+from verl_e2e.core.report.command_text import render_capabilities, render_reference
+from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.table import NOISE, RULES
 
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
+_UNDECIDED = (
+    "Where code of Bridge or Megatron-LM ran, the same job on the merge base decides whether the change caused it."
+)
 _KINDS = {
     Refused.ERROR: "refused",
     Refused.IGNORED: "without effect",
@@ -19,6 +29,38 @@ _ELSEWHERE = {
     Axis.SYNCS: "one before training and one after each step",
     Axis.CONTENT: "the data of the job",
 }
+
+
+def grep_patterns() -> str:
+    """The literals as a pattern file for `grep -E -f`, one a line, without duplicates, in table order."""
+    special = frozenset("\\^$.[]|()*+?{}")
+    texts = dict.fromkeys(literal.text for literal in LITERALS)
+    return "".join("".join("\\" + c if c in special else c for c in text) + "\n" for text in texts)
+
+
+def runbook(rules: Sequence[Rule]) -> str:
+    """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
+    return "\n".join(_section(rule) for rule in rules)
+
+
+def noise_table() -> str:
+    """Markdown: what is explained away after completion."""
+    rows = [f"| `{rule.name}` | `{rule.example}` | {rule.source} |" for rule in NOISE]
+    return "\n".join(["| name | example | from |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _section(rule: Rule) -> str:
+    stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
+    undecided = f" {_UNDECIDED}" if rule.undecided else ""
+    steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
+    example = rule.example.strip("\n")
+    return (
+        f"### {rule.id}\n\n"
+        f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
+        f"What to do: {rule.fix}\n\n"
+        + (f"{steps}\n" if steps else "")
+        + f"```text\n{example}\n```\n\nFrom {rule.source}.\n"
+    )
 
 
 def axes_table() -> str:
@@ -81,3 +123,28 @@ def _shown(value: Value) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(row)} |\n" for row in (head, *rows)]
     return "".join((lines[0], f"|{'---|' * len(head)}\n", *lines[1:]))
+
+
+def between(text: str, name: str, new: str) -> str:
+    """`text` with what stands between the two marks replaced."""
+    begin, end = BEGIN.format(name), END.format(name)
+    head, rest = text.split(begin)
+    return head + begin + new + end + rest.split(end)[1]
+
+
+def main() -> None:
+    """Rewrite the files in place."""
+    (ROOT / "bench" / "grep.txt").write_text(grep_patterns())
+    docs = ROOT / "docs" / "triage.md"
+    text = between(docs.read_text(), "noise", noise_table())
+    docs.write_text(between(text, "runbook", runbook(RULES)))
+    docs = ROOT / "docs" / "commands.md"
+    text = between(docs.read_text(), "capabilities", render_capabilities())
+    docs.write_text(between(text, "commands", render_reference()))
+    docs = ROOT / "docs" / "space.md"
+    text = between(between(docs.read_text(), "axes", axes_table()), "needs", implications_table())
+    docs.write_text(between(between(text, "exclusions", exclusions_table()), "masks", masks_table()))
+
+
+if __name__ == "__main__":
+    main()

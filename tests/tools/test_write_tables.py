@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from tools.write_tables import axes_table, exclusions_table, implications_table, masks_table
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.space_masks import MASKS
 from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS
-from verl_e2e.core.report.space_text import axes_table, exclusions_table, implications_table, masks_table
 
 
 @pytest.mark.parametrize(
