@@ -121,10 +121,10 @@ class FactBook:
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
             Mark.DRIVER: self._driver,
-            Mark.STEP: self._step,
-            Mark.PROGRESS: self._bar,
-            Mark.EPOCHS: self._epochs,
-            Mark.FINAL: self._final_metrics,
+            Mark.STEP: lambda _, line: self.run.step(line),
+            Mark.PROGRESS: lambda _, line: self.run.bar(line),
+            Mark.EPOCHS: lambda _, line: self.run.epoch(line),
+            Mark.FINAL: lambda _, line: self.run.final_metrics(line),
             Mark.ADAPTER: self._adapter,
             Mark.TOTAL: self._total,
             Mark.LORA: self._lora_asked,
@@ -132,8 +132,8 @@ class FactBook:
             Mark.CHECKPOINT: self._checkpoint,
             Mark.LOST: self._lost_weight,
             Mark.REFUSED: self._refused_weight,
-            Mark.VARIABLE: self._variable,
-            Mark.COMMAND: self._command,
+            Mark.VARIABLE: lambda _, line: self._take_variables(line),
+            Mark.COMMAND: lambda _, line: self.asked.command(line),
             Mark.PLANNED: self._plan,
             Mark.NOISE: self._noisy,
             Mark.LONE: self._lone,
@@ -141,7 +141,7 @@ class FactBook:
             Mark.WRAPPED: self._wrapped,
             Mark.CHUNKS: self._chunks,
             Mark.BRIDGE: self._bridge,
-            Mark.SIGN: self._sign,
+            Mark.SIGN: lambda literal, line: self._builds.sign(literal.name, line),
             Mark.STRATEGY: self._strategy,
             Mark.RETRY: self._retry,
             Mark.BARE: self._bare,
@@ -157,7 +157,7 @@ class FactBook:
 
     @property
     def reads_driver(self) -> bool:
-        """See `LogBook.reads_driver`."""
+        """Whether one of the next lines of the driver may belong to something that is not finished."""
         config = self._collector is not None and not self._collector.source
         return config or "" in self._open or self._lone_message is not None or self.asked.is_open
 
@@ -187,7 +187,7 @@ class FactBook:
         return None
 
     def echoed(self, number: int, text: str) -> None:
-        """See `LogBook.echoed`."""
+        """Take a line on which the driver's shell echoes variables."""
         self.asked.echoed(number, text, ended=self.run.openings.has_ended(""))
 
     def misread(self, line: Line) -> None:
@@ -213,8 +213,11 @@ class FactBook:
                 break
         if not literals or self._open or not literals[0].mark is literals[-1].mark is Mark.VARIABLE:
             return False
-        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
+        self._take_variables(line)
         return True
+
+    def _take_variables(self, line: Line) -> None:
+        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
 
     def close_all(self) -> None:
         """The log has ended: whatever is open ends here."""
@@ -281,28 +284,13 @@ class FactBook:
     def _lora_wanted(self) -> bool:
         return self._lora is not None or any(lora_rank(config) > 0 for config in self._configs)
 
-    def _enter(self, stage: Stage, line: Line) -> None:
-        self.run.enter(stage, line)
-
     def _stage(self, literal: Literal, line: Line) -> None:
         assert literal.stage is not None
-        self._enter(literal.stage, line)
+        self.run.enter(literal.stage, line)
         self._worker(line, builds=literal.builds)
 
     def _opening(self, _literal: Literal, line: Line) -> None:
         self.run.marker = line.number
-
-    def _step(self, _literal: Literal, line: Line) -> None:
-        self.run.step(line)
-
-    def _bar(self, _literal: Literal, line: Line) -> None:
-        self.run.bar(line)
-
-    def _epochs(self, _literal: Literal, line: Line) -> None:
-        self.run.epoch(line)
-
-    def _final_metrics(self, _literal: Literal, line: Line) -> None:
-        self.run.final_metrics(line)
 
     # Construction
 
@@ -348,9 +336,6 @@ class FactBook:
         else:
             self._stage(literal, line)
         self._builds.bridge(line)
-
-    def _sign(self, literal: Literal, line: Line) -> None:
-        self._builds.sign(literal.name, line)
 
     def _strategy(self, literal: Literal, line: Line) -> None:
         found = _search(literal, line.text)
@@ -398,7 +383,7 @@ class FactBook:
         found = _GLOBAL_STEP.search(line.text)
         event = CheckpointEvent(literal.name, int(found[1]) if found else None, line.excerpt())
         if literal.name != "scratch":
-            self._enter(literal.stage, line)
+            self.run.enter(literal.stage, line)
         if len(self._checkpoints) < MAX_SMALL and not any(_same_event(event, other) for other in self._checkpoints):
             self._checkpoints.append(event)
 
@@ -409,12 +394,6 @@ class FactBook:
     def _refused_weight(self, _literal: Literal, line: Line) -> None:
         if len(self._refused) < MAX_SMALL and line.text not in self._refused and refuses(line, self.run.stood):
             self._refused[line.text] = line.excerpt()
-
-    def _variable(self, _literal: Literal, line: Line) -> None:
-        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
-
-    def _command(self, _literal: Literal, line: Line) -> None:
-        self.asked.command(line)
 
     def _plan(self, literal: Literal, line: Line) -> None:
         self._planned = Number(_number(literal, line), line.excerpt())

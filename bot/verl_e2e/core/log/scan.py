@@ -19,7 +19,7 @@ from verl_e2e.core.log.errors import MAX_ERRORS, TAIL_LINES, fold, folding_key
 from verl_e2e.core.log.lines import LINE_CAP, Line, decode, parse_line, parse_text
 from verl_e2e.core.log.literals import LITERALS, Literal, Mark
 from verl_e2e.core.log.printed import MAX_BUILDS, MAX_PATHS, may_refuse
-from verl_e2e.core.log.progress import MAX_STEPS, RunBook, StepReader
+from verl_e2e.core.log.progress import MAX_STEPS, StepReader
 from verl_e2e.core.log.read_facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Before, FactBook
 from verl_e2e.core.log.traceback import LINES_BACK
 from verl_e2e.core.log.unwrap import RECENT_LINES, Unwrapper
@@ -248,12 +248,12 @@ MAX_CONFIG_RUNS = 16
 
 
 class LogBook:
-    """Facts in the making, with the interface of `FactBook`: the whole log's, and those of its last `MAX_RUNS` runs."""
+    """Facts in the making: the whole log's, and those of its last `MAX_RUNS` runs; `latest` is what still grows."""
 
     def __init__(self, before: Before) -> None:
         self._reader = StepReader()
         self._before_line = before
-        self._latest = FactBook(self._another, self._reader, before)
+        self.latest = FactBook(self._another, self._reader, before)
         self._begins: Line | None = None
         self._seen: Line | None = None
         self._count = 1
@@ -262,56 +262,17 @@ class LogBook:
         # The steps of the runs before, each once: the reader gives equal lines of several runs one object.
         self._steps: dict[int, StepMetrics] = {}
 
-    @property
-    def run(self) -> RunBook:
-        """How far the latest run came."""
-        return self._latest.run
-
-    @property
-    def is_open(self) -> bool:
-        """Whether every next line must be decoded."""
-        return self._latest.is_open
-
-    @property
-    def reads_driver(self) -> bool:
-        """Whether one of the next lines of the driver may belong to something that is not finished."""
-        return self._latest.reads_driver
-
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
         """Learn from one line and the literals that it holds."""
-        self._latest.take(line, literals)
+        self.latest.take(line, literals)
         self._seen = line
-
-    def echoed(self, number: int, text: str) -> None:
-        """Take a line on which the driver's shell echoes variables."""
-        self._latest.echoed(number, text)
-
-    def misread(self, line: Line) -> None:
-        """See `FactBook.misread`: of the latest run."""
-        self._latest.misread(line)
-
-    def understood(self, since: int) -> None:
-        """See `FactBook.understood`: of the latest run."""
-        self._latest.understood(since)
-
-    def close_all(self) -> None:
-        """The log has ended."""
-        self._latest.close_all()
-
-    def fatal(self) -> LoggedError | None:
-        """See `FactBook.fatal`: of the latest run."""
-        return self._latest.fatal()
-
-    def unrecoverable(self) -> Excerpt | None:
-        """See `FactBook.unrecoverable`: of the latest run."""
-        return self._latest.unrecoverable()
 
     def facts(
         self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
     ) -> LogFacts:
         """Everything known so far, frozen; `tail` are the last lines of the log."""
         if self._before is None:
-            return self._latest.facts(line_count, first, last, tail)
+            return self.latest.facts(line_count, first, last, tail)
         part = self._part(line_count, last, tail)
         parts = (*self._ended, part)
         new = (step for step in part.facts.steps if id(step.values) not in self._steps)
@@ -328,15 +289,15 @@ class LogBook:
             part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
         self._ended.append(part)
         self._count += 1
-        configs, asked = self._count <= MAX_CONFIG_RUNS, self._latest.asked.following()
-        self._latest = FactBook(self._another, self._reader, self._before_line, configs=configs, asked=asked)
+        configs, asked = self._count <= MAX_CONFIG_RUNS, self.latest.asked.following()
+        self.latest = FactBook(self._another, self._reader, self._before_line, configs=configs, asked=asked)
         self._begins = line
-        self._latest.take(line, literals)
+        self.latest.take(line, literals)
 
     def _part(self, ends: int, last: Excerpt | None, tail: Sequence[Line] = ()) -> RunFacts:
         first = None if self._begins is None else self._begins.excerpt()
         begins = 1 if first is None else first.line
-        facts = self._latest.facts(ends, first, last, [line for line in tail if line.number >= begins])
+        facts = self.latest.facts(ends, first, last, [line for line in tail if line.number >= begins])
         return RunFacts(self._count, begins, ends, facts)
 
 
@@ -485,7 +446,7 @@ class Scanner:
         if cut:
             self._scan(self._pending + b"\n")
             self._pending = b""
-        self._book.close_all()
+        self._book.latest.close_all()
         return replace(self.facts(), cut_line=cut)
 
     def facts(self) -> LogFacts:
@@ -496,32 +457,32 @@ class Scanner:
     @property
     def stage(self) -> Stage | None:
         """The stage that the run is in now, None before the first sign of one."""
-        return self._book.run.stood
+        return self._book.latest.run.stood
 
     @property
     def step(self) -> int | None:
         """The last step whose metrics were printed."""
-        return self._book.run.last_step.step if self._book.run.last_step is not None else None
+        return self._book.latest.run.last_step.step if self._book.latest.run.last_step is not None else None
 
     @property
     def marker(self) -> int:
         """The line of the last sign of progress: a stage, a step, a bar, a checkpoint; 0 when none."""
-        return self._book.run.marker
+        return self._book.latest.run.marker
 
     @property
     def completed(self) -> Excerpt | None:
         """The line that shows that the requested steps completed."""
-        return self._book.run.completed
+        return self._book.latest.run.completed
 
     @property
     def fatal(self) -> LoggedError | None:
         """The error after which the run cannot complete: the driver's exception or a dead engine."""
-        return self._book.fatal()
+        return self._book.latest.fatal()
 
     @property
     def unrecoverable(self) -> Excerpt | None:
         """A fact that no later event can fix: LoRA was asked for and its adapter has no parameters."""
-        return self._book.unrecoverable()
+        return self._book.latest.unrecoverable()
 
     def _scan(self, block: bytes) -> None:
         if self._head is not None:
@@ -557,7 +518,7 @@ class Scanner:
                 self._take(number, block, start, end, marks)
             if self._unwrapper.learned != learned:
                 learned = self._unwrapper.learned
-                self._book.understood(number - FORGIVEN_LINES)
+                self._book.latest.understood(number - FORGIVEN_LINES)
                 if self._size + start < HEAD and learned <= MAX_LEARNED:
                     return False
             position = end + 1
@@ -567,7 +528,7 @@ class Scanner:
 
     @property
     def _is_open(self) -> bool:
-        return self._book.is_open or self._unwrapper.pending
+        return self._book.latest.is_open or self._unwrapper.pending
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> None:
         self._at = (block, start)
@@ -597,16 +558,16 @@ class Scanner:
             self._book.take(line, literals)
             self._pieces.append(line)
             if piece.strange:
-                self._book.misread(line)
+                self._book.latest.misread(line)
 
     def _settled(self, number: int, block: bytes, start: int, end: int, marks: list[int], *, opened: bool) -> bool:
         """Whether the line need not be read as a whole: one that only echoes variables, or says nothing of weights."""
-        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.reads_driver):
+        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.latest.reads_driver):
             return False
         if marks[0] in _VARIABLES and _VARIABLES.issuperset(marks):
             before = _ECHO.match(block, start)
             if before is not None:
-                self._book.echoed(number, decode(ends_of(block[before.end() : end])))
+                self._book.latest.echoed(number, decode(ends_of(block[before.end() : end])))
             return before is not None
         return not opened and _REFUSALS.issuperset(marks) and not may_refuse(decode(ends_of(block[start:end])))
 
