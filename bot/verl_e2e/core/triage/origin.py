@@ -98,7 +98,7 @@ _ERRNO: tuple[tuple[int, str, Origin], ...] = (
     (127, "Key has expired", Origin.STORAGE),
 )
 # What a wrong call raises: ENOENT, EBADF, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY, those of sockets.
-_WRONG_CUDA = frozenset(
+_WRONG_ERRNO = frozenset(
     {
         2,
         3,
@@ -319,7 +319,7 @@ def of_errno(text: str, *, by_text: bool) -> Origin | None:
         return Origin.NETWORK  # getaddrinfo counts its own errors below zero
     if numbers:
         number = numbers[0]
-        return None if number in _WRONG_CUDA else _BY_NUMBER.get(number, Origin.STORAGE)
+        return None if number in _WRONG_ERRNO else _BY_NUMBER.get(number, Origin.STORAGE)
     found = _STRERROR.search(text) if by_text else None
     return None if found is None else _BY_TEXT[found[1].lower()]
 
