@@ -19,13 +19,7 @@ from verl_e2e.core.judge.criteria.basic import (
     steps_completed,
 )
 from verl_e2e.core.judge.criteria.features import feature_active, fsdp_active, parallel_sizes
-from verl_e2e.core.judge.criteria.health import (
-    adapter,
-    change_executed,
-    gradients,
-    rollout_agreement,
-    weights_kept,
-)
+from verl_e2e.core.judge.criteria.health import adapter, change_executed, gradients, rollout_agreement, weights_kept
 from verl_e2e.core.judge.criteria.parity import parity, resumed_step
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
 from verl_e2e.core.judge.criteria.signal import learning_signal
@@ -191,21 +185,11 @@ CRITERIA: tuple[Row, ...] = (
         Criterion.RESOLVED_CONFIG,
         resolved_config,
         key=True,
-        fix=("Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."),
+        fix="Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again.",
     ),
-    Row(
-        Criterion.STEPS_COMPLETED,
-        steps_completed,
-        key=True,
-    ),
-    Row(
-        Criterion.NO_EXCEPTION,
-        no_exception,
-    ),
-    Row(
-        Criterion.EXIT_ZERO,
-        exit_zero,
-    ),
+    Row(Criterion.STEPS_COMPLETED, steps_completed, key=True),
+    Row(Criterion.NO_EXCEPTION, no_exception),
+    Row(Criterion.EXIT_ZERO, exit_zero),
     Row(
         Criterion.ADAPTER,
         adapter,
@@ -255,7 +239,7 @@ CRITERIA: tuple[Row, ...] = (
         fingerprints=True,
         level=Level.SAVE_RESUME,
         broken=Broken.AFTER_ERRORS,
-        fix=("Follow the named tensor through save and load: which key it is written under, and what reads it back."),
+        fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
     ),
     Row(
         Criterion.REPLICAS,
@@ -341,7 +325,7 @@ CRITERIA: tuple[Row, ...] = (
         broken=Broken.AFTER_ERRORS,
         key=True,
         compared_with=Role.UNINTERRUPTED,
-        fix=("Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."),
+        fix="Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler.",
     ),
     Row(
         Criterion.FEATURE_ACTIVE,
@@ -374,7 +358,7 @@ CRITERIA: tuple[Row, ...] = (
         broken=Broken.AFTER_END,
         key=True,
         quoted=True,
-        fix=("Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."),
+        fix="Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen.",
     ),
     Row(
         Criterion.PARALLEL_SIZES,
@@ -398,13 +382,7 @@ CRITERIA: tuple[Row, ...] = (
             "weights; `verl-e2e parity` shows every step."
         ),
     ),
-    Row(
-        Criterion.CHANGE_EXECUTED,
-        change_executed,
-        when=_is_for_a_change,
-        gap=Gap.NONE,
-        key=True,
-    ),
+    Row(Criterion.CHANGE_EXECUTED, change_executed, when=_is_for_a_change, gap=Gap.NONE, key=True),
 )
 ROWS: Mapping[str, Row] = {row.criterion: row for row in CRITERIA}
 
