@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_e2e.core.log.literals import LITERALS
+from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
 from verl_e2e.core.model.space_masks import MASKS
 from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS, Refused, Trait
 from verl_e2e.core.model.wants import SIZES, Axis, Value
-from verl_e2e.core.report.command_text import render_capabilities, render_reference
+from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
+from verl_e2e.core.report.command_text import option_rows
 from verl_e2e.core.triage.rules import Rule
 from verl_e2e.core.triage.table import NOISE, RULES
 
@@ -36,6 +38,35 @@ def grep_patterns() -> str:
     special = frozenset("\\^$.[]|()*+?{}")
     texts = dict.fromkeys(literal.text for literal in LITERALS)
     return "".join("".join("\\" + c if c in special else c for c in text) + "\n" for text in texts)
+
+
+def render_reference() -> str:
+    """The table of `docs/commands.md`: every command with an example, and the options."""
+    blocks = [_block(item) for item in TABLE]
+    options = ["## Options", "", "| option | what it does |", "|---|---|", *option_rows()]
+    return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
+
+
+def render_capabilities() -> str:
+    """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
+    rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
+    for capability in Capability:
+        verbs = ", ".join(
+            f"`{item.shown.partition(' ')[0] or item.name}`" for item in TABLE if item.needs is capability
+        )
+        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _who(grant: Grant) -> str:
+    ways = [f"the role {role} or a higher one" for role in grant.roles]
+    ways += [f"the role {role}" for role in grant.custom_roles]
+    ways += ["the author of the pull request"] * grant.author
+    return "anyone" if grant.anyone else ", ".join(ways)
+
+
+def _block(verb: Verb) -> str:
+    return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
 
 
 def runbook(rules: Sequence[Rule]) -> str:

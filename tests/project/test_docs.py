@@ -15,7 +15,14 @@ import yaml
 
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import PASSED, shown_card
-from tools.write_tables import axes_table, exclusions_table, implications_table, masks_table
+from tools.write_tables import (
+    axes_table,
+    exclusions_table,
+    implications_table,
+    masks_table,
+    render_capabilities,
+    render_reference,
+)
 from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
 from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
@@ -25,7 +32,6 @@ from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
 from verl_e2e.core.pulls.webhook_events import MODELS
-from verl_e2e.core.report.command_text import render_capabilities, render_reference
 
 DOCS = ROOT / "docs"
 PAGES = ("card.md", "commands.md", "install.md", "security.md")
