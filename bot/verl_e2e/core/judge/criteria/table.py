@@ -65,7 +65,7 @@ class Criterion(StrEnum):
     FSDP_ACTIVE = "fsdp_active"
     FEATURE_ACTIVE = "feature_active"
     LEARNING_SIGNAL = "learning_signal"
-    # Held against a verdict once the back end told what it saw, in `run_record.py`: it has no row.
+    # Held against a verdict once the back end says what it saw, in `run_record.py`: it has no row.
     RUN_RECORD = "run_record"
     CHANGE_EXECUTED = evidence.CHANGE_EXECUTED
 
@@ -84,7 +84,7 @@ class Broken(Enum):
 
 
 class Gap(Enum):
-    """What lacks an item that is broken or missing."""
+    """Of what an item is missing that is broken or has no evidence."""
 
     OF_THE_RUN = auto()
     # The run by itself may be good.
@@ -113,7 +113,7 @@ class Row:
     broken: Broken = Broken.NO_FAIL
     # The stage of a Fail where it differs from that of a gap; None as its answer: no Fail.
     fault_stage: Callable[[Case], Stage | None] | None = None
-    # What lacks it when it is broken or missing.
+    # Of what it is missing when it is broken or has no evidence.
     gap: Gap = Gap.OF_THE_RUN
     # Whether its line is shown as a key line of a Pass.
     key: bool = False
