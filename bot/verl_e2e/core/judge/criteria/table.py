@@ -89,7 +89,7 @@ class Gap(Enum):
     OF_THE_RUN = auto()
     # The run by itself may be good.
     OF_THE_JOB = auto()
-    # Nothing does: another job may show it.
+    # Of nothing: another job may show it.
     NONE = auto()
 
 
