@@ -44,7 +44,7 @@ started = time.perf_counter()
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.prefilter import fastest_prefilter
 from verl_e2e.core.log.scan import literal_bytes, scan
-from verl_e2e.core.log.prefilter import FindPrefilter
+from verl_e2e.core.log.scan import FindPrefilter
 from verl_e2e.core.triage.triage import triage
 make = FindPrefilter if sys.argv[3] == "portable" else fastest_prefilter
 facts = scan(open_log(sys.argv[1]), make(literal_bytes()))

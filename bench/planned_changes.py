@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bot"))
 
 from verl_e2e.config.policy import packaged_policy  # noqa: E402  (this checkout)
-from verl_e2e.core.judge.purposes_text import purpose_rows  # noqa: E402
+from verl_e2e.core.judge.wording import purpose_rows  # noqa: E402
 from verl_e2e.core.plan.outline import JobOutline  # noqa: E402
 from verl_e2e.core.plan.plan import Plan  # noqa: E402
 from verl_e2e.core.text.escape import code, markdown  # noqa: E402

@@ -49,7 +49,7 @@ from verl_e2e.app.reuse_verdict import VerdictReuse
 from verl_e2e.config.maps import packaged_maps
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.judge.case import planned_phases
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level

@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_e2e.core.judge.phases import wants_save
-from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.judge.case import wants_save
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
 from verl_e2e.core.model.executed import EXECUTED_FILE

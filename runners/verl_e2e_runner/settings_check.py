@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from verl_e2e.core.judge.phases import PlannedPhase
+from verl_e2e.core.judge.case import PlannedPhase
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.expected import Value, expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
+from verl_e2e.core.judge.case import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import QUICK_VARIABLE

@@ -14,8 +14,7 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.log_facts import log_facts
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import TriageVerdict
-from verl_e2e.core.triage.triage import TRUNCATED, triage
+from verl_e2e.core.triage.triage import TRUNCATED, TriageVerdict, triage
 
 LOGS = FIXTURES / "logs"
 PASSING = "level0-pass"

@@ -18,7 +18,7 @@ from verl_e2e.app.judge_folder import card_of
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase
 from verl_e2e.core.judge.verdict import Result
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus

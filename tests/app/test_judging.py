@@ -22,13 +22,12 @@ from verl_e2e.app.judge_finished import judge_ended
 from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
 from verl_e2e.cli.command import exit_code
 from verl_e2e.config import packaged_policy
-from verl_e2e.core.judge.criteria.state import STATE
+from verl_e2e.core.judge.criteria.table import ROWS
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.report.documents import card_json
-from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text, sentence_of
+from verl_e2e.core.report.run_card import NotRun, card_json, render_markdown, render_text, sentence_of
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
 LOG = recorded("level0-pass")
@@ -54,8 +53,8 @@ def judge_all(folder: Path) -> dict[str, bytes]:
 def test_the_recorded_run_passes_with_evidence_on_the_lines_of_its_log(run: Path) -> None:
     (verdict,) = judge_folders(FOLDERS, run)
     assert verdict.result is Result.PASS, verdict.sentence
-    assert {item.state for item in verdict.evidence if item.criterion not in STATE} == {State.MET}
-    assert {item.state for item in verdict.evidence if item.criterion in STATE} == {State.WAIVED}
+    assert {item.state for item in verdict.evidence if not ROWS[item.criterion].fingerprints} == {State.MET}
+    assert {item.state for item in verdict.evidence if ROWS[item.criterion].fingerprints} == {State.WAIVED}
     lines = LOG.decode().split("\n")
     places = {item.criterion: lines[item.line - 1] for item in verdict.evidence if item.line}
     assert {str(criterion) for criterion in places} == {

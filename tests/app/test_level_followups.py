@@ -20,10 +20,11 @@ from tests.core.level_runs import Run, job_of, resume_run
 from tests.fakes.recorded import NothingKept
 from tests.fakes.run_folders import FakeFolders
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.followups import Allowed, MergeBase
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.related_runs import Allowed, MergeBase
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -86,7 +87,7 @@ class Host:
 
 
 def _state(verdict: Verdict, criterion: Criterion) -> State:
-    return next(item.state for item in verdict.evidence if item.criterion is criterion)
+    return next(item.state for item in verdict.evidence if item.criterion == criterion)
 
 
 RESUME = job_of(Level.SAVE_RESUME, "resume")

@@ -23,7 +23,7 @@ from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
-from verl_e2e.core.report.reasons_text import reason_blocks
+from verl_e2e.core.report.pull_card import reason_blocks
 
 POLICY = load_policy(
     """

@@ -12,9 +12,10 @@ from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.compare_runs import add_healthy, add_pair, described
 from verl_e2e.app.judge_folder import judge_folders
-from verl_e2e.core.judge.reference_runs import summary
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.related_runs import summary
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
@@ -58,7 +59,7 @@ def with_metrics(folder: Path, step: int, factors: dict[str, float]) -> None:
 
 def judged(folder: Path, criterion: Criterion) -> tuple[Verdict, Evidence]:
     (verdict,) = judge_folders(FOLDERS, folder)
-    return verdict, next(item for item in verdict.evidence if item.criterion is criterion)
+    return verdict, next(item for item in verdict.evidence if item.criterion == criterion)
 
 
 def test_a_real_resume_agrees_with_its_uninterrupted_run(tmp_path: Path) -> None:

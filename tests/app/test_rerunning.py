@@ -23,7 +23,7 @@ from verl_e2e.adapters.files.baselines import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import judge_folders
-from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Role

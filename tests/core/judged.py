@@ -6,8 +6,9 @@ from functools import cache
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.judge_folder import judge_run
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Deliverable, Outcome
 
 RUNS = FIXTURES / "runs"
@@ -28,7 +29,7 @@ def judged_text(name: str) -> str:
 def verdict_that_says(*texts: str, times: int = 1) -> Verdict:
     """A failed verdict with these texts wherever a run can put its own."""
     lines = (
-        Evidence(criterion, State.BROKEN, text, text, 1, text)
+        Evidence(State.BROKEN, text, text, 1, text, criterion)
         for criterion in (Criterion.LEARNING_SIGNAL, Criterion.NO_EXCEPTION)
         for text in texts
     )

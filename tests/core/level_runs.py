@@ -7,9 +7,8 @@ from typing import Any
 
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
-from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
+from verl_e2e.core.judge.case import Case, PlannedPhase, planned_phases
+from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan

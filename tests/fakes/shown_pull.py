@@ -20,7 +20,7 @@ from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
-from verl_e2e.core.report.check_text import CheckText, gate_text, job_text
+from verl_e2e.core.report.checks import CheckText, gate_text, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 

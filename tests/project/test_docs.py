@@ -15,6 +15,14 @@ import yaml
 
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import PASSED, shown_card
+from tools.write_tables import (
+    axes_table,
+    exclusions_table,
+    implications_table,
+    masks_table,
+    render_capabilities,
+    render_reference,
+)
 from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
 from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
@@ -24,8 +32,6 @@ from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
 from verl_e2e.core.pulls.webhook_events import MODELS
-from verl_e2e.core.report.command_text import render_capabilities, render_reference
-from verl_e2e.core.report.space_text import axes_table, exclusions_table, implications_table, masks_table
 
 DOCS = ROOT / "docs"
 PAGES = ("card.md", "commands.md", "install.md", "security.md")
@@ -45,15 +51,15 @@ def _between(text: str, name: str) -> str:
 
 def test_the_commands_page_is_what_the_table_renders() -> None:
     text = _text("commands.md")
-    assert _between(text, "commands") == render_reference(), "run `python bench/write_tables.py`"
-    assert _between(text, "capabilities") == render_capabilities(), "run `python bench/write_tables.py`"
+    assert _between(text, "commands") == render_reference(), "run `python tools/write_tables.py`"
+    assert _between(text, "capabilities") == render_capabilities(), "run `python tools/write_tables.py`"
 
 
 def test_the_page_of_settings_is_what_the_tables_render() -> None:
     text = _text("space.md")
     tables = {"axes": axes_table, "needs": implications_table, "exclusions": exclusions_table, "masks": masks_table}
     for name, render in tables.items():
-        assert _between(text, name) == render(), "run `python bench/write_tables.py`"
+        assert _between(text, name) == render(), "run `python tools/write_tables.py`"
 
 
 def test_the_map_of_the_code_names_what_exists() -> None:

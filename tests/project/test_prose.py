@@ -42,14 +42,12 @@ FOREIGN = {
     "bot/verl_e2e/core/triage/": "a log's lines",
     "bot/verl_e2e/core/reach/": "source code",
     "bot/verl_e2e/core/log/lines.py": "a log's lines",
-    "bot/verl_e2e/core/log/metrics.py": "a log's lines",
-    "bot/verl_e2e/core/log/resolved_config.py": "a log's lines",
-    "bot/verl_e2e/core/judge/bridge_environment.py": "errors of pytest and of libraries",
+    "bot/verl_e2e/core/log/printed.py": "a log's lines",
     "bot/verl_e2e/core/judge/criteria/resume.py": "a log's lines",
     "bot/verl_e2e/adapters/github/": "what GitHub answers",
     "bot/verl_e2e/adapters/mirror/": "what git prints",
     "bot/verl_e2e/git/": "what git prints",
-    "bot/verl_e2e/core/judge/junit.py": "what pytest writes",
+    "bot/verl_e2e/core/judge/junit.py": "what pytest writes, errors of libraries",
     "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
     "runners/verl_e2e_runner/bridge_tests/events.py": "errors of pytest",
     "runners/verl_e2e_runner/bridge_tests/run.py": "what pytest prints",
@@ -61,7 +59,7 @@ FOREIGN = {
 # Words for programs although they have a blank: the names of a phase, of kinds of change, of a place.
 CODES = frozenset({"bridge tests", "import time", "(module level)", "module level"})
 # Where rows that a field of ours lists are laid out in columns.
-LAID_OUT = {"bot/verl_e2e/core/report/verdict_parts.py": "one_line(item.excerpt, 2000).split(', ')"}
+LAID_OUT = {"bot/verl_e2e/core/report/pull_card.py": "one_line(item.excerpt, 2000).split(', ')"}
 
 
 def parsed() -> dict[str, ast.Module]:

@@ -14,7 +14,7 @@ import pytest
 from tests.runners.world import BRIDGE, VERL, World, commit, fingerprint
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge import evidence_rows
+from verl_e2e.core.judge.verdict import host_rows
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.kernel_caches import ORIGIN_FILE, CachesOrigin, KernelCaches
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu, RepositoryState
@@ -450,7 +450,7 @@ def test_the_wrapper_alone_has_a_copy_that_ends_with_the_run(
     caches = environment.kernel_caches
     assert caches is not None
     assert (caches.folders, caches.files, caches.origin) == (("triton", "vllm"), 4, ORIGIN)
-    assert f"Kernel caches: {caches.text}" in evidence_rows.host(read_record(out))
+    assert f"Kernel caches: {caches.text}" in host_rows(read_record(out))
     said = [finding for finding in environment.findings if finding.check is Check.KERNEL_CACHES]
     assert [finding.ok for finding in said] == [True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "kernels", "key", "out", "verl"]

@@ -17,8 +17,7 @@ from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
 from verl_e2e.core.text.redact import redactor
-from verl_e2e.core.triage.answer import TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import TriageVerdict, triage
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.ended import Ended

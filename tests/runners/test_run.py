@@ -26,10 +26,9 @@ from tests.fakes.places import FIXTURES
 from tests.runners.world import World, commit
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.every_level import steps_completed
+from verl_e2e.core.judge.case import Case, started_phases
+from verl_e2e.core.judge.criteria.basic import steps_completed
 from verl_e2e.core.judge.criteria.resume import resumed
-from verl_e2e.core.judge.phases import started_phases
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.causes import of_preflight

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from verl_e2e.app.fit_patches import fit_patches
-from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Patch, Repository
 from verl_e2e.core.model.related import Role

@@ -9,7 +9,7 @@ from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.compare.jobs import for_parity
-from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, gpu_minutes, may_follow
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level

@@ -8,7 +8,7 @@ from pathlib import Path
 from verl_e2e.app.judge_finished import is_of
 from verl_e2e.app.plan_change import ABSENT, Planner
 from verl_e2e.app.reached_files import REQUIREMENTS
-from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.judge.case import planned_phases
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.executed import Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
-from verl_e2e.core.judge import reference_runs
-from verl_e2e.core.judge.blame import ended
-from verl_e2e.core.judge.followups import Allowed, Followup, asks_whose, followups, gpu_minutes
+from verl_e2e.core.judge import related_runs
+from verl_e2e.core.judge.related_runs import Allowed, Followup, asks_whose, ended, followups, gpu_minutes
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
@@ -111,7 +110,7 @@ def _run(
     verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
     if asked.role is Role.MERGE_BASE and not kept:
         _keep(asked.job, place, verdict, services)
-    run = reference_runs.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+    run = related_runs.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
     say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
     return run
 
@@ -131,13 +130,13 @@ def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bo
 
     def accept(kept: Path) -> bool:
         verdict, _ = judge_run(services.folders, kept)
-        return reference_runs.may_stand_again(services.folders.record(kept), verdict, digest, host)
+        return related_runs.may_stand_again(services.folders.record(kept), verdict, digest, host)
 
     return services.baselines.fetch(_key(asked.job, place), place.folder, accept)
 
 
 def _keep(job: Job, place: _Place, verdict: Verdict, services: FollowUpServices) -> None:
-    if services.baselines is not None and reference_runs.may_be_kept(services.folders.record(place.folder), verdict):
+    if services.baselines is not None and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
         services.baselines.keep(_key(job, place), place.folder)
 
 

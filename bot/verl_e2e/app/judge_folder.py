@@ -14,8 +14,7 @@ from verl_e2e.core.report.comparison_text import (
     render_report_markdown,
     report_json,
 )
-from verl_e2e.core.report.documents import evidence_json
-from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
+from verl_e2e.core.report.run_card import Card, NotRun, evidence_json, render_markdown, render_text
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.events import Started, read_data
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps, entered_files, merged_maps
 from verl_e2e.core.model.record import Record
 from verl_e2e.ports import RunFolders

@@ -187,8 +187,7 @@ def exit_code(card: "Card") -> int:
 
 def print_card(card: "Card", *, as_json: bool) -> None:
     """Print the card on standard output, as text or as one JSON document."""
-    from verl_e2e.core.report.documents import card_json
-    from verl_e2e.core.report.run_card import render_text
+    from verl_e2e.core.report.run_card import card_json, render_text
 
     click.echo(card_json(card) if as_json else render_text(card), nl=False)
 

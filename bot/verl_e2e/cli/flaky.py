@@ -26,7 +26,7 @@ def flaky(repository: str, data: str, database: str, *, as_json: bool) -> int:
     Example: verl-e2e flaky NVIDIA-NeMo/Megatron-Bridge --json
     """
     from verl_e2e.cli.privacy import be_private
-    from verl_e2e.core.report.flaky_text import flaky_json, flaky_text
+    from verl_e2e.core.report.attempts_text import flaky_json, flaky_text
     from verl_e2e.wiring.flaky import flaky_of
 
     be_private()

@@ -83,8 +83,8 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int
 
 def _triage(name: str, *, explain: bool, as_json: bool) -> None:
     from verl_e2e.adapters.files.log_facts import log_facts
-    from verl_e2e.core.report.documents import triage_line
-    from verl_e2e.core.triage.report import triage_text
+    from verl_e2e.core.report.run_card import triage_line
+    from verl_e2e.core.triage.explain import triage_text
     from verl_e2e.core.triage.triage import triage as triage_facts
 
     if explain:
@@ -96,7 +96,7 @@ def _triage(name: str, *, explain: bool, as_json: bool) -> None:
 
 def _explain(name: str, *, as_json: bool) -> None:
     from verl_e2e.adapters.files.log_facts import log_with_times
-    from verl_e2e.core.report.documents import explained_line
+    from verl_e2e.core.report.run_card import explained_line
     from verl_e2e.core.triage.explain import explain, explain_text
 
     message = explain(*log_with_times(name))

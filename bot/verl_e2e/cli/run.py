@@ -90,7 +90,7 @@ def run(
     from verl_e2e.adapters.files.job_files import read_job, read_junit_file
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.cli.rehearse import run_ordered
-    from verl_e2e.core.judge.followups import NOTHING, may_follow
+    from verl_e2e.core.judge.related_runs import NOTHING, may_follow
     from verl_e2e.core.model.needs import unable
     from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking

@@ -13,7 +13,7 @@ from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.config.bands import policy_bands
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import pairs
-from verl_e2e.core.judge.followups import AS_ASKED, Allowed, without_base
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job

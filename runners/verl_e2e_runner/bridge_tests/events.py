@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.judge.bridge_environment import missing_from_environment, missing_package, skip_reason
-from verl_e2e.core.judge.junit import CaseResult
+from verl_e2e.core.judge.junit import CaseResult, missing_from_environment, missing_package, skip_reason
 from verl_e2e_runner.folder.suspect_files import read_below
 
 _MOST_BYTES = 16 << 20

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from verl_e2e.core.judge.bridge_environment import missing_package
-from verl_e2e.core.judge.criteria.bridge_tests import without_result
-from verl_e2e.core.judge.junit import CaseResult, Junit, junit_document, read_junit
+from verl_e2e.core.judge.criteria.basic import without_result
+from verl_e2e.core.judge.junit import CaseResult, Junit, junit_document, missing_package, read_junit
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.bridge_tests.events import Session, read_session

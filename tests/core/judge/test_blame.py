@@ -16,7 +16,7 @@ from tests.core.builders import (
     make_job,
     make_record,
 )
-from verl_e2e.core.judge import blame, wording
+from verl_e2e.core.judge import related_runs, wording
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import Frame, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Outcome, Recurrence, Result
@@ -180,7 +180,7 @@ def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, t
     verdict = head(related)
     asked = wording.RUN_MERGE_BASE in verdict.followups
     assert asked == ("merge base not" in text or "without saving it ends" in text)
-    fixes = {blame.FIX_BASE, blame.FIX_OTHERWISE, blame.FIX_FLAKY} & set(verdict.followups)
+    fixes = {related_runs.FIX_BASE, related_runs.FIX_OTHERWISE, related_runs.FIX_FLAKY} & set(verdict.followups)
     assert len(fixes) == (result is Result.BLOCKED)
 
 

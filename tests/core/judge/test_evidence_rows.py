@@ -1,8 +1,7 @@
 """What the evidence of a card says of the host, what was installed by hand included."""
 
 from tests.core.builders import make_environment, make_facts, make_record
-from verl_e2e.core.judge import evidence_rows
-from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict import host_rows, instrumentation_rows, judge
 from verl_e2e.core.model.executed import Executed, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
 from verl_e2e.core.model.kernel_caches import CachesOrigin, KernelCaches
@@ -14,18 +13,18 @@ BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridg
 
 def test_what_was_installed_by_hand_is_evidence_of_the_environment() -> None:
     record = make_record(environment=BY_HAND)
-    assert evidence_rows.host(record)[-1] == "Installed by hand: apex, mbridge 0.15.1"
+    assert host_rows(record)[-1] == "Installed by hand: apex, mbridge 0.15.1"
     card = render_text(Card((judge(record, make_facts()),)))
     evidence = card.split("Evidence:\n")[1].split("Limitations:\n")[0]
     assert "- Installed by hand: apex, mbridge 0.15.1\n" in evidence
 
 
 def test_without_it_nothing_is_said() -> None:
-    assert not any("by hand" in row for row in evidence_rows.host(make_record()))
+    assert not any("by hand" in row for row in host_rows(make_record()))
 
 
 def host_of(**given: object) -> str:
-    return evidence_rows.host(make_record(environment=make_environment(**given)))[0]
+    return host_rows(make_record(environment=make_environment(**given)))[0]
 
 
 def test_the_host_is_what_was_measured_and_nothing_else() -> None:
@@ -47,11 +46,11 @@ def test_what_is_not_known_is_not_recorded_whatever_was_asked_for() -> None:
 
 
 def test_the_packages_of_the_image_are_named() -> None:
-    rows = evidence_rows.host(
+    rows = host_rows(
         make_record(environment=make_environment(packages={"torch": "2.9.0", "zlib": "1", "vllm": "0.11"}))
     )
     assert rows[1] == "Packages: torch 2.9.0, vllm 0.11"
-    assert len(evidence_rows.host(make_record(environment=make_environment(packages={})))) == 1
+    assert len(host_rows(make_record(environment=make_environment(packages={})))) == 1
 
 
 def test_the_kernels_that_a_run_began_with_are_named() -> None:
@@ -65,7 +64,7 @@ def test_the_kernels_that_a_run_began_with_are_named() -> None:
         (origin, "filled by a run of Bridge bbbbbbbbbbbb"),
     ):
         environment = make_environment(kernel_caches=caches.model_copy(update={"origin": given}))
-        assert evidence_rows.host(make_record(environment=environment))[-1] == f"{row}{filled}"
+        assert host_rows(make_record(environment=environment))[-1] == f"{row}{filled}"
         assert Environment.model_validate_json(environment.model_dump_json()) == environment
 
 
@@ -80,16 +79,16 @@ def test_what_of_ours_ran_in_the_run_is_declared() -> None:
     )
     record = make_record(executed=Executed(processes=(process,)), fingerprints=prints)
     row = "Instrumentation: execution record (1 process), state fingerprints (1 hook, 2 snapshots)"
-    assert evidence_rows.instrumentation(record) == (row,)
+    assert instrumentation_rows(record) == (row,)
     assert f"- {row}\n" in render_text(Card((judge(record, make_facts()),)))
 
 
 def test_quicker_imports_are_declared_where_the_run_had_them() -> None:
     environment = make_environment(process={QUICK_VARIABLE: "/run/out/quick-imports.json"})
     record = make_record(environment=environment, executed=None, fingerprints=None)
-    assert evidence_rows.instrumentation(record) == ("Instrumentation: quicker imports",)
+    assert instrumentation_rows(record) == ("Instrumentation: quicker imports",)
 
 
 def test_nothing_is_declared_where_nothing_was_recorded() -> None:
-    assert evidence_rows.instrumentation(make_record(executed=None, fingerprints=None)) == ()
-    assert evidence_rows.instrumentation(make_record(executed=Executed(problem="off"), fingerprints=None)) == ()
+    assert instrumentation_rows(make_record(executed=None, fingerprints=None)) == ()
+    assert instrumentation_rows(make_record(executed=Executed(problem="off"), fingerprints=None)) == ()

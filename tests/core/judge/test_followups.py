@@ -7,8 +7,10 @@ import pytest
 
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.followups import (
+from verl_e2e.core.judge.case import planned_phases
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.related_runs import (
     AS_ASKED,
     NOTHING,
     REFERENCE_ROLES,
@@ -23,10 +25,9 @@ from verl_e2e.core.judge.followups import (
     without_base,
     without_saving,
 )
-from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.changed_code import ChangedCode
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
 from verl_e2e.core.model.levels import VARIANTS, Level
@@ -48,7 +49,7 @@ MARK = ("no_exception: ValueError: planted",)
 
 def verdict(result: Result, stage: Stage | None = None, **gaps: State) -> Verdict:
     """A verdict by itself, with these criteria in these states and all others met."""
-    evidence = tuple(Evidence(Criterion(name), state, "said") for name, state in gaps.items())
+    evidence = tuple(Evidence(state, "said", criterion=name) for name, state in gaps.items())
     marks = MARK if result is Result.FAIL else ()
     return replace(judged(), result=result, own_result=result, stage=stage, fingerprint=marks, evidence=evidence)
 

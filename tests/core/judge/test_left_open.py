@@ -5,10 +5,9 @@ import pytest
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_target_state
-from verl_e2e.core.judge.left_open import Aspect, Limitation, OfJob, merged, paired
-from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.judge.verdict_document import Aspect, Limitation, OfJob, Verdict, merged, paired
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.report.check_text import job_text
+from verl_e2e.core.report.checks import job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 from verl_e2e.core.report.run_card import Card, NotRun, limitations_of, render_text

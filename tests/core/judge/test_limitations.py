@@ -14,9 +14,8 @@ from tests.core.builders import (
     make_record,
     step_line,
 )
-from verl_e2e.core.judge import limitations
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
-from verl_e2e.core.judge.verdict import judge_criteria
+from verl_e2e.core.judge.verdict import judge_criteria, limitations_of_case
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise
 from verl_e2e.core.model.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level
@@ -42,7 +41,7 @@ MANY = RepositoryState(name="bridge", root="$BRIDGE", commit="a" * 40, dirty=tup
 
 def said(record: Any = None, facts: LogFacts | None = None) -> tuple[str, ...]:
     case = make_case(record or make_record(), facts or make_facts())
-    return tuple(limitation.text for limitation in limitations.of(case, judge_criteria(case)))
+    return tuple(limitation.text for limitation in limitations_of_case(case, judge_criteria(case)))
 
 
 def test_the_healthy_run_says_what_it_leaves_open() -> None:

@@ -8,11 +8,12 @@ from tests.core.builders import make_job
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -40,7 +41,7 @@ def judged(name: str, settings: dict[Axis, Value], *purposes: Purpose) -> Verdic
     return judge(record.model_copy(update={"job": job}), facts)
 
 
-def states(verdict: Verdict) -> dict[Criterion, State]:
+def states(verdict: Verdict) -> dict[str, State]:
     return {item.criterion: item.state for item in verdict.evidence}
 
 

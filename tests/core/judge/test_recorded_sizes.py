@@ -7,7 +7,8 @@ import pytest
 from tests.core.level_runs import job_of
 from tests.core.recorded_run import RecordedRun
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 
@@ -20,7 +21,7 @@ def test_it_passes() -> None:
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
     assert verdict.sentence.endswith("tp=2 pp=2 (Level 2, dense)")
     assert not [row for row in verdict.limitations if row.startswith("All parallel sizes are 1")]
-    (item,) = (true for true in verdict.evidence if true.criterion is Criterion.PARALLEL_SIZES)
+    (item,) = (true for true in verdict.evidence if true.criterion == Criterion.PARALLEL_SIZES)
     assert "(tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1)" in item.summary
     assert "(workers of rank 0, 1)" in item.summary
 
@@ -73,5 +74,5 @@ def test_the_smoke_s_own_job_does_not_take_its_sizes_for_trivial_ones() -> None:
     own, other = RUN.documents.job, job_of(Level.SMOKE, "lora-ddp")
     assert own is not None
     job = own.model_copy(update={"id": other.id, "level": Level.SMOKE, "variant": "lora-ddp", "wrapper": other.wrapper})
-    (item,) = (true for true in RUN.judged(job=job).evidence if true.criterion is Criterion.RESOLVED_CONFIG)
+    (item,) = (true for true in RUN.judged(job=job).evidence if true.criterion == Criterion.RESOLVED_CONFIG)
     assert item.state is State.BROKEN

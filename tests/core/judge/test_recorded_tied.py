@@ -2,10 +2,11 @@
 
 from tests.core.recorded_run import RecordedRun
 from tests.fakes.places import FIXTURES
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import Point, Snapshot
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -16,7 +17,7 @@ OUTPUT = "output_layer.weight"
 
 
 def kept(verdict: Verdict) -> Evidence:
-    (item,) = (item for item in verdict.evidence if item.criterion is Criterion.WEIGHTS_KEPT)
+    (item,) = (item for item in verdict.evidence if item.criterion == Criterion.WEIGHTS_KEPT)
     return item
 
 

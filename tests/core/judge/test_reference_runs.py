@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.builders import make_environment, make_facts, make_job, make_record
 from tests.core.judged import judged
-from verl_e2e.core.judge.reference_runs import may_be_kept, may_stand_again, summary
+from verl_e2e.core.judge.related_runs import may_be_kept, may_stand_again, summary
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Gpu

@@ -17,7 +17,7 @@ from tests.core.builders import (
 )
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.decide import decide
-from verl_e2e.core.judge.same_failure import fingerprint_of, normal, same_failure
+from verl_e2e.core.judge.related_runs import fingerprint_of, normal, same_failure
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Decision, Result

@@ -7,9 +7,10 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import Taken, absent, healthy, other, tensor, weights
-from verl_e2e.core.judge.value_heads import without_needless_warnings
+from verl_e2e.core.judge.criteria.snapshots import without_needless_warnings
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import Excerpt
 from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.levels import Level
@@ -176,7 +177,7 @@ def test_a_folder_without_fingerprints_excuses_nothing() -> None:
 
 def verdict(taken: Taken) -> tuple[Verdict, Evidence]:
     found = judged(make_facts(lost_weights=(Excerpt(1200, ABSENT),)), fingerprints=taken.document())
-    (item,) = (row for row in found.evidence if row.criterion is Criterion.WEIGHTS_KEPT)
+    (item,) = (row for row in found.evidence if row.criterion == Criterion.WEIGHTS_KEPT)
     return found, item
 
 

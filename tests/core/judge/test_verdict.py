@@ -27,10 +27,10 @@ from tests.core.builders import (
     step_line,
 )
 from verl_e2e.core.judge import wording
-from verl_e2e.core.judge.criteria.state import STATE
+from verl_e2e.core.judge.criteria.table import ROWS, Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
 from verl_e2e.core.model.facts import Record as Printed
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant
@@ -58,7 +58,7 @@ def test_the_healthy_run_passes_and_says_what_was_validated() -> None:
         "verl finished one training step on Bridge aaaaaaaaaaaa with LoRA rank 4 and Megatron DDP, rollout by vllm "
         "(Level 0, lora-ddp)"
     )
-    assert {item.state for item in verdict.evidence if item.criterion not in STATE} == {State.MET}
+    assert {item.state for item in verdict.evidence if not ROWS[item.criterion].fingerprints} == {State.MET}
     assert verdict.followups == ()
 
 
@@ -488,7 +488,7 @@ def test_the_smoke_s_log_passes_no_other_level(variant: Variant) -> None:
 def test_the_level_s_own_evidence_comes_last_and_is_named() -> None:
     verdict = judged(job=make_job(Level.FEATURE, "own"))
     assert verdict.cause == "evidence is missing: the job names no feature to look for"
-    assert verdict.evidence[-1].criterion is Criterion.FEATURE_ACTIVE
+    assert verdict.evidence[-1].criterion == Criterion.FEATURE_ACTIVE
 
 
 def test_a_dirty_or_patched_tree_shows_in_the_sentence() -> None:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from verl_e2e.core.log.content import foreign, wide_encoding
+from verl_e2e.core.log.scan import foreign, wide_encoding
 
 NOISE = random.Random(1).randbytes(4096)
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()

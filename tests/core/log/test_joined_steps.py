@@ -5,8 +5,7 @@ from dataclasses import fields
 import pytest
 
 from tests.core.logs import lines
-from verl_e2e.core.log.runs import JOINED, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT
-from verl_e2e.core.log.scan import scan
+from verl_e2e.core.log.scan import JOINED, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT, scan
 from verl_e2e.core.model.facts import LogFacts
 
 # What the whole log has from its last run, from the scanner, or from the runs as such.

@@ -3,11 +3,10 @@
 import pytest
 
 from tests.core.logs import lines
-from verl_e2e.core.log.messages import MAX_LINES, MAX_TEXT, is_ours
 from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.traceback import MAX_LINES, MAX_TEXT, is_ours
 from verl_e2e.core.model.facts import Frame, LoggedError
-from verl_e2e.core.triage.answer import TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 H = "Traceback (most recent call last):"
 FRAME = '  File "/w/megatron/bridge/peft/lora.py", line 7, in transform'

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
-from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
 from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution

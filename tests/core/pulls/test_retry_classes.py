@@ -2,6 +2,7 @@
 
 import pytest
 
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.causes import (
     EVIDENCE,
     SEAL,
@@ -12,7 +13,6 @@ from verl_e2e.core.model.causes import (
     of_engine,
     of_preflight,
 )
-from verl_e2e.core.model.evidence import Criterion
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.retry_classes import CLASSES, RetryClass, class_of
 from verl_e2e.core.triage.rules import Fault

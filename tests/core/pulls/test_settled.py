@@ -23,7 +23,7 @@ from tests.core.pulls.entries import (
     target_state,
 )
 from tests.core.pulls.test_quarantine import MARK, entry
-from verl_e2e.core.judge.joined_execution import unknown_execution
+from verl_e2e.core.judge.execution import unknown_execution
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.levels import Level
@@ -35,8 +35,7 @@ from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import Held, Pause, Pool, QueueView
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.report.check_text import gate_text, job_text
-from verl_e2e.core.report.checks import checks_wanted
+from verl_e2e.core.report.checks import checks_wanted, gate_text, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 

@@ -1,17 +1,36 @@
-"""The attempts of a job: none is left out, each has its result and its cause in words."""
+"""The attempts of a job: none is left out, each has its result and its cause in words.
+
+The list of causes that come and go, for a terminal and as a document.
+
+What a card and a gate say of the queue.
+"""
 
 from dataclasses import replace
 from datetime import timedelta
 
 from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
+from tests.core.pulls.test_flaky import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.decide import decide_actions
+from verl_e2e.core.pulls.flaky import flaky_causes
 from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.queue import Pause, Place, QueueView
 from verl_e2e.core.pulls.retry_classes import CLASSES
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, cause_words, used_minutes
-from verl_e2e.core.report.check_text import job_text
+from verl_e2e.core.report.attempts_text import (
+    NONE,
+    attempt_rows,
+    attempts_line,
+    cause_words,
+    flaky_json,
+    flaky_text,
+    queue_notices,
+    used_minutes,
+)
+from verl_e2e.core.report.checks import checks_wanted, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 
@@ -83,3 +102,62 @@ def test_every_cause_has_words_and_an_unknown_one_is_shown_as_it_is() -> None:
     for cause in CLASSES:
         assert cause_words(cause) != cause or cause in ("end:exited",)
     assert cause_words("log:of-tomorrow") == "log:of-tomorrow"
+
+
+def test_the_text_has_what_an_entry_of_the_quarantine_needs() -> None:
+    found = flaky_causes((ended(HANG, stage=Stage.TRAIN_STEP), passed()))
+    assert flaky_text(found).splitlines() == [
+        f"{HANG} fingerprint {MARK}",
+        "  ranks waited for a collective that never completed; a fault of the code under test",
+        "  1 run, the last on 2026-01-01, in 0-lora-ddp",
+        "  at train_step",
+        "  1 head where another attempt passed, 1 pull request, 0 merge bases",
+    ]
+    assert flaky_text(()) == NONE
+    assert flaky_json(found) == {
+        "schema": 1,
+        "causes": [
+            {
+                "cause": HANG,
+                "fingerprint": MARK,
+                "class": "change",
+                "jobs": ["0-lora-ddp"],
+                "stages": ["train_step"],
+                "runs": 1,
+                "heads_that_passed": 1,
+                "pull_requests": 1,
+                "merge_bases": 0,
+                "last": "2026-01-01T00:00:00+00:00",
+            }
+        ],
+    }
+    lost = flaky_causes((ended("engine:preempted", fingerprint="", result=Result.BLOCKED), passed()))
+    assert flaky_text(lost).startswith("engine:preempted\n  preempted; a passing fault of the infrastructure\n")
+
+
+PLACE = Place(pool="1", position=3, waiting=12, targets=9)
+GIVEN = (asked("priority", "low"), asked("run", minute=1))
+
+
+def test_card_and_gate_have_the_place() -> None:
+    waiting = run(SMOKE, RunState.QUEUED, awaits_slot=True)
+    known = target_state(waiting, queue=QueueView(limited=True, place=PLACE))
+    steps = decide_actions(known)
+    gate, *_ = checks_wanted(known, steps)
+    assert gate.title == "0 of 2 required jobs satisfied, place 3 of 12 in the queue"
+    assert gate.title in render(card_of(known, steps))
+    for text in (gate.summary, render(card_of(known, steps))):
+        assert "Place 3 of 12 in the queue for the slots `1`" in text
+
+
+def test_what_maintainers_set_is_shown_while_something_is_to_run() -> None:
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.HELD)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.RUNNING)] == ["Priority low, set by ann."]
+    assert [*queue_notices(target_state(entries=GIVEN), JobStatus.PASSED)] == []
+
+
+def test_a_pause_is_said_where_the_heading_does_not_say_it() -> None:
+    paused = target_state(queue=QueueView(limited=True, pause=Pause("mona", NOW, "the disk is full")))
+    (said,) = queue_notices(paused, JobStatus.RUNNING)
+    assert said.startswith("Paused by mona since 2026-01-01 00:00 UTC: the disk is full. What runs goes on")
+    assert [*queue_notices(paused, JobStatus.HELD)] == []

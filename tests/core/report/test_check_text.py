@@ -20,7 +20,7 @@ from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.core.report.check_text import MAX_TITLE, CheckText, gate_text, job_text
+from verl_e2e.core.report.checks import MAX_TITLE, CheckText, gate_text, job_text
 from verl_e2e.core.text.escape import prose
 
 HEAD = "a" * 40

@@ -2,7 +2,8 @@
 
 import pytest
 
-from verl_e2e.core.report.command_text import render_capabilities, render_named
+from tools.write_tables import render_capabilities
+from verl_e2e.core.report.command_text import render_named
 
 HEAD = "a" * 40
 

@@ -7,8 +7,7 @@ from tests.core.builders import bridge_error, cut_facts, ended, judged, make_fac
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.facts import Excerpt, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.report.documents import card_json, evidence_json, triage_line
-from verl_e2e.core.report.run_card import Card, NotRun
+from verl_e2e.core.report.run_card import Card, NotRun, card_json, evidence_json, triage_line
 from verl_e2e.core.triage.triage import triage, triage_json
 
 FAILED = judged(cut_facts(Stage.PEFT, errors=(bridge_error(),)), events=ended(exit_code=1))

@@ -22,8 +22,7 @@ from tests.core.executions import (
 )
 from tests.core.pulls.entries import POLICY, target_state
 from tests.core.pulls.test_executed_change import BOTH, OLD, PART, SMOKE, UNENTERED, WANTED, ended
-from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of
-from verl_e2e.core.judge.joined_execution import join
+from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of, join
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.changed_code import ChangedFunction
@@ -33,14 +32,15 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.report.check_text import CheckText, gate_text, job_text
-from verl_e2e.core.report.documents import card_json
-from verl_e2e.core.report.execution_report import execution_line, execution_rows
+from verl_e2e.core.report.checks import CheckText, gate_text, job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 from verl_e2e.core.report.run_card import (
     Card,
     NotRun,
+    card_json,
+    execution_line,
+    execution_rows,
     followups_of,
     render_markdown,
     render_text,

@@ -18,10 +18,11 @@ from tests.core.builders import (
 )
 from tests.core.executions import DROPOUT, IN_TEST, change, ran, verdict_on
 from tests.fakes.places import FIXTURES
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.outcome import Deliverable, Outcome, Result
@@ -186,7 +187,7 @@ def test_what_two_jobs_say_is_said_once() -> None:
 
 def hostile(text: str, rows: int = 1) -> Verdict:
     """A verdict whose every free text is foreign."""
-    item = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, text, text, 7, text)
+    item = Evidence(State.BROKEN, text, text, 7, text, criterion=Criterion.NO_EXCEPTION)
     return Verdict(
         job_id=text,
         result=Result.FAIL,

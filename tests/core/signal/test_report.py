@@ -8,7 +8,7 @@ import pytest
 from tests.core.logs import FOLDER
 from tests.core.signal.series import SEEDS, noisy, run_of, with_value, without
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.core.log.metrics import not_finite
+from verl_e2e.core.log.printed import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.signal.compare import Run, Standing

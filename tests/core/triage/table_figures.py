@@ -6,8 +6,7 @@ from typing import Protocol, TypeVar
 
 from tests.core.triage.silent_cases import PASS
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import Triage
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import Triage, triage
 
 FIGURE = 0.95
 

@@ -9,11 +9,10 @@ from tests.core.logs import lines
 from tests.core.triage.asked_cases import BLOCKED, RecordedCommand, cases, echoed, uncommanded
 from tests.core.triage.silent_cases import base
 from tests.core.triage.table_figures import check_table
-from verl_e2e.core.judge.criteria.imports import local_import
+from verl_e2e.core.judge.criteria.basic import local_import
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.triage.answer import Triage
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import Triage, triage
 
 CASES = cases()
 

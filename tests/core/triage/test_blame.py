@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 from tests.core.triage.blame_cases import Case, cases, faults
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
 
 RIGHT = 0.95
 EVERY = tuple((case, triage(scan([case.log]))) for case in cases())

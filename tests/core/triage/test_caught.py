@@ -9,12 +9,11 @@ from tests.core.several_runs import rows_of
 from tests.core.triage.caught_errors import ASIDE, RECORDS, Case, caught_errors, log_of, several_inserted
 from verl_e2e.adapters.files.prefilter import fastest_prefilter
 from verl_e2e.core.log.lines import parse_line
-from verl_e2e.core.log.records import record_above, record_of
 from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
+from verl_e2e.core.log.traceback import record_above, record_of
 from verl_e2e.core.model.facts import Record
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.survived import CAUGHT
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.candidates import CAUGHT
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
 
 FIGURE = 0.95
 CASES = caught_errors()

@@ -9,8 +9,7 @@ import pytest
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
 
 PACKED = {
     "labelled": FIXTURES / "triage-labelled.jsonl.xz",

@@ -4,10 +4,7 @@ import pytest
 
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.triage.codes import Origin, http_status, of_device, of_errno
-from verl_e2e.core.triage.files import of_file
-from verl_e2e.core.triage.origin import origin_of, others
-from verl_e2e.core.triage.services import of_class
+from verl_e2e.core.triage.origin import Origin, http_status, of_class, of_device, of_errno, of_file, origin_of, others
 
 STATE = "megatron/bridge/models/hf_pretrained/state.py:load_tensors"
 

@@ -13,8 +13,7 @@ from tests.core.triage.test_labelled import CASES
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.triage.answer import FORMAT, Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import FORMAT, Triage, TriageVerdict, triage
 
 LOGS = FIXTURES / "logs"
 LABELLED = CASES["labelled"]

@@ -7,10 +7,8 @@ from tests.core.several_runs import FAILED, PASSED, case
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, Frame, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import RunOutcome, Triage, TriageVerdict
-from verl_e2e.core.triage.explain import explain, explain_text
-from verl_e2e.core.triage.report import MAX_WIDTH, printable, triage_text
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.explain import MAX_WIDTH, explain, explain_text, printable, triage_text
+from verl_e2e.core.triage.triage import RunOutcome, Triage, TriageVerdict, triage
 
 FAILURE = """\
 run.log: fail in peft

@@ -6,16 +6,13 @@ import re
 import pytest
 
 from tests.fakes.places import ROOT
-from verl_e2e.core.log.literals import grep_patterns
+from tools.write_tables import grep_patterns, noise_table, runbook
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage
-from verl_e2e.core.triage.docs import noise_table, runbook
-from verl_e2e.core.triage.noise import noise_name
 from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
 from verl_e2e.core.triage.table import NOISE, RULES
-from verl_e2e.core.triage.triage import fix_of, stage_of, triage
+from verl_e2e.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, fix_of, noise_name, stage_of, triage
 
 TABLE = ROOT / "bot" / "verl_e2e" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]
@@ -164,10 +161,10 @@ def test_each_noise_rule_explains_its_example_after_completion_only(noise: objec
 
 def test_the_docs_hold_a_section_for_every_rule() -> None:
     text = (ROOT / "docs" / "triage.md").read_text()
-    assert runbook(RULES) in text, "run `python bench/write_tables.py`"
-    assert noise_table() in text, "run `python bench/write_tables.py`"
+    assert runbook(RULES) in text, "run `python tools/write_tables.py`"
+    assert noise_table() in text, "run `python tools/write_tables.py`"
     assert all(f"`{stage}`" in text for stage in Stage)
 
 
 def test_the_pattern_file_of_the_benchmark_is_in_step() -> None:
-    assert (ROOT / "bench" / "grep.txt").read_text() == grep_patterns(), "run `python bench/write_tables.py`"
+    assert (ROOT / "bench" / "grep.txt").read_text() == grep_patterns(), "run `python tools/write_tables.py`"

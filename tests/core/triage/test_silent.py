@@ -10,12 +10,11 @@ from tests.core.logs import lines
 from tests.core.triage.silent_cases import Silent, base, cases
 from tests.core.triage.table_figures import check_table
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.log.metrics import not_finite
+from verl_e2e.core.log.printed import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.triage.answer import Triage
-from verl_e2e.core.triage.hollow import AGREEMENT
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.silent import AGREEMENT
+from verl_e2e.core.triage.triage import Triage, triage
 
 CASES = cases()
 

@@ -5,8 +5,7 @@ import pytest
 from tests.core.logs import lines
 from tests.core.triage.wild_cases import BEGIN, TASK, WORKER, H
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage, triage_of_run
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_of_run
 
 DONE = (
     f"{TASK}step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - training/global_step:1",

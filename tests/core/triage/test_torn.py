@@ -6,8 +6,7 @@ import pytest
 
 from tests.core.triage.torn_logs import ROOTS, SHAPES, Raised, exception, log_of
 from verl_e2e.core.log.scan import Scanner, scan
-from verl_e2e.core.triage.answer import TriageVerdict
-from verl_e2e.core.triage.triage import triage
+from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 SEEDS = range(12)
 

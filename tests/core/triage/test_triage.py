@@ -7,8 +7,7 @@ import pytest
 from tests.core.logs import NAMES, lines, recorded
 from tests.fakes.places import ROOT
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
-from verl_e2e.core.triage.triage import triage, triage_json, triage_of_run
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
 
 PASS, FAIL, BLOCKED = TriageVerdict.PASS, TriageVerdict.FAIL, TriageVerdict.BLOCKED
 STEP = "step:{0} - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"

@@ -10,12 +10,11 @@ from tests.core.triage.wild_cases import BEGIN, PASS, Case, wild_cases
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.asked import UNREADABLE, read_value, same_value
 from verl_e2e.core.triage.explain import explain, explain_text
 from verl_e2e.core.triage.rules import Rule
 from verl_e2e.core.triage.table import RULES
-from verl_e2e.core.triage.triage import triage, triage_of_run
-from verl_e2e.core.triage.values import UNREADABLE, read_value, same_value
+from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_of_run
 
 WILD = FIXTURES / "triage-wild"
 GIVEN = json.loads((WILD / "expected.json").read_text(encoding="utf-8"))

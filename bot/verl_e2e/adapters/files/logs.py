@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, Self
 
-from verl_e2e.core.log.content import SNIFFED, foreign
+from verl_e2e.core.log.scan import SNIFFED, foreign
 from verl_e2e.core.model.errors import UserError
 
 if sys.version_info >= (3, 14):

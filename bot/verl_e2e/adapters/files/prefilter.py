@@ -1,4 +1,4 @@
-"""The native multi-literal matcher (Hyperscan) behind `verl_e2e.core.log.prefilter.Prefilter`.
+"""The native multi-literal matcher (Hyperscan) behind `verl_e2e.core.log.scan.Prefilter`.
 
 Measured on a 1 GiB log (`python -m bench`): Hyperscan reads it at about 1 GB/s, an Aho-Corasick wheel at 0.6, one
 substring search for each literal at a tenth of that. A host without the wheel gets the last, with equal answers.
@@ -7,7 +7,7 @@ substring search for each literal at a tenth of that. A host without the wheel g
 import re
 from collections.abc import Sequence
 
-from verl_e2e.core.log.prefilter import FindPrefilter, Prefilter
+from verl_e2e.core.log.scan import FindPrefilter, Prefilter
 
 try:
     import hyperscan
@@ -30,7 +30,7 @@ class HyperscanPrefilter:
         )
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
-        """See `verl_e2e.core.log.prefilter.Prefilter`."""
+        """See `verl_e2e.core.log.scan.Prefilter`."""
         found: list[tuple[int, int]] = []
 
         def matched(literal: int, _start: int, end: int, _flags: int, _context: object) -> None:

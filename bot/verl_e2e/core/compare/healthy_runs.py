@@ -16,7 +16,7 @@ from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.triage.hollow import AGREEMENT
+from verl_e2e.core.triage.silent import AGREEMENT
 
 _FIRST_STEP = 1
 

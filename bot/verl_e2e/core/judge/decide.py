@@ -9,25 +9,36 @@ from collections.abc import Mapping
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.by_level import GAP_STAGE, LEVEL_STAGE
-from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
-from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
-from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
-from verl_e2e.core.judge.criteria.state import STATE, stage_of_state
-from verl_e2e.core.judge.neighbours import blamed_neighbour
+from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
 from verl_e2e.core.model import causes
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.events import GpuEvent, read_data
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import INCOMPLETE, TriageVerdict
+from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
+
+# A process that only holds a CUDA context takes some hundred MiB.
+_TELLING_MIB = 1024
+# The rules of triage by which the fault may lie with others on the GPU.
+_SHARED_CAUSES = frozenset({"gpu-memory"})
+
+
+def blamed_neighbour(case: Case) -> str:
+    """Who may have caused the fault that triage found, a clause; empty where no one else can have."""
+    if case.triage.rule not in _SHARED_CAUSES:
+        return ""
+    found = [read_data(event, GpuEvent) for event in case.events("gpu")]
+    peaks = [reading for event in found if event is not None for reading in event.peak]
+    worst = max(peaks, key=lambda reading: reading.others_mib or 0, default=None)
+    if worst is None or (worst.others_mib or 0) < _TELLING_MIB:
+        return ""
+    return f"a neighbour held up to {worst.others_mib} MiB of GPU {worst.index} during the run"
+
 
 PASSED = Decision(Result.PASS, None, "")
-By = Mapping[Criterion, Evidence]
-# Focused tests say nothing of a run, and a signal that is not there is more than a missing item.
-_JUDGED_APART = frozenset({Criterion.BRIDGE_TESTS, Criterion.LEARNING_SIGNAL})
-_AFTER_ALL = frozenset({Criterion.CHANGE_EXECUTED})
-_HEALTH_STAGE = {Criterion.LEARNING_SIGNAL: Stage.LEARNING_SIGNAL, **HEALTH_STAGE}
+By = Mapping[str, Evidence]
 
 
 def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
@@ -37,7 +48,9 @@ def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     if forged := _broken_seal(case):
         return forged
     found = _broken_import(by) or _failed_bridge_tests(by)
-    return found or (run if run is not PASSED else _gap(case, evidence) or _unexecuted(by) or run)
+    return found or (
+        run if run is not PASSED else _gap(case, evidence, Gap.OF_THE_RUN, Gap.OF_THE_JOB) or _unexecuted(by) or run
+    )
 
 
 def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
@@ -55,11 +68,11 @@ def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         or _blocking_finding(case)
         or _not_as_asked(by)
         or _proven(
-            case, _broken_health(by, case) or _error_in_log(case) or _broken_state(by, case) or _broken_comparison(by)
+            case, _broken_at_its_line(by, case) or _error_in_log(case) or _broken_row(by, case, Broken.AFTER_ERRORS)
         )
         or _lost_run(case)
-        or _proven(case, _broken_level(by, case))
-        or _gap(case, tuple(item for item in evidence if item.criterion not in _JUDGED_APART))
+        or _proven(case, _broken_row(by, case, Broken.AFTER_END))
+        or _gap(case, evidence, Gap.OF_THE_RUN)
         or _open_signal(by)
         or PASSED
     )
@@ -77,14 +90,14 @@ def _broken_seal(case: Case) -> Decision | None:
 def _broken_import(by: By) -> Decision | None:
     item = by[Criterion.LOCAL_IMPORT]
     if item.state is State.BROKEN:
-        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, wording.FIX_IMPORT, item)
+        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, ROWS[item.criterion].fix, item)
     return None
 
 
 def _failed_bridge_tests(by: By) -> Decision | None:
     item = by[Criterion.BRIDGE_TESTS]
     if item.state is State.BROKEN:
-        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, wording.FIX_BRIDGE_TESTS, item)
+        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, ROWS[item.criterion].fix, item)
     return None
 
 
@@ -116,40 +129,43 @@ def _not_as_asked(by: By) -> Decision | None:
     item = by[Criterion.RESOLVED_CONFIG]
     if item.state is State.BROKEN:
         cause = wording.not_as_asked(item.summary)
-        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_CONFIG, item)
+        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, ROWS[item.criterion].fix, item)
     return None
 
 
-def _broken_health(by: By, case: Case) -> Decision | None:
-    """A broken health fact, unless the log shows a fault before it."""
-    broken = [by[entry] for entry in _HEALTH_STAGE if entry in by and by[entry].state is State.BROKEN]
-    first = min(broken, key=lambda item: item.line, default=None)
+def _broken(by: By, kind: Broken) -> list[tuple[Row, Evidence]]:
+    """The broken criteria that decide at this place of the chain, in the order of the table."""
+    asked = [(row, by[row.criterion]) for row in CRITERIA if row.broken is kind and row.criterion in by]
+    return [(row, item) for row, item in asked if item.state is State.BROKEN]
+
+
+def _broken_at_its_line(by: By, case: Case) -> Decision | None:
+    """The first fact that a green run can hide, unless the log shows a fault before it.
+
+    Of several on one line, that which the level is for comes first, then the one of the earliest stage.
+    """
+    broken = _broken(by, Broken.AT_ITS_LINE)
+    if not broken:
+        return None
+    row, first = min(broken, key=lambda found: (found[1].line, found[0].level is None, found[0].stage_order))
     answer = case.triage
-    if first is None or (answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line):
+    if answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line:
         return None
-    lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
+    lost = first.criterion == Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
-    stage = answer.stage if lost else _HEALTH_STAGE[first.criterion]
-    return Decision(Result.FAIL, stage, first.summary, wording.FIX_HEALTH[first.criterion], first)
+    return Decision(Result.FAIL, answer.stage if lost else row.stage, first.summary, row.fix, first)
 
 
-def _broken_state(by: By, case: Case) -> Decision | None:
-    """Weights or optimizer state that are shown not to be what they should be, before what followed from that."""
-    item = next((by[entry] for entry in STATE if entry in by and by[entry].state is State.BROKEN), None)
-    if item is None:
-        return None
-    fix = wording.FIX_HEALTH[item.criterion]
-    return Decision(Result.FAIL, stage_of_state(case, item.criterion), item.summary, fix, item)
+def _broken_row(by: By, case: Case, kind: Broken) -> Decision | None:
+    """The first criterion that is shown to be broken by a run that went on, where that is shown to be someone's fault.
 
-
-def _broken_comparison(by: By) -> Decision | None:
-    """A run that finished but did not train as its reference run did."""
-    broken = (by[entry] for entry in COMPARISON_STAGE if entry in by and by[entry].state is State.BROKEN)
-    item = next(broken, None)
-    if item is None:
-        return None
-    fix = wording.FIX_HEALTH[item.criterion]
-    return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, fix, item)
+    Weights or optimizer state come before what followed from them.
+    """
+    for row, item in _broken(by, kind):
+        stage = row.fault_stage(case) if row.fault_stage is not None else row.find(case).stage
+        if stage is not None:
+            return Decision(Result.FAIL, stage, item.summary, row.fix, item)
+    return None
 
 
 def _open_signal(by: By) -> Decision | None:
@@ -158,16 +174,6 @@ def _open_signal(by: By) -> Decision | None:
     if item is None or item.state is not State.MISSING:
         return None
     return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.FIX_SIGNAL, item)
-
-
-def _broken_level(by: By, case: Case) -> Decision | None:
-    """A run that finished and yet did not do what its level is for, where that is shown to be someone's fault."""
-    for criterion, stage_of in LEVEL_STAGE.items():
-        item = by.get(criterion)
-        stage = stage_of(case) if item and item.state is State.BROKEN else None
-        if item and stage:
-            return Decision(Result.FAIL, stage, item.summary, wording.FIX_HEALTH[criterion], item)
-    return None
 
 
 def _error_in_log(case: Case) -> Decision | None:
@@ -181,7 +187,7 @@ def _error_in_log(case: Case) -> Decision | None:
     if _lost_run(case) and _knows_no_cause(case):
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
-    at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
+    at = Evidence(State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
     rule = (causes.of_log(answer.rule),)
     if neighbour := blamed_neighbour(case):
         cause, shared = f"{answer.cause}; {neighbour}", (causes.NEIGHBOUR, *rule)
@@ -242,25 +248,16 @@ def _stood(case: Case) -> Stage:
     return case.facts.stood or case.facts.reached() or Stage.ENVIRONMENT
 
 
-def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
+def _gap(case: Case, evidence: tuple[Evidence, ...], *kinds: Gap) -> Decision | None:
     """Every item that a Pass would need and that is not there."""
     open_items = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
-    gaps = [item for item in open_items if item.criterion not in _AFTER_ALL]
+    gaps = [item for item in open_items if ROWS[item.criterion].gap in kinds]
     names = [*case.record.missing, *(item.summary for item in gaps)]
     if not names:
         return None
     first = gaps[0] if gaps else None
+    stage = Stage.ENVIRONMENT
+    if first is not None and case.facts.line_count:
+        stage = ROWS[first.criterion].find(case).stage or _stood(case)
     cause = wording.missing_evidence(names)
-    gap = (causes.EVIDENCE,)
-    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.FIX_EVIDENCE, first, causes=gap)
-
-
-def _gap_stage(case: Case, first: Evidence | None) -> Stage:
-    if first is None or not case.facts.line_count:
-        return Stage.ENVIRONMENT
-    if first.criterion is Criterion.LOCAL_IMPORT:
-        return Stage.IMPORT
-    if first.criterion in STATE:
-        return stage_of_state(case, first.criterion)
-    known = _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion)
-    return known or GAP_STAGE.get(first.criterion) or _stood(case)
+    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(causes.EVIDENCE,))

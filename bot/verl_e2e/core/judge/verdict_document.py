@@ -1,13 +1,18 @@
-"""The verdict on one job, and its document `verdict.json`: written and read by the same type."""
+"""The verdict on one job, and its document `verdict.json`: written and read by the same type.
+
+What runs do not show: each limitation with its jobs, without those that another job has shown by passing.
+"""
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from verl_e2e.core.compare.steps import Report
-from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.evidence import CHANGE_EXECUTED, Evidence
 from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result
 from verl_e2e.core.model.stages import Stage
@@ -52,7 +57,7 @@ class Verdict:
     related: tuple[str, ...] = ()
     # The result before the related runs were weighed.
     own_result: Result | None = None
-    # What identifies the failure, empty for none; see `verl_e2e.core.judge.same_failure`.
+    # What identifies the failure, empty for none; see `verl_e2e.core.judge.related_runs`.
     fingerprint: tuple[str, ...] = ()
     # The comparisons with related runs, step by step; in `parity.json`.
     reports: Annotated[tuple[Report, ...], Field(exclude=True)] = ()
@@ -60,12 +65,12 @@ class Verdict:
     figure: Annotated[SignalFigure | None, Field(exclude=True)] = None
     # The frames of the error that decided, `path:function`, outermost first.
     calls: tuple[str, ...] = ()
-    # For each limitation what another job may show of it, see `verl_e2e.core.judge.left_open`.
+    # For each limitation what another job may show of it, see `verl_e2e.core.judge.verdict_document`.
     left_open: tuple[tuple[str, ...], ...] = ()
     # What this job shows of what others may leave open, where it passed.
     shows: tuple[str, ...] = ()
     # The criterion whose evidence decided, before the related runs were weighed; None where none did.
-    decided_by: Criterion | None = None
+    decided_by: str | None = None
     # Whether the change may have caused what blocked the run, before the related runs were weighed.
     undecided: bool = False
     # What the run executed of the change; None for a job that is for no change.
@@ -78,7 +83,7 @@ class Verdict:
     @property
     def never_entered(self) -> bool:
         """Whether the run is good in everything but that it never entered the changed code."""
-        return self.result is Result.BLOCKED and self.decided_by is Criterion.CHANGE_EXECUTED
+        return self.result is Result.BLOCKED and self.decided_by == CHANGE_EXECUTED
 
 
 _VERDICT = TypeAdapter(Verdict)
@@ -107,3 +112,80 @@ def json_text(document: object) -> str:
     """A document as text: deterministic, and without half a surrogate pair, which has no UTF-8."""
     text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode() + "\n"
+
+
+class Aspect(StrEnum):
+    """Something that one job may not show and another job may."""
+
+    BRIDGE_TESTS = "focused Bridge tests"
+    PRETRAINED = "pretrained weights"
+    REWARD_MODEL = "a reward model"
+    CUDA_GRAPHS = "CUDA graph capture"
+    TENSOR = "tensor parallelism"
+    PIPELINE = "pipeline parallelism"
+    CONTEXT = "context parallelism"
+    EXPERT = "expert parallelism"
+    SAVE_RESUME = "save and resume"
+    LEARNING = "a learning signal"
+
+
+@dataclass(frozen=True, slots=True)
+class Limitation:
+    """One sentence on what a verdict does not show."""
+
+    text: str
+    # The aspects of it that another job may show; empty where no job can.
+    aspects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfJob:
+    """What one judged job does not show, and what it shows if it passed."""
+
+    job_id: str
+    limitations: tuple[Limitation, ...]
+    # Empty for a job that did not pass.
+    shows: frozenset[str] = frozenset()
+
+
+def of_verdict(verdict: Verdict) -> OfJob:
+    """What the job of a verdict does not show, and what it shows if it passed."""
+    shows = frozenset(verdict.shows) if verdict.result is Result.PASS else frozenset()
+    return OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), shows)
+
+
+def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limitation, ...]:
+    """The limitations of a verdict from its two lists, of which the second may be shorter."""
+    known = [*aspects[: len(texts)], *[()] * (len(texts) - len(aspects))]
+    return tuple(Limitation(text, tuple(found)) for text, found in zip(texts, known, strict=True))
+
+
+def merged(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
+    """Each limitation once, with its jobs if `named`; left out if jobs that passed show all of it.
+
+    If they show a part of it, the sentence says which part.
+    """
+    holders: dict[Limitation, list[str]] = {}
+    for job in jobs:
+        for limitation in job.limitations:
+            holders.setdefault(limitation, []).append(job.job_id)
+    return tuple(
+        dict.fromkeys(_row(item, ids, jobs, named) for item, ids in holders.items() if not _is_shown(item, jobs))
+    )
+
+
+def _is_shown(limitation: Limitation, jobs: Iterable[OfJob]) -> bool:
+    shown = {aspect for job in jobs for aspect in job.shows}
+    return bool(limitation.aspects) and shown.issuperset(limitation.aspects)
+
+
+def _row(limitation: Limitation, ids: list[str], jobs: Sequence[OfJob], named: bool) -> str:
+    parts = [f"{job.job_id} shows {', '.join(found)}" for job in jobs if (found := _part(limitation, job))]
+    text = f"{limitation.text.rstrip('.')}; {'; '.join(parts)}." if parts else limitation.text
+    every = len(jobs) > 1 and len(set(ids)) == len({job.job_id for job in jobs})
+    who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
+    return f"{who}: {text}" if named else text
+
+
+def _part(limitation: Limitation, job: OfJob) -> tuple[str, ...]:
+    return tuple(str(aspect) for aspect in limitation.aspects if aspect in job.shows)

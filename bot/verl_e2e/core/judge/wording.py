@@ -3,15 +3,41 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.events import Ended
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.record import LOG_FILE, EndReason, RepositoryState
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.triage import Triage, TriageVerdict
+
+_SHOWN_PLACES = 2
+
+
+def purpose_rows(purposes: Iterable[Purpose], most: int = 3) -> tuple[str, ...]:
+    """One clause for each condition, `for <places>: <condition>`; the first ones, and how many more there are."""
+    places = _by_condition(purposes)
+    rows = [f"for {_named(found)}: {condition}" for condition, found in places.items()]
+    left = len(rows) - most
+    more = [f"for {left} more condition{'' if left == 1 else 's'}"] if left > 0 else []
+    return (*rows[:most], *more)
+
+
+def _by_condition(purposes: Iterable[Purpose]) -> dict[str, list[str]]:
+    places: dict[str, list[str]] = {}
+    for purpose in purposes:
+        found = places.setdefault(purpose.condition, [])
+        if purpose.place not in found:
+            found.append(purpose.place)
+    return places
+
+
+def _named(places: list[str]) -> str:
+    left = len(places) - _SHOWN_PLACES
+    return ", ".join(places[:_SHOWN_PLACES]) + (f" and {left} more" if left > 0 else "")
+
 
 _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"
@@ -30,11 +56,6 @@ FOCUSED_TESTS = "the focused Bridge tests"
 MERGE_BASE_NOT_RUN = "merge base not run"
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
-FIX_IMPORT = (
-    "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and remove "
-    "any other megatron.bridge or megatron.core before it; then run again."
-)
-FIX_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
 FIX_LOST = "Read the end of the log at the named stage, fix the host or raise the limit, then run again."
 FIX_HOST_MEMORY = (
@@ -43,7 +64,6 @@ FIX_HOST_MEMORY = (
 )
 FIX_NEIGHBOUR = "Run the job again on a GPU that no one else uses."
 FIX_RECORD = "Look at the page of the run and at the files on its host, then run the job again."
-FIX_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 FIX_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
 FIX_SIGNAL = (
     "Run the same job on the merge base. If it learns there, this flat run is a failure. If it does not learn there "
@@ -53,60 +73,6 @@ FIX_UNEXECUTED = (
     "Let a job enter the changed code: name the variant, feature or checkpoint that switches it on in the policy, or "
     "request a level that does. If no run of verl can enter it, cover it by a Bridge test."
 )
-FIX_HEALTH: Mapping[Criterion, str] = {
-    Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
-    Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
-    Criterion.ROLLOUT_AGREEMENT: (
-        "Compare HF import and export for this family, weight by weight: trainer and rollout differ. Where the weights "
-        "are the same, compare what the provider computes with them (router score, rope, norm, attention scale) with "
-        "the model's Hugging Face configuration."
-    ),
-    Criterion.RESUMED: (
-        "Compare what the save phase wrote with what the resume phase loaded. A rerun with SAVE_FREQ=-1 shows whether "
-        "construction or checkpointing is at fault."
-    ),
-    Criterion.FSDP_ACTIVE: (
-        "Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."
-    ),
-    Criterion.ADAPTER_SIZE: (
-        "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
-    ),
-    Criterion.RESUMED_STATE: (
-        "Follow the named tensor through save and load: which key it is written under, and what reads it back."
-    ),
-    Criterion.REPLICAS: (
-        "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these ranks."
-    ),
-    Criterion.FROZEN_WEIGHTS: (
-        "Find what writes into the named weight: an export must copy before it changes, and a frozen weight must not "
-        "reach the optimizer."
-    ),
-    Criterion.TRAINED_WEIGHTS: (
-        "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the optimizer's groups."
-    ),
-    Criterion.IMPORTED_WEIGHTS: (
-        "Follow the named tensor through its parameter mapping in both directions: how the import splits and orders it "
-        "over ranks, and how the export joins it."
-    ),
-    Criterion.EXPORTED_ADAPTERS: (
-        "Compare the adapter as the trainer holds it with what its export yields: scale, cache, gathering of shards."
-    ),
-    Criterion.ROLLOUT_WEIGHTS: (
-        "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, scale."
-    ),
-    Criterion.RESUMED_STEP: (
-        "Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."
-    ),
-    Criterion.PARITY: (
-        "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded weights; "
-        "`verl-e2e parity` shows every step."
-    ),
-    Criterion.LEARNING_SIGNAL: (
-        "Look at the named step, and compare loss, reward, optimizer and scheduler with the merge base. "
-        "`verl-e2e signal` shows every curve."
-    ),
-    Criterion.GRADIENTS: "Find out why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
-}
 
 
 def coverage(job: Job) -> str:

@@ -8,12 +8,8 @@ Texts are chosen to be rare in ordinary output, for a common one would make the 
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from verl_e2e.core.log.asked import COMMAND_SHAPE
-from verl_e2e.core.log.builds import CHUNKS_SHAPE, RANK_SHAPE, STRATEGY_SHAPE
-from verl_e2e.core.log.metrics import EPOCHS_SHAPE
-from verl_e2e.core.log.records import RETRY_SHAPE
-from verl_e2e.core.log.resolved_config import START
-from verl_e2e.core.log.traceback import BARE_SHAPE
+from verl_e2e.core.log.printed import CHUNKS_SHAPE, COMMAND_SHAPE, EPOCHS_SHAPE, RANK_SHAPE, START, STRATEGY_SHAPE
+from verl_e2e.core.log.traceback import BARE_SHAPE, RETRY_SHAPE
 from verl_e2e.core.model.stages import Stage
 
 
@@ -241,7 +237,7 @@ _ASKED = (
     Literal("Total training steps:", Mark.PLANNED, shape=r"Total training steps: (\d{1,12})\s*$"),
 )
 
-# Stems of what an engine says about a weight that it did not take; `verl_e2e.core.log.refusals` judges the line.
+# Stems of what an engine says about a weight that it did not take; `verl_e2e.core.log.printed` judges the line.
 _REFUSALS = tuple(
     Literal(text, Mark.REFUSED)
     for text in (
@@ -380,10 +376,3 @@ LITERALS: tuple[Literal, ...] = (
     + _RETRIES
     + _BARE
 )
-
-
-def grep_patterns() -> str:
-    """The literals as a pattern file for `grep -E -f`, one a line, without duplicates, in table order."""
-    special = frozenset("\\^$.[]|()*+?{}")
-    texts = dict.fromkeys(literal.text for literal in LITERALS)
-    return "".join("".join("\\" + c if c in special else c for c in text) + "\n" for text in texts)

@@ -5,19 +5,30 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from verl_e2e.core.log.asked import AskedBook
-from verl_e2e.core.log.builds import STRATEGY_SIGN, BuildBook
-from verl_e2e.core.log.ends import EXIT_STATUS, failed_exit, is_soft, last_words
-from verl_e2e.core.log.errors import ErrorBook, error_of, folding_key, settled, unvaried
+from verl_e2e.core.log.errors import (
+    EXIT_STATUS,
+    ErrorBook,
+    error_of,
+    failed_exit,
+    folding_key,
+    is_soft,
+    last_words,
+    settled,
+    unvaried,
+)
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, Literal, Mark
-from verl_e2e.core.log.messages import LoneMessage
-from verl_e2e.core.log.packages import PackageBook
+from verl_e2e.core.log.printed import (
+    STRATEGY_SIGN,
+    AskedBook,
+    BuildBook,
+    ConfigCollector,
+    PackageBook,
+    lora_rank,
+    refuses,
+)
 from verl_e2e.core.log.progress import RunBook, StepReader
-from verl_e2e.core.log.records import record_above
-from verl_e2e.core.log.refusals import refuses
-from verl_e2e.core.log.resolved_config import ConfigCollector, lora_rank
-from verl_e2e.core.log.traceback import TracebackReader, escaped_rows, exception_of, starts
+from verl_e2e.core.log.traceback import LoneMessage, TracebackReader, escaped_rows, exception_of, record_above, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,
     CheckpointEvent,
@@ -110,10 +121,10 @@ class FactBook:
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
             Mark.DRIVER: self._driver,
-            Mark.STEP: self._step,
-            Mark.PROGRESS: self._bar,
-            Mark.EPOCHS: self._epochs,
-            Mark.FINAL: self._final_metrics,
+            Mark.STEP: lambda _, line: self.run.step(line),
+            Mark.PROGRESS: lambda _, line: self.run.bar(line),
+            Mark.EPOCHS: lambda _, line: self.run.epoch(line),
+            Mark.FINAL: lambda _, line: self.run.final_metrics(line),
             Mark.ADAPTER: self._adapter,
             Mark.TOTAL: self._total,
             Mark.LORA: self._lora_asked,
@@ -121,8 +132,8 @@ class FactBook:
             Mark.CHECKPOINT: self._checkpoint,
             Mark.LOST: self._lost_weight,
             Mark.REFUSED: self._refused_weight,
-            Mark.VARIABLE: self._variable,
-            Mark.COMMAND: self._command,
+            Mark.VARIABLE: lambda _, line: self._take_variables(line),
+            Mark.COMMAND: lambda _, line: self.asked.command(line),
             Mark.PLANNED: self._plan,
             Mark.NOISE: self._noisy,
             Mark.LONE: self._lone,
@@ -130,7 +141,7 @@ class FactBook:
             Mark.WRAPPED: self._wrapped,
             Mark.CHUNKS: self._chunks,
             Mark.BRIDGE: self._bridge,
-            Mark.SIGN: self._sign,
+            Mark.SIGN: lambda literal, line: self._builds.sign(literal.name, line),
             Mark.STRATEGY: self._strategy,
             Mark.RETRY: self._retry,
             Mark.BARE: self._bare,
@@ -146,7 +157,7 @@ class FactBook:
 
     @property
     def reads_driver(self) -> bool:
-        """See `LogBook.reads_driver`."""
+        """Whether one of the next lines of the driver may belong to something that is not finished."""
         config = self._collector is not None and not self._collector.source
         return config or "" in self._open or self._lone_message is not None or self.asked.is_open
 
@@ -176,7 +187,7 @@ class FactBook:
         return None
 
     def echoed(self, number: int, text: str) -> None:
-        """See `LogBook.echoed`."""
+        """Take a line on which the driver's shell echoes variables."""
         self.asked.echoed(number, text, ended=self.run.openings.has_ended(""))
 
     def misread(self, line: Line) -> None:
@@ -202,8 +213,11 @@ class FactBook:
                 break
         if not literals or self._open or not literals[0].mark is literals[-1].mark is Mark.VARIABLE:
             return False
-        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
+        self._take_variables(line)
         return True
+
+    def _take_variables(self, line: Line) -> None:
+        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
 
     def close_all(self) -> None:
         """The log has ended: whatever is open ends here."""
@@ -270,28 +284,13 @@ class FactBook:
     def _lora_wanted(self) -> bool:
         return self._lora is not None or any(lora_rank(config) > 0 for config in self._configs)
 
-    def _enter(self, stage: Stage, line: Line) -> None:
-        self.run.enter(stage, line)
-
     def _stage(self, literal: Literal, line: Line) -> None:
         assert literal.stage is not None
-        self._enter(literal.stage, line)
+        self.run.enter(literal.stage, line)
         self._worker(line, builds=literal.builds)
 
     def _opening(self, _literal: Literal, line: Line) -> None:
         self.run.marker = line.number
-
-    def _step(self, _literal: Literal, line: Line) -> None:
-        self.run.step(line)
-
-    def _bar(self, _literal: Literal, line: Line) -> None:
-        self.run.bar(line)
-
-    def _epochs(self, _literal: Literal, line: Line) -> None:
-        self.run.epoch(line)
-
-    def _final_metrics(self, _literal: Literal, line: Line) -> None:
-        self.run.final_metrics(line)
 
     # Construction
 
@@ -337,9 +336,6 @@ class FactBook:
         else:
             self._stage(literal, line)
         self._builds.bridge(line)
-
-    def _sign(self, literal: Literal, line: Line) -> None:
-        self._builds.sign(literal.name, line)
 
     def _strategy(self, literal: Literal, line: Line) -> None:
         found = _search(literal, line.text)
@@ -387,7 +383,7 @@ class FactBook:
         found = _GLOBAL_STEP.search(line.text)
         event = CheckpointEvent(literal.name, int(found[1]) if found else None, line.excerpt())
         if literal.name != "scratch":
-            self._enter(literal.stage, line)
+            self.run.enter(literal.stage, line)
         if len(self._checkpoints) < MAX_SMALL and not any(_same_event(event, other) for other in self._checkpoints):
             self._checkpoints.append(event)
 
@@ -398,12 +394,6 @@ class FactBook:
     def _refused_weight(self, _literal: Literal, line: Line) -> None:
         if len(self._refused) < MAX_SMALL and line.text not in self._refused and refuses(line, self.run.stood):
             self._refused[line.text] = line.excerpt()
-
-    def _variable(self, _literal: Literal, line: Line) -> None:
-        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
-
-    def _command(self, _literal: Literal, line: Line) -> None:
-        self.asked.command(line)
 
     def _plan(self, literal: Literal, line: Line) -> None:
         self._planned = Number(_number(literal, line), line.excerpt())

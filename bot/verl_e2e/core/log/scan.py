@@ -6,22 +6,372 @@ the first `MAX_STEPS` metric lines (and always the last), `MAX_CONFIGS` configur
 numbers of everything else; what is repeated only moves counters.
 """
 
+import codecs
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, islice
+from typing import Any, Final, Protocol
 
-from verl_e2e.core.log.decoding import LogDecoder
-from verl_e2e.core.log.ends import TAIL_LINES
+from verl_e2e.core.log.errors import MAX_ERRORS, TAIL_LINES, fold, folding_key
 from verl_e2e.core.log.lines import LINE_CAP, Line, decode, parse_line, parse_text
 from verl_e2e.core.log.literals import LITERALS, Literal, Mark
-from verl_e2e.core.log.prefilter import FindPrefilter, Prefilter
-from verl_e2e.core.log.records import LINES_BACK
-from verl_e2e.core.log.refusals import may_refuse
-from verl_e2e.core.log.runs import LogBook
+from verl_e2e.core.log.printed import MAX_BUILDS, MAX_PATHS, may_refuse
+from verl_e2e.core.log.progress import MAX_STEPS, StepReader
+from verl_e2e.core.log.read_facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Before, FactBook
+from verl_e2e.core.log.traceback import LINES_BACK
 from verl_e2e.core.log.unwrap import RECENT_LINES, Unwrapper
-from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, RunFacts, StepMetrics
 from verl_e2e.core.model.stages import Stage
+
+SNIFFED: Final = 8192
+"""How many of the first bytes are looked at."""
+
+_UNPACK: Final = "Unpack it and give the console log that is in it."
+_GIVE_LOG: Final = "Give the console log that the run printed."
+
+# Signatures as the formats' own specifications and file(1) have them: offset, bytes, name, what to do.
+_SIGNATURES: Final = (
+    (0, b"PK\x03\x04", "a zip archive", _UNPACK),
+    (0, b"PK\x05\x06", "an empty zip archive", _GIVE_LOG),
+    (257, b"ustar", "a tar archive", _UNPACK),
+    (0, b"BZh", "a bzip2 file", _UNPACK),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
+    (0, b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
+    (0, b"\x04\x22\x4d\x18", "an LZ4 file", _UNPACK),
+    (0, b"\x1f\x9d", "a file of compress(1)", _UNPACK),
+    (0, b"\x1f\x8b", "a gzip file", _UNPACK),
+    (0, b"\xfd7zXZ\x00", "an xz file", _UNPACK),
+    (0, b"\x28\xb5\x2f\xfd", "a Zstandard file", _UNPACK),
+    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", _GIVE_LOG),
+    (0, b"\xff\xd8\xff", "a JPEG image", _GIVE_LOG),
+    (0, b"GIF8", "a GIF image", _GIVE_LOG),
+    (0, b"%PDF-", "a PDF document", _GIVE_LOG),
+    (0, b"SQLite format 3\x00", "an SQLite database", _GIVE_LOG),
+    (0, b"PAR1", "a Parquet file", _GIVE_LOG),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", _GIVE_LOG),
+    (0, b"\x93NUMPY", "a NumPy array", _GIVE_LOG),
+    (0, b"GGUF", "a GGUF model file", _GIVE_LOG),
+    (0, b"\x00asm", "a WebAssembly module", _GIVE_LOG),
+)
+_PICKLE: Final = re.compile(rb"\x80[\x02-\x05][^\x20-\x7e]")
+_SAFETENSORS: Final = re.compile(rb"[\x00-\xff]{3}[\x00-\x05]\x00{4}\{ *\"")
+_ELF_KINDS: Final = {1: "an object file", 2: "a program", 3: "a program or shared library", 4: "a core dump"}
+# A crash or a rotation that truncates leaves runs of zero bytes in a log.
+_ZEROS: Final = re.compile(rb"\x00{32,}")
+_CONTROL: Final = bytes(byte for byte in range(32) if byte not in b"\x00\x07\x08\t\n\x0b\x0c\r\x1b") + b"\x7f"
+_MOST_ZEROS, _MOST_CONTROL = 0.05, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Something that is not text."""
+
+    name: str
+    """What it is, with its article."""
+    hint: str
+    """What to do, as a sentence."""
+
+
+def foreign(head: bytes) -> Foreign | None:
+    """What a file is whose first bytes are `head`, None when it may be a console log in any encoding."""
+    if head.startswith(b"\x7fELF"):
+        return Foreign(f"{_elf(head)} (ELF)", _GIVE_LOG)
+    if head.startswith(b"PK\x03\x04") and (b"/data.pkl" in head or b"/version" in head):
+        return Foreign("a PyTorch checkpoint", _GIVE_LOG)
+    for offset, signature, name, hint in _SIGNATURES:
+        if head.startswith(signature, offset):
+            return Foreign(name, hint)
+    if _SAFETENSORS.match(head):
+        return Foreign("a safetensors file", _GIVE_LOG)
+    if _PICKLE.match(head):
+        return Foreign("a Python pickle, such as an older PyTorch checkpoint", _GIVE_LOG)
+    return Foreign("a binary file", _GIVE_LOG) if _is_binary(head[:SNIFFED]) else None
+
+
+def _elf(head: bytes) -> str:
+    kind = head[16:18] if head[5:6] == b"\x02" else head[17:15:-1]
+    return _ELF_KINDS.get(int.from_bytes(kind, "big"), "a binary file")
+
+
+def _is_binary(head: bytes) -> bool:
+    if wide_encoding(head) is not None:
+        return False
+    rest = _ZEROS.sub(b"", head)
+    if not rest:
+        return False
+    control = len(rest) - len(rest.translate(None, _CONTROL))
+    return rest.count(0) > _MOST_ZEROS * len(rest) or control > _MOST_CONTROL * len(rest)
+
+
+def wide_encoding(head: bytes) -> str | None:
+    """The encoding of a text whose units are wider than a byte; with or without a byte order mark, else None."""
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    # The first characters of a console log are ASCII, whatever the language of the rest.
+    return next((name for shape, name in _UNMARKED if shape.match(head)), None)
+
+
+_MARKS: Final = (
+    (b"\xff\xfe\x00\x00", "utf-32-le"),
+    (b"\x00\x00\xfe\xff", "utf-32-be"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+_ASCII: Final = rb"[\x07-\x0d\x1b\x20-\x7e]"
+_UNMARKED: Final = tuple(
+    (re.compile(shape), name)
+    for shape, name in (
+        (_ASCII + rb"\x00\x00\x00", "utf-32-le"),
+        (rb"\x00\x00\x00" + _ASCII, "utf-32-be"),
+        (rb"(?:" + _ASCII + rb"\x00){2}", "utf-16-le"),
+        (rb"(?:\x00" + _ASCII + rb"){2}", "utf-16-be"),
+    )
+)
+
+
+# A log without one line feed in so many bytes ends its lines with carriage returns, as old tools do.
+CR_ONLY_AFTER: Final = 64 * 1024
+_SNIFFED: Final = 4
+_NOT_LETTERS: Final = re.compile(rb"[^A-Za-z]+")
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+
+
+class LogDecoder:
+    """Takes bytes cut anywhere. A log in UTF-8 whose lines end in line feeds goes through as it is."""
+
+    def __init__(self) -> None:
+        self._start: bytes | None = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._undecided: bytes | None = b""
+        self._returns = False
+        self._return_last = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The text that is complete after this chunk."""
+        if self._start is not None:
+            self._start += chunk
+            if len(self._start) < _SNIFFED:
+                return b""
+            chunk = self._begin()
+        if self._decoder is not None:
+            chunk = self._decoder.decode(chunk).encode()
+        return chunk if self._undecided is None and not self._returns else self._lines(chunk)
+
+    def finish(self) -> bytes:
+        """The text that is left."""
+        rest = self._begin() if self._start is not None else b""
+        if self._decoder is not None:
+            rest = self._decoder.decode(rest, final=True).encode()
+        rest = self._lines(rest) if rest else b""
+        if self._undecided:
+            rest, self._undecided = self._undecided, None
+            rest = rest.replace(b"\r", b"\n") if _has_cr_lines(rest) else rest
+        return rest
+
+    def _begin(self) -> bytes:
+        assert self._start is not None
+        start, self._start = self._start, None
+        encoding = wide_encoding(start)
+        if encoding is not None:
+            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+            skip = len("\ufeff".encode(encoding))
+            return start[skip:] if start.startswith("\ufeff".encode(encoding)) else start
+        return start.removeprefix(_UTF8_MARK)
+
+    def _lines(self, chunk: bytes) -> bytes:
+        if self._undecided is not None:
+            chunk, self._undecided = self._undecided + chunk, None
+            if b"\n" in chunk:
+                return chunk
+            if len(chunk) <= CR_ONLY_AFTER:
+                self._undecided = chunk
+                return b""
+            self._returns = _has_cr_lines(chunk)
+        return self._with_line_feeds(chunk) if self._returns else chunk
+
+    def _with_line_feeds(self, chunk: bytes) -> bytes:
+        """Each line end as one line feed: a return, a line feed, or both."""
+        if self._return_last and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._return_last = chunk.endswith(b"\r") or (not chunk and self._return_last)
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _has_cr_lines(text: bytes) -> bool:
+    """Whether carriage returns end lines here, and do not only paint one line again and again."""
+    parts = [part for part in text.split(b"\r") if part.strip()]
+    different = len({_NOT_LETTERS.sub(b"", part) for part in parts})
+    return different > 1 and different * (5 if different < 4 else 20) >= len(parts)
+
+
+class Prefilter(Protocol):
+    """Finds the literals that it was built for."""
+
+    def hits(self, block: bytes) -> Sequence[tuple[int, int]]:
+        """(offset, literal) for each line and literal that occurs in it, sorted.
+
+        `offset` is any byte of an occurrence; an occurrence repeated on a line may be left out. Every
+        implementation names the same pairs of line and literal, for the answers may not depend on it.
+        """
+        ...
+
+
+class FindPrefilter:
+    """The portable matcher: one substring search for each literal, at memory speed when it is rare."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._literals = tuple(enumerate(literals))
+
+    def hits(self, block: bytes) -> list[tuple[int, int]]:
+        """See `Prefilter`."""
+        found: list[tuple[int, int]] = []
+        for index, literal in self._literals:
+            at = block.find(literal)
+            while at >= 0:
+                found.append((at, index))
+                line_end = block.find(b"\n", at)
+                at = block.find(literal, line_end) if line_end >= 0 else -1
+        found.sort()
+        return found
+
+
+MAX_RUNS = 8
+MAX_EARLIER = 64
+# Of a run that another one followed.
+MAX_STEPS_KEPT = 1000
+# Reading a printed configuration costs more than all other lines of a run: it is read for so many runs of a log.
+MAX_CONFIG_RUNS = 16
+
+
+class LogBook:
+    """Facts in the making: the whole log's, and those of its last `MAX_RUNS` runs; `latest` is what still grows."""
+
+    def __init__(self, before: Before) -> None:
+        self._reader = StepReader()
+        self._before_line = before
+        self.latest = FactBook(self._another, self._reader, before)
+        self._begins: Line | None = None
+        self._seen: Line | None = None
+        self._count = 1
+        self._before: LogFacts | None = None
+        self._ended: deque[RunFacts] = deque(maxlen=MAX_RUNS - 1)
+        # The steps of the runs before, each once: the reader gives equal lines of several runs one object.
+        self._steps: dict[int, StepMetrics] = {}
+
+    def take(self, line: Line, literals: Sequence[Literal]) -> None:
+        """Learn from one line and the literals that it holds."""
+        self.latest.take(line, literals)
+        self._seen = line
+
+    def facts(
+        self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
+    ) -> LogFacts:
+        """Everything known so far, frozen; `tail` are the last lines of the log."""
+        if self._before is None:
+            return self.latest.facts(line_count, first, last, tail)
+        part = self._part(line_count, last, tail)
+        parts = (*self._ended, part)
+        new = (step for step in part.facts.steps if id(step.values) not in self._steps)
+        steps = tuple(islice(chain(self._steps.values(), new), MAX_STEPS))
+        return replace(joined(self._before, part.facts), steps=steps, first=first, runs=self._count, parts=parts)
+
+    def _another(self, line: Line, literals: Sequence[Literal]) -> None:
+        """The run so far has ended in the line before; `line` begins the next one."""
+        part = self._part(line.number - 1, None if self._seen is None else self._seen.excerpt())
+        self._before = part.facts if self._before is None else joined(self._before, part.facts)
+        for step in part.facts.steps[: MAX_STEPS - len(self._steps)]:
+            self._steps.setdefault(id(step.values), step)
+        if len(part.facts.steps) > MAX_STEPS_KEPT:
+            part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
+        self._ended.append(part)
+        self._count += 1
+        configs, asked = self._count <= MAX_CONFIG_RUNS, self.latest.asked.following()
+        self.latest = FactBook(self._another, self._reader, self._before_line, configs=configs, asked=asked)
+        self._begins = line
+        self.latest.take(line, literals)
+
+    def _part(self, ends: int, last: Excerpt | None, tail: Sequence[Line] = ()) -> RunFacts:
+        first = None if self._begins is None else self._begins.excerpt()
+        begins = 1 if first is None else first.line
+        facts = self.latest.facts(ends, first, last, [line for line in tail if line.number >= begins])
+        return RunFacts(self._count, begins, ends, facts)
+
+
+def joined(before: LogFacts, run: LogFacts) -> LogFacts:
+    """The facts of a log whose last run is `run`, without its steps; what is not joined is that of the last run."""
+    kept = {name: _join(name, getattr(before, name), getattr(run, name)) for name in JOINED}
+    earlier = (*before.earlier, *(bar for bar in (before.progress,) if bar is not None))
+    return replace(run, **kept, earlier=earlier[:MAX_EARLIER])
+
+
+def _join(name: str, before: Any, run: Any) -> Any:
+    return JOINED[name](before, run) if before and run else before or run
+
+
+Key = Callable[[Any], object]
+
+
+def _firsts(limit: int, key: Key) -> Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]:
+    """Join two rows: of those with one key the first counts."""
+
+    def join(before: tuple[Any, ...], run: tuple[Any, ...]) -> tuple[Any, ...]:
+        known = set(map(key, before))
+        return (*before, *(item for item in run if key(item) not in known))[:limit]
+
+    return join
+
+
+def _counted(before: tuple[Any, ...], run: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Join two rows of what has a name and a count."""
+    known = {item.name: item for item in before}
+    for item in run:
+        first = known.get(item.name)
+        known[item.name] = item if first is None else replace(first, count=first.count + item.count)
+    return tuple(known.values())
+
+
+def _errors(before: tuple[LoggedError, ...], run: tuple[LoggedError, ...]) -> tuple[LoggedError, ...]:
+    known = {folding_key(error): error for error in before}
+    for error in run:
+        first = known.get(folding_key(error))
+        if first is not None:
+            count = first.count + error.count
+            known[folding_key(error)] = replace(fold(first, error), count=count)
+        elif len(known) < MAX_ERRORS:
+            known[folding_key(error)] = error
+    return tuple(sorted(known.values(), key=lambda error: error.at.line))
+
+
+_PREFIX = re.compile(r"^(?:\([^()]{0,80}\) ?)+")
+
+# How a fact of the whole log follows from those of its runs. What is not named here is that of the last run.
+# Steps are many, and so are joined by the book itself.
+JOINED: dict[str, Callable[[Any, Any], Any]] = {
+    "stages": _firsts(MAX_SMALL, lambda mark: mark.stage),
+    "configs": lambda before, run: (*before, *run)[:MAX_CONFIGS],
+    "adapters": _firsts(MAX_SMALL, lambda report: (report.pid, report.total, report.adapter)),
+    "workers": _firsts(MAX_WORKERS, lambda worker: worker.pid),
+    "errors": _errors,
+    "hints": _errors,
+    "noise": _counted,
+    "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
+    "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),
+    "packages": _firsts(MAX_PATHS, lambda path: (path.package, path.root, path.actor, path.traced)),
+    "lora_ranks": _firsts(MAX_SMALL, lambda rank: rank.value),
+    "checkpoints": _firsts(MAX_SMALL, lambda event: (event.action, event.step, event.at.text)),
+    "misread": lambda before, _run: before,
+    "lora_at": lambda before, _run: before,
+    "ranks": lambda before, run: (*before, *run)[:MAX_BUILDS],
+    "wrapped": lambda before, run: (*before, *run)[:MAX_BUILDS],
+    "chunks": lambda before, run: (*before, *run)[:MAX_BUILDS],
+    "bridges": _firsts(MAX_BUILDS, lambda use: (use.pid, use.bridge)),
+    "signs": _counted,
+}
+
 
 # What is learned from lines that begin within so many bytes is applied to the lines before them too.
 HEAD = 64 * 1024
@@ -96,7 +446,7 @@ class Scanner:
         if cut:
             self._scan(self._pending + b"\n")
             self._pending = b""
-        self._book.close_all()
+        self._book.latest.close_all()
         return replace(self.facts(), cut_line=cut)
 
     def facts(self) -> LogFacts:
@@ -107,32 +457,32 @@ class Scanner:
     @property
     def stage(self) -> Stage | None:
         """The stage that the run is in now, None before the first sign of one."""
-        return self._book.run.stood
+        return self._book.latest.run.stood
 
     @property
     def step(self) -> int | None:
         """The last step whose metrics were printed."""
-        return self._book.run.last_step.step if self._book.run.last_step is not None else None
+        return self._book.latest.run.last_step.step if self._book.latest.run.last_step is not None else None
 
     @property
     def marker(self) -> int:
         """The line of the last sign of progress: a stage, a step, a bar, a checkpoint; 0 when none."""
-        return self._book.run.marker
+        return self._book.latest.run.marker
 
     @property
     def completed(self) -> Excerpt | None:
         """The line that shows that the requested steps completed."""
-        return self._book.run.completed
+        return self._book.latest.run.completed
 
     @property
     def fatal(self) -> LoggedError | None:
         """The error after which the run cannot complete: the driver's exception or a dead engine."""
-        return self._book.fatal()
+        return self._book.latest.fatal()
 
     @property
     def unrecoverable(self) -> Excerpt | None:
         """A fact that no later event can fix: LoRA was asked for and its adapter has no parameters."""
-        return self._book.unrecoverable()
+        return self._book.latest.unrecoverable()
 
     def _scan(self, block: bytes) -> None:
         if self._head is not None:
@@ -168,7 +518,7 @@ class Scanner:
                 self._take(number, block, start, end, marks)
             if self._unwrapper.learned != learned:
                 learned = self._unwrapper.learned
-                self._book.understood(number - FORGIVEN_LINES)
+                self._book.latest.understood(number - FORGIVEN_LINES)
                 if self._size + start < HEAD and learned <= MAX_LEARNED:
                     return False
             position = end + 1
@@ -178,7 +528,7 @@ class Scanner:
 
     @property
     def _is_open(self) -> bool:
-        return self._book.is_open or self._unwrapper.pending
+        return self._book.latest.is_open or self._unwrapper.pending
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> None:
         self._at = (block, start)
@@ -208,16 +558,16 @@ class Scanner:
             self._book.take(line, literals)
             self._pieces.append(line)
             if piece.strange:
-                self._book.misread(line)
+                self._book.latest.misread(line)
 
     def _settled(self, number: int, block: bytes, start: int, end: int, marks: list[int], *, opened: bool) -> bool:
         """Whether the line need not be read as a whole: one that only echoes variables, or says nothing of weights."""
-        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.reads_driver):
+        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.latest.reads_driver):
             return False
         if marks[0] in _VARIABLES and _VARIABLES.issuperset(marks):
             before = _ECHO.match(block, start)
             if before is not None:
-                self._book.echoed(number, decode(ends_of(block[before.end() : end])))
+                self._book.latest.echoed(number, decode(ends_of(block[before.end() : end])))
             return before is not None
         return not opened and _REFUSALS.issuperset(marks) and not may_refuse(decode(ends_of(block[start:end])))
 

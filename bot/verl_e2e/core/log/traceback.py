@@ -1,4 +1,10 @@
-"""Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
+"""Tracebacks of a log with the records that introduce them and the messages that end them.
+
+The line right above a traceback: whether a program printed it through its log, after it had caught the exception.
+
+What a reader wants of an exception: its whole message, and the frame of ours that is nearest to it.
+
+Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
 
 One `TracebackReader` follows one source (process and stream). A chain is a row of segments joined by
 `During handling of ...` or `... direct cause of ...`; a segment ends in one exception, after any number of
@@ -9,12 +15,202 @@ the first sub-exception is read, as if the group had wrapped it.
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from verl_e2e.core.log.lines import Line
-from verl_e2e.core.log.messages import InnerFrame, Message
-from verl_e2e.core.model.facts import Excerpt, Frame
+from verl_e2e.core.log.lines import FOLDED, Line
+from verl_e2e.core.model.facts import Excerpt, Frame, Record
+
+LINES_BACK = 4
+_SEARCHED = 160
+
+# The level as logging frameworks print it: `WARNING:name:`, ` - ERROR - `, `[warning ]`, ` | INFO  | `, `level=warn`.
+_LEVEL = re.compile(
+    r"(?:^|[\s\[:|(-])(DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\]:|)-]|$)"
+    r"|\[(debug|info|warn(?:ing)?|error|critical)\s*\]|\blevel=\"?(\w+)"
+    r"|\b(?:\w*)(Warning): |^(?i:\W{0,3}(warn(?:ing)?)\b[:\] ])"
+)
+# The level as absl, glog and PyTorch print it: `W1120 14:10:32.3 `.
+_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:\d\d:\d\d")
+# The mark that vLLM puts before every line of a record, also of a traceback.
+_MARK = re.compile(r"\b(ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d ")
+_SIDE = re.compile(
+    r"Exception in thread |(?:Task|Future) exception was never retrieved|--- Logging error ---"
+    r"|^(?:future|handle|task|protocol): <|Exception in (?:callback|default exception handler)"
+    r"|Unhandled exception in (?:thread|event loop)"
+)
+# A program that tries again has caught what it prints.
+RETRY_SHAPE = (
+    r"(?i)^(?!.*(?:exceeded|exhausted|\bmax(?:imum)? retr|giving up|gave up|retry count|last attempt)).*(?:"
+    r"\bretry(?:ing)?\b.{0,80}(?:\bin\b|\bafter\b|attempt|\d|\.\.\.)|\b(?:will|going to|about to) (?:retry|try again)"
+    r"|\b(?:attempt|try|retry|retries) ?#?:? ?\d+(?: ?(?:/|of) ?\d+)?\b|\btrying again|\breconnecting\b"
+    r"|\bback(?:ing)?[- ]?off\b"
+    r"|\b(?:sleeping|waiting) (?:for )?\d|\bRetry\(total=\d)"
+)
+_RETRY = re.compile(RETRY_SHAPE)
+_COMPLAINS = re.compile(
+    r"(?i)traceback|fail|error|exception|unable|cannot|can't|could not|tim(?:e|ed)[- ]?out|abort|refus|unreach"
+    r"|unavailable|thrown|\bcause of\b|\b(?:died|killed|dead|crash)"
+)
+# What says nothing of an exception below it: a note, and a warning that Python prints with its place.
+_ONLY_SAYS = re.compile(
+    r"^\S+:\d+: \w*Warning: |(?:^|[\s\[:|(-])(?:DEBUG|INFO|NOTICE)(?=[\s\]:|)-])|\[(?:debug|info)\s*\]"
+)
+_BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i", "w"})
+
+
+def record_above(line: Line, before: Iterable[Line]) -> Record:
+    """How the traceback that begins with `line` was printed; `before` are the lines above it, the nearest first."""
+    mark = _MARK.search(line.printed[:_SEARCHED])
+    if mark is not None:
+        return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
+    lines = [other for other in before if _same_process(other, line) and other.text.strip()]
+    said = _MARK.search(lines[0].printed[:_SEARCHED]) if lines else None
+    if said is not None and said[1].lower() not in _BELOW_ERROR:
+        return Record.ERROR
+    above = next((other for other in lines if other.source == line.source), None)
+    if above is not None and _ONLY_SAYS.search(above.text[:_SEARCHED]):
+        above = None
+    # The record's first line may be the header itself: `ERROR:root:Traceback (most recent call last):`.
+    for text in (line.text, "" if above is None else above.text):
+        record = record_of(text)
+        if record is not Record.RAISED:
+            return record
+    return Record.RAISED
+
+
+def _same_process(other: Line, line: Line) -> bool:
+    """Whether both lines are of one process; what Ray folded is a stream of its own."""
+    folded = other.source.endswith(FOLDED) == line.source.endswith(FOLDED)
+    return folded and (other.label, other.actor, other.pid) == (line.label, line.actor, line.pid)
+
+
+def record_of(text: str) -> Record:
+    """The log level that a line states."""
+    if not text or text[0].isspace():
+        return Record.RAISED
+    head = text[:_SEARCHED]
+    if _SIDE.search(head):
+        return Record.SIDE
+    found = _LETTER.match(head) or _LEVEL.search(head)
+    if found is None:
+        return Record.ERROR if _RETRY.search(head) else Record.RAISED
+    level = next(group for group in found.groups() if group)
+    return Record.WARNING if level.lower() in _BELOW_ERROR else Record.ERROR
+
+
+def goes_on(text: str) -> bool:
+    """Whether a line shows that its process does something else by now than to complain or to try again."""
+    if not text.strip() or text[0].isspace() or _RETRY.search(text) or _COMPLAINS.search(text):
+        return False
+    return record_of(text) in (Record.RAISED, Record.WARNING) and "arning" not in text[:_SEARCHED]
+
+
+MAX_LINES = 40
+MAX_TEXT = 4000
+MAX_SOURCE = 300
+
+# A line that no message holds: the shell's echo, Hydra's advice, progress bars, marks of processes and of crashes.
+_FOREIGN = re.compile(
+    r"\++ |Set the environment variable HYDRA|Error executing job|\*\*\* |Exception ignored|\(\w+[^)]{0,60}\) |\[rank\d"
+    r"|(?:Training Progress|step):|\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]"
+)
+_BAR = "%|"
+# What may follow an empty line inside a message: `Greatest absolute difference: 1.0`, an item, an indented line.
+_AFTER_BLANK = re.compile(r"\s|[-*] |[A-Z][\w /()-]{2,40}: ")
+_PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+_OURS = re.compile(r"(?:^|/)(?:megatron/(?:bridge|core|training|legacy|inference|rl)|verl(?!/(?:lib|\.venv|venv)\b))/")
+
+
+class Message:
+    """The message of an exception, line by line, until something else is printed."""
+
+    def __init__(self, first: str = "") -> None:
+        self._rows = [first] if first else []
+        self._size = len(first)
+        self._open = True
+        self._blank = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next line may belong to it."""
+        return self._open
+
+    def blank(self) -> None:
+        """An empty line: the message may go on below it."""
+        self._open = self._open and not self._blank
+        self._blank = True
+
+    def add(self, text: str, *, plain: bool) -> None:
+        """Take the next line of the same process; a line that is not part of the message ends it."""
+        if not self._open or not plain or self._ends(text):
+            self._open = False
+            return
+        if len(self._rows) < MAX_LINES and self._size < MAX_TEXT:
+            self._rows += ["", text.rstrip()] if self._blank and self._rows else [text.rstrip()]
+            self._size += len(text)
+        self._blank = False
+
+    def _ends(self, text: str) -> bool:
+        if _FOREIGN.match(text) or _BAR in text[:MAX_SOURCE]:
+            return True
+        if self._blank and not _AFTER_BLANK.match(text):
+            return True
+        return not text[:1].isspace() and record_of(text) is not Record.RAISED
+
+    def __str__(self) -> str:
+        return "\n".join(self._rows)[:MAX_TEXT]
+
+
+class LoneMessage:
+    """The lines below an error that is printed without a traceback, as Hydra prints its own."""
+
+    def __init__(self, first: Line, message: str = "") -> None:
+        self.at = first.number
+        self.source = first.source
+        self.text = Message(message or first.text.strip())
+
+    def take(self, line: Line, *, plain: bool) -> bool:
+        """Take the next line; False when the message has ended before it."""
+        if line.number > self.at + MAX_LINES:
+            return False
+        if line.source != self.source:
+            return True
+        if not line.text.strip():
+            return False
+        self.text.add(line.text, plain=plain)
+        return self.text.is_open
+
+
+class InnerFrame:
+    """The last frame of a stack that lies in Megatron-Bridge, Megatron-LM or verl, with its source line."""
+
+    def __init__(self) -> None:
+        self._frame: tuple[str, int, str] | None = None
+        self._source = ""
+        self._waits = False
+
+    def add(self, path: str, line: int, function: str) -> None:
+        """Take the next frame, from the outermost to the innermost."""
+        self._waits = is_ours(path)
+        if self._waits:
+            self._frame, self._source = (path, line, function), ""
+
+    def source(self, text: str) -> None:
+        """Take a line below a frame; the first one is the frame's source."""
+        if self._waits:
+            self._source, self._waits = text.strip()[:MAX_SOURCE], False
+
+    def frame(self) -> Frame | None:
+        """The frame, None when no frame so far is one of ours."""
+        return None if self._frame is None else Frame(*self._frame, self._source)
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file is one of Megatron-Bridge, Megatron-LM or verl, wherever they are installed."""
+    return _OURS.search(_PACKAGES.split(path)[-1]) is not None
+
 
 MAX_FRAMES = 40
 MAX_SEGMENTS = 16

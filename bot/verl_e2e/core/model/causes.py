@@ -8,8 +8,6 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from verl_e2e.core.model.evidence import Criterion
-
 Cause = Annotated[str, StringConstraints(pattern=r"^[a-z]+:[a-z][a-z0-9_-]{0,60}$")]
 # The folder is not as the recorder left it.
 SEAL = "verdict:seal"
@@ -76,6 +74,6 @@ def of_engine(end: EngineEnd) -> Cause:
     return f"engine:{end}"
 
 
-def of_criterion(criterion: Criterion) -> Cause:
+def of_criterion(criterion: str) -> Cause:
     """The cause of a criterion that is broken or has no evidence."""
     return f"criterion:{criterion}"

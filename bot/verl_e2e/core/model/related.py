@@ -82,7 +82,7 @@ class RelatedRun(Document):
     excerpt: str = ""
     # Whether it is a kept run that was not made again.
     cached: bool = False
-    # What identifies its failure, compared by `verl_e2e.core.judge.same_failure`.
+    # What identifies its failure, compared by `verl_e2e.core.judge.related_runs`.
     fingerprint: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
     # Its training steps.
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()

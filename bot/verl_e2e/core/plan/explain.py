@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
-from verl_e2e.core.judge.purposes_text import purpose_rows
+from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line, readable
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.execution_maps import ExecutionMaps

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from verl_e2e.core.judge.feature_traces import bears_name
+from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.quarantine import MOST_DAYS, Counts
 from verl_e2e.core.model.validated import PathPatterns

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from verl_e2e.core.judge.feature_traces import can_be_shown
+from verl_e2e.core.judge.criteria.features import can_be_shown
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.nodes import MOST_GPUS

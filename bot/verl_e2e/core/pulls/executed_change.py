@@ -7,7 +7,7 @@ another model.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.judge.joined_execution import (
+from verl_e2e.core.judge.execution import (
     JoinedExecution,
     Shortfall,
     accepted,

@@ -7,7 +7,7 @@ level that someone took the responsibility for. What is not known is never a suc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.judge.joined_execution import Shortfall
+from verl_e2e.core.judge.execution import Shortfall
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.quarantine import QuarantinedCause
 from verl_e2e.core.pulls.check_runs import Conclusion

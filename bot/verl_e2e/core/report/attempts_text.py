@@ -1,13 +1,22 @@
-"""The attempts of one job as a reader sees them: each with its result and its cause, none left out."""
+"""The attempts of one job as a reader sees them: each with its result and its cause, none left out.
 
-from collections.abc import Mapping
+The causes that come and go, as text for a terminal and as a document.
+
+What the queue says to a reader of a card or of a gate.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 
 from verl_e2e.core.judge.wording import END_WORDS
 from verl_e2e.core.model.causes import EngineEnd, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check
+from verl_e2e.core.pulls.flaky import FlakyCause
 from verl_e2e.core.pulls.gate import Standing
-from verl_e2e.core.pulls.job_status import status_of_run
-from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run
+from verl_e2e.core.pulls.queue_terms import PRIORITY
+from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.text.escape import one_line
 from verl_e2e.core.triage.table import RULES
 
 _OF_ENGINE: Mapping[EngineEnd, str] = {
@@ -73,3 +82,65 @@ def _row(run: Run) -> str:
     again = ", run again by itself" if run.retry_of else ""
     what = run.sentence or run.reason
     return f"{_in_short(run)}{again}{used}{f': {what}' if what else ''}"
+
+
+NONE = "no cause came and went: no attempt disagreed with another, and no failure was on two pull requests"
+FLAKY_SCHEMA = 1
+
+
+def flaky_text(found: Iterable[FlakyCause]) -> str:
+    """A few lines for each cause, with what an entry of the policy's quarantine needs."""
+    return "\n".join(line for item in found for line in _rows(item)) or NONE
+
+
+def _rows(item: FlakyCause) -> Iterator[str]:
+    mark = f" fingerprint {item.fingerprint}" if item.fingerprint else ""
+    yield f"{item.cause_id}{mark}"
+    yield f"  {cause_words(item.cause_id)}; a {item.found}"
+    yield f"  {_count(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {one_line(', '.join(item.job_ids), 300)}"
+    if item.stages:
+        yield f"  at {', '.join(item.stages)}"
+    yield (
+        f"  {_count(item.disagreed, 'head')} where another attempt passed, {_count(item.pulls, 'pull request')}, "
+        f"{_count(item.merge_bases, 'merge base')}"
+    )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def flaky_json(found: Iterable[FlakyCause]) -> dict[str, object]:
+    """The same as a document."""
+    rows = [
+        {
+            "cause": item.cause_id,
+            "fingerprint": item.fingerprint,
+            "class": item.found.name.lower(),
+            "jobs": list(item.job_ids),
+            "stages": [str(stage) for stage in item.stages],
+            "runs": item.runs,
+            "heads_that_passed": item.disagreed,
+            "pull_requests": item.pulls,
+            "merge_bases": item.merge_bases,
+            "last": item.last.isoformat(),
+        }
+        for item in found
+    ]
+    return {"schema": FLAKY_SCHEMA, "causes": rows}
+
+
+def queue_notices(target_state: TargetState, status: JobStatus) -> Iterator[str]:
+    """The place in the queue, what maintainers set for the pull request, and a pause that no heading says."""
+    queue = target_state.queue
+    if status not in {*UNDERWAY, JobStatus.HELD}:
+        return
+    if queue.place is not None:
+        place = queue.place
+        yield f"Place {place.position} of {place.waiting} in the queue for the slots `{place.pool}`."
+    if queue.pause is not None and status in UNDERWAY:
+        text = f"{queue.pause.in_short[:1].upper()}{queue.pause.in_short[1:]}: {queue.pause.reason}"
+        yield f"{text}. What runs goes on, and nothing else starts; `/verl-e2e resume` ends the pause."
+    last = {entry.verb: entry for entry in target_state.entries if isinstance(entry, RecordedCommand)}
+    if PRIORITY in last:
+        yield f"Priority {last[PRIORITY].arguments[0]}, set by {last[PRIORITY].actor}."

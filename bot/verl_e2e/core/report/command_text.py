@@ -1,9 +1,8 @@
-"""The commands as people read them: the help comment, the document, and the answer to a mistake."""
+"""The commands as people read them: the help comment, and the answer to a mistake."""
 
 import re
 from collections.abc import Iterable
 
-from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
 from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
 from verl_e2e.core.text.escape import BREAK, fence_for, fenced_row, sentence
 
@@ -15,49 +14,21 @@ SHOWN_BEFORE, SHOWN_AFTER = 60, 40
 def render_help() -> str:
     """The answer to `help`: every command in one table, for a comment."""
     rows = ["| command | what it does | needs |", "|---|---|---|", *map(_row, TABLE)]
-    options = ["| option | what it does |", "|---|---|", *_option_rows()]
+    options = ["| option | what it does |", "|---|---|", *option_rows()]
     return "\n".join([*rows, "", *options]) + "\n"
-
-
-def render_reference() -> str:
-    """The table of `docs/commands.md`: every command with an example, and the options."""
-    blocks = [_block(item) for item in TABLE]
-    options = ["## Options", "", "| option | what it does |", "|---|---|", *_option_rows()]
-    return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
-
-
-def render_capabilities() -> str:
-    """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
-    rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
-    for capability in Capability:
-        verbs = ", ".join(
-            f"`{item.shown.partition(' ')[0] or item.name}`" for item in TABLE if item.needs is capability
-        )
-        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
-    return "\n".join(rows) + "\n"
-
-
-def _who(grant: Grant) -> str:
-    ways = [f"the role {role} or a higher one" for role in grant.roles]
-    ways += [f"the role {role}" for role in grant.custom_roles]
-    ways += ["the author of the pull request"] * grant.author
-    return "anyone" if grant.anyone else ", ".join(ways)
 
 
 def _row(verb: Verb) -> str:
     return f"| `{PREFIX} {_cell(verb.usage)}` | {verb.help} | {verb.needs} |"
 
 
-def _option_rows() -> Iterable[str]:
+def option_rows() -> Iterable[str]:
+    """A row of Markdown for each option of the commands."""
     return (f"| `{option.name}={_cell(option.shown)}` | {option.help} |" for option in OPTIONS)
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _block(verb: Verb) -> str:
-    return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
 
 
 def render_mistakes(mistakes: Iterable[Mistake]) -> str:

@@ -1,34 +1,218 @@
-"""The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
+"""The card of a pull request, and the parts of verdicts and plans that it shares with check runs.
+
+Parts of a comment or a check that come from one verdict: rows of Markdown or of plain text, all inert.
+
+The plan's reasons for a comment: one fold for each level, each reason with the chain by which verl reaches it.
+
+The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
 
 `render` is deterministic and stays within 60,000 characters at any size of its input. A card that fits is shown whole;
 of one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
 through `verl_e2e.core.text.escape`.
 """
 
-from collections.abc import Iterable
+import re
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from verl_e2e.core.judge.joined_execution import JoinedExecution
-from verl_e2e.core.judge.left_open import merged, of_verdict
-from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
-from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.execution import JoinedExecution
+from verl_e2e.core.judge.verdict_document import Verdict, merged, of_verdict, read_verdict
+from verl_e2e.core.judge.wording import purpose_rows
+from verl_e2e.core.model.evidence import Evidence
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Uncounted
 from verl_e2e.core.pulls.reuse import origin_text
-from verl_e2e.core.report.execution_report import TITLE, execution_line, execution_rows
-from verl_e2e.core.report.reasons_text import reason_blocks
-from verl_e2e.core.report.verdict_parts import (
-    command_rows,
-    curves,
-    deliverables,
-    key_lines,
-    links,
-    requested,
-    verdict_sentence,
-)
+from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence, summary
+
+_MAX_LINK = 500
+MAX_COMMAND = 12_000
+_COMMAND_WIDTH = 150
+# A page of our documentation, which is not in the repository that is tested.
+_OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
+_LINK_SIGNS = frozenset(":/._-?=&%#~")
+
+
+def verdict_sentence(text: str, limit: int = 1000) -> str:
+    """A sentence of a verdict for a reader in another repository: it names our documents as documents of verl-e2e."""
+    return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
+
+
+def requested(verdict: Verdict) -> tuple[str, ...]:
+    """What was asked for and which model was trained, as rows of Markdown."""
+    named = (("Requested coverage", verdict.coverage), ("Checkpoint/config", verdict.checkpoint))
+    return tuple(f"**{title}:** {markdown(value, 600)}  " for title, value in named if value)
+
+
+def command_rows(verdict: Verdict) -> tuple[str, ...]:
+    """The command in lines that a shell takes as one, for a fence; empty where the verdict has none."""
+    if not verdict.command:
+        return ()
+    shown = one_line(verdict.command, MAX_COMMAND)
+    try:
+        words = [shlex.quote(word) for word in shlex.split(shown)]
+    except ValueError:
+        return (shown,)
+    if " ".join(words) != shown:
+        return (shown,)
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) >= _COMMAND_WIDTH:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return (*(f"{line} \\" for line in lines[:-1]), lines[-1])
+
+
+def deliverables(verdict: Verdict) -> tuple[str, ...]:
+    """The deliverables as a Markdown table, empty where there are none."""
+    rows = [
+        f"| {markdown(row.name, 80)} | **{row.outcome}** | {verdict_sentence(row.detail, 500)} |"
+        for row in verdict.deliverables
+    ]
+    return ("| deliverable | outcome | detail |", "|---|---|---|", *rows) if rows else ()
+
+
+def key_lines(verdict: Verdict) -> tuple[str, ...]:
+    """The lines that decided, as `file:line: text`, for a fence; for curves see `curves`."""
+    return tuple(_key_line(item) for item in verdict.key_lines if item.criterion != Criterion.LEARNING_SIGNAL)
+
+
+def _key_line(item: Evidence) -> str:
+    where = f"{item.file}:{item.line}" if item.line else item.file
+    return f"{one_line(where, 200)}: {one_line(item.excerpt, 300)}"
+
+
+def curves(verdict: Verdict) -> Iterator[str]:
+    """The curves of a learning signal, one for each row: title, first value, sparkline, last value, aligned."""
+    for item in verdict.key_lines:
+        if item.criterion == Criterion.LEARNING_SIGNAL:
+            yield from ([one_line(item.summary, 400)] if item.summary else [])
+            yield from _aligned(one_line(item.excerpt, 2000).split(", "))
+
+
+def _aligned(curves: list[str]) -> Iterator[str]:
+    """Rows of equal columns where each is `title first sparkline last`, else as they are."""
+    cells = [curve.rsplit(" ", 3) for curve in curves]
+    if any(len(row) != 4 for row in cells):
+        yield from curves
+        return
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    for title, first, line, last in cells:
+        yield f"  {title:<{widths[0]}}  {first:>{widths[1]}} {line:<{widths[2]}} {last}"
+
+
+def is_plain_link(url: str) -> bool:
+    """Whether an address can stand in Markdown as it is; it comes from a back end, which is not trusted."""
+    safe = url.startswith(("https://", "http://")) and len(url) <= _MAX_LINK
+    return safe and all(sign.isascii() and (sign.isalnum() or sign in _LINK_SIGNS) for sign in url)
+
+
+def artifacts_url(url: str) -> str:
+    """The address of the run folder, next to the log of a workflow run on GitHub; empty for other back ends."""
+    head, mark, rest = url.partition("/actions/runs/")
+    number = rest.split("/")[0].split("#")[0]
+    return f"{head}{mark}{number}#artifacts" if number.isascii() and number.isdigit() else ""
+
+
+def links(url: str) -> str:
+    """Links to the log and the artifacts of a run in Markdown, empty where the address cannot be relied on."""
+    if not is_plain_link(url):
+        return ""
+    artifacts = artifacts_url(url)
+    return f" [log]({url})" + (f" · [artifacts]({artifacts})" if artifacts else "")
+
+
+SHOWN_PLACES = 4
+SHOWN_STEPS = 8
+
+
+def reason_blocks(plan: Plan, share: int) -> tuple[Block, ...]:
+    """A folded block for each required level and one for the rest; together they take about `share` characters."""
+    each = max(600, share // (len(plan.levels) + 1))
+    required = tuple(folded_text(_title(level, plan), tuple(_rows(level, plan)), each) for level in plan.levels)
+    rest = tuple(_rest(plan))
+    title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
+    return (*required, folded_text(title, rest, each)) if rest else required
+
+
+def _title(level: Level, plan: Plan) -> str:
+    paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
+    jobs = sum(job.variant.level is level for job in plan.jobs)
+    asked = f"{_count(len(paths), 'changed path')} require{'s' if len(paths) == 1 else ''} it" if paths else "requested"
+    return f"Why level {int(level)}, {level.title}: {asked}, {_count(jobs, 'job')}"
+
+
+def _rows(level: Level, plan: Plan) -> Iterator[str]:
+    groups: dict[str, list[Reason]] = {}
+    for reason in plan.reasons:
+        if reason.level is level:
+            groups.setdefault(reason.reason, []).append(reason)
+    for text, reasons in groups.items():
+        yield text
+        yield from _places(reasons)
+    for job in plan.jobs:
+        rows = purpose_rows(job.purposes) if job.variant.level is level else ()
+        yield from (f"job {job.id}: {row}" for row in rows)
+
+
+def _places(reasons: list[Reason]) -> Iterator[str]:
+    placed = [reason for reason in reasons if reason.path is not None]
+    for reason in placed[:SHOWN_PLACES]:
+        yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
+        yield from (f"    {step}" for step in _chain(reason.via))
+    if len(placed) > SHOWN_PLACES:
+        yield f"  and {_count(len(placed) - SHOWN_PLACES, 'more place')}"
+
+
+def _chain(via: tuple[str, ...]) -> Iterable[str]:
+    """The chain from verl, outermost first; a long one is shortened in the middle, because its ends say most."""
+    if len(via) <= SHOWN_STEPS:
+        return via
+    left = len(via) - SHOWN_STEPS + 1
+    head = SHOWN_STEPS // 2
+    return (*via[:head], f"... {_count(left, 'step')} ...", *via[head + left :])
+
+
+def _rest(plan: Plan) -> Iterator[str]:
+    if len({item.reason for item in plan.not_required}) == 1 and not plan.levels:
+        yield plan.not_required[0].reason
+    else:
+        yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
+    yield from (*plan.switched_off, *plan.incomplete, *plan.notes)
+    yield from _left_open(plan)
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
+    for test in plan.tests.tests:
+        yield f"Bridge test chosen: {test.test}: {test.reason}"
+    if plan.levels:
+        for item in plan.exempted:
+            yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+
+
+def _left_open(plan: Plan) -> Iterator[str]:
+    """What the planned jobs do not show, or are not known to."""
+    for left in plan.not_covered[:SHOWN_PLACES]:
+        yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+    if len(plan.not_covered) > SHOWN_PLACES:
+        yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
+    for place in plan.not_entered[:SHOWN_PLACES]:
+        yield f"It is not known whether a planned job enters {place}: {place.problem}"
+    if len(plan.not_entered) > SHOWN_PLACES:
+        yield f"Nor is it known of {_count(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
+    for unshown in plan.unshown:
+        more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
+        yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
 MARKER = "<!-- verl-e2e:card:v1 -->"

@@ -14,10 +14,9 @@ from verl_e2e.core.pulls.reuse_key import is_image_pinned
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.time_left import minutes_left
 from verl_e2e.core.pulls.trust import needs_leave
-from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, used_minutes
+from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
+from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
-from verl_e2e.core.report.queue_text import queue_notices
-from verl_e2e.core.report.rehearsal_standing_text import rehearsal_block, rehearsal_line
 
 _REHEARSAL_SHARE = 4_000
 _SHOWN_HISTORY = 10

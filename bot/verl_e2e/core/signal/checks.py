@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from verl_e2e.core.log import metrics
+from verl_e2e.core.log import printed
 from verl_e2e.core.signal.curves import (
     ACTOR_GRADIENT,
     CAP_SHARE,
@@ -42,7 +42,7 @@ class Fault:
 def not_finite(steps: Sequence[Step]) -> Fault | None:
     """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
     for item in sorted(steps, key=lambda item: item.step):
-        bad = metrics.not_finite(item.values)
+        bad = printed.not_finite(item.values)
         if bad:
             shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
             others = "is" if len(bad) == 1 else "are"

@@ -1,19 +1,219 @@
-"""Asked against got: what the log says the run was asked for, against what the same log shows of the run.
+"""What a run was asked for, compared with what it shows.
+
+Values as Hydra and the operating system read them, and whether two of them are the same.
+
+Hydra takes its own quotes off an override, reads lists, mappings, numbers, truth values and `null`, and leaves
+interpolations to be worked out later: such a value is unreadable here, and contradicts nothing.
+
+Whether Megatron-Bridge and its Megatron-LM were imported from the checkout that PYTHONPATH names.
+
+Asked against got: what the log says the run was asked for, against what the same log shows of the run.
 
 A contradiction makes the run evidence of something else than what was asked, whatever became of it. What is not
 printed contradicts nothing: neither a setting that was not echoed, nor one that the run does not show.
 """
 
+import math
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from verl_e2e.core.log.resolved_config import lookup
-from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting
+from verl_e2e.core.log.printed import lookup
+from verl_e2e.core.model.facts import Excerpt, LogFacts, PackagePath, Setting
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.checkout import imported_elsewhere
-from verl_e2e.core.triage.values import UNREADABLE, read_value, same_value
+
+MAX_DEPTH = 16
+UNREADABLE = object()
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|(?P<sign>[\[\]{},:])|(?P<plain>[^\[\]{},:]+))"""
+)
+_WORKED_OUT = re.compile(
+    r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\("
+)
+_ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
+_UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
+_WORDS = {"null": None, "none": None, "true": True, "false": False}
+
+
+def read_value(text: str) -> object:
+    """What an override or a variable says: a plain value, a list or a mapping, or `UNREADABLE`."""
+    if _WORKED_OUT.search(text):
+        return UNREADABLE
+    bare = text.strip()
+    if not bare.startswith(("[", "{")):
+        return _plain(bare)
+    tokens = _TOKEN.finditer(bare)
+    try:
+        value = _container(tokens, next(tokens)["sign"], 0)
+    except (StopIteration, ValueError, RecursionError):
+        return UNREADABLE
+    return UNREADABLE if next(tokens, None) is not None else value
+
+
+def same_value(found: object, wanted: object) -> bool:
+    """Whether a printed value is the one that was wanted; a mapping that was asked for is merged into the whole."""
+    if wanted is UNREADABLE:
+        return True
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        return all(key not in found or same_value(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list | tuple):
+        return len(found) == len(wanted) and all(map(same_value, found, wanted))
+    if isinstance(found, str) and isinstance(wanted, str) and same_text(found, wanted):
+        return True
+    left, right = _read(found), _read(wanted)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return bool(left == right) or (isinstance(left, str) and isinstance(right, str) and same_text(left, right))
+
+
+def same_text(left: str, right: str) -> bool:
+    """Equality of two texts, or of two paths or lists of paths as the operating system reads them."""
+    parts = left.split(":"), right.split(":")
+    return len(parts[0]) == len(parts[1]) and all(map(_same_path, *parts))
+
+
+def _same_path(left: str, right: str) -> bool:
+    """A home folder is that of a user who is not known here, and `./` stands for a folder that is not known."""
+    for one, other in ((left, right), (right, left)):
+        unknown = _UNKNOWN.match(one)
+        if unknown is not None and other.startswith("/"):
+            return _normal(other).endswith(_normal(one[unknown.end() :]).removesuffix("/"))
+    return _normal(left) == _normal(right)
+
+
+def _normal(path: str) -> str:
+    return re.sub("^//", "/", posixpath.normpath(path)) if "/" in path else path
+
+
+def _container(tokens: Iterator[re.Match[str]], opened: str | None, depth: int) -> object:
+    """The list or mapping that `opened` begins; ValueError for what is none."""
+    if opened not in ("[", "{") or depth > MAX_DEPTH:
+        raise ValueError
+    closing, rows, row = {"[": "]", "{": "}"}[opened], list[list[object]](), list[object]()
+    for token in tokens:
+        match token["sign"]:
+            case "[" | "{":
+                row.append(_container(tokens, token["sign"], depth + 1))
+            case "]" | "}" | ",":
+                rows += [row] if row else []
+                row = []
+                if token["sign"] == closing:
+                    return _mapping(rows) if opened == "{" else [_one(items) for items in rows]
+                if token["sign"] != ",":
+                    raise ValueError
+            case ":":
+                row.append(":")
+            case _:
+                row.append(_plain(token[0].strip()))
+    raise ValueError
+
+
+def _mapping(rows: list[list[object]]) -> dict[str, object]:
+    if any(len(row) < 3 or row[1] != ":" for row in rows):
+        raise ValueError
+    return {str(row[0]): _one(row[2:]) for row in rows}
+
+
+def _one(items: list[object]) -> object:
+    """The item of a list; a text may hold colons."""
+    if len(items) == 1:
+        return items[0]
+    if not all(isinstance(item, str) for item in items):
+        raise ValueError
+    return "".join(str(item) for item in items)
+
+
+def _plain(text: str) -> object:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1].replace(f"\\{text[0]}", text[0]).replace("\\\\", "\\")
+    return _ESCAPED.sub(r"\1", text)
+
+
+def _read(value: object) -> object:
+    """A text as the number, truth value or nothing that it spells; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip("'\" ")
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+_PYTHONPATH = re.compile(r"(?:.*\.)?PYTHONPATH")
+_CHECKOUT = re.compile(r"(?:[A-Z]+_)?BRIDGE(?:_\w+)?")
+_INSTALLED = re.compile(r"/(?:site|dist)-packages(?:/|$)")
+_OF_BRIDGE = re.compile(r"(?i)bridge")
+_NAMES = {"megatron.bridge": "Megatron-Bridge", "megatron.core": "Megatron-LM"}
+_SUBMODULE = "3rdparty/Megatron-LM"
+
+
+def imported_elsewhere(facts: LogFacts) -> tuple[PackagePath, str] | None:
+    """A package from a folder that is on no PYTHONPATH of the run, with a sentence; None where none is shown.
+
+    A PYTHONPATH without a checkout of the package asks for whatever is installed. A process that shows the package in
+    the checkout, too, imported it from there. A frame of a traceback counts when it is of an installed package: an
+    exception may carry the traceback of another machine.
+    """
+    entries = [(entry, setting) for setting in facts.asked for entry in _entries(setting)]
+    local = {(item.package, item.actor) for item in facts.packages if _on_path(item, entries)}
+    for found in facts.packages:
+        asked = _asked(found.package, entries)
+        known = (found.package, found.actor) in local or (found.traced and not _INSTALLED.search(found.root))
+        if asked is not None and not known:
+            entry, setting = asked
+            wanted = f"asked for {_NAMES[found.package]} from {entry[:200]} (line {setting.at.line})"
+            got = f"{found.package} was imported from {found.root[:200]} (line {found.at.line})"
+            return found, f"{wanted}, but {got}"
+    return None
+
+
+def _on_path(found: PackagePath, entries: list[tuple[str, Setting]]) -> bool:
+    return any(_holds(entry, found.root) for entry, _ in entries)
+
+
+def _entries(setting: Setting) -> Iterator[str]:
+    """The folders that a setting puts on the path; those of a variable that names a checkout count with all below."""
+    read = read_value(setting.value)
+    value = (read if isinstance(read, str) else setting.value).strip("'\"")
+    if _PYTHONPATH.fullmatch(setting.name):
+        yield from (posixpath.normpath(entry) for entry in value.split(":") if entry)
+    elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):
+        root = posixpath.normpath(value)
+        yield from (root, f"{root}/src", f"{root}/{_SUBMODULE}")
+
+
+def _asked(package: str, entries: list[tuple[str, Setting]]) -> tuple[str, Setting] | None:
+    """The first entry that is a checkout of the package."""
+    if package == "megatron.core":
+        return next((row for row in entries if row[0].endswith(_SUBMODULE)), None)
+    names = {entry for entry, _ in entries}
+    return next((row for row in entries if _is_bridge(row[0], names)), None)
+
+
+def _is_bridge(entry: str, others: set[str]) -> bool:
+    if _INSTALLED.search(entry) or entry.endswith(_SUBMODULE):
+        return False
+    parent, _, last = entry.rpartition("/")
+    if last == "src" and f"{parent}/{_SUBMODULE}" in others:
+        return True
+    return bool(_OF_BRIDGE.search(last) or (last == "src" and _OF_BRIDGE.search(parent.rpartition("/")[2])))
+
+
+def _holds(entry: str, root: str) -> bool:
+    """Whether an entry of the path is the folder; a relative one is known by its end only."""
+    place = posixpath.normpath(root)
+    return place == entry or (not entry.startswith(("/", "~", "$")) and place.endswith(f"/{entry.removeprefix('./')}"))
+
 
 _ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
 _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}

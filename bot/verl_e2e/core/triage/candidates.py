@@ -1,4 +1,15 @@
-"""Which of a log's errors ended the run: the candidates in the order in which they are weighed.
+"""Which errors of a run may have ended it.
+
+Whether a run came to its end as it should: its last requested step, the metrics of it, and its end.
+
+Errors that a run survived: caught and logged, in a side thread, or in work that the training does not need.
+
+A run that ended well has survived every error that did not end it. Such an error is noise when a program says that it
+had caught it (a log record, the end of a side thread), or when it happened in work that no step waits for. It is no
+noise where a step is trained, or where weights are built, exchanged or kept: a run may go on there with less than it
+should have, and only the error says so.
+
+Which of a log's errors ended the run: the candidates in the order in which they are weighed.
 
 Nested remote tracebacks are already one error with its root, and the same error of many workers one with a count
 (`verl_e2e.core.log.errors`). What is left to tell apart is the fault from its echoes.
@@ -9,10 +20,149 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from verl_e2e.core.model.facts import LogFacts, LoggedError, Record
-from verl_e2e.core.triage.codes import Origin
-from verl_e2e.core.triage.origin import death_reason, origin_of
-from verl_e2e.core.triage.survived import SIGNS, caught, signs_after, went_on
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Record
+from verl_e2e.core.triage.origin import Origin, death_reason, origin_of
+
+MIN_METRICS = 3
+SHOWN_METRICS = 4
+# What a step of other trainers prints: SFT, preferences, reward models, pre-training.
+_OF_OTHERS = re.compile(
+    r"^(?:train|sft|dpo|orpo|kto|rm|eval|pretrain)\w*/|^(?:train_)?(?:loss|lr|grad_norm|learning_rate)$|/(?:nll|ce)?_?loss$"
+)
+# What a step of RL prints, whatever its estimator and trainer.
+_OF_RL = ("actor/", "critic/", "rollout", "response", "prompt_length/", "training/", "reward", "timing_s/gen")
+
+
+def ended_well(facts: LogFacts) -> bool:
+    """Whether the requested steps completed with their metrics, and no exception ended the driver before."""
+    killed = any(error.driver and not error.after_completion for error in facts.errors)
+    return facts.completed_at is not None and not killed and not missing_metrics(facts)
+
+
+def furthest(facts: LogFacts) -> str:
+    """How far the run came, as bar, metrics and checkpoints show; empty where none of them is there."""
+    bars = [bar for bar in (facts.progress, facts.epochs) if bar is not None]
+    last = [facts.last_step.step] if facts.last_step is not None else []
+    written = [
+        event.step for event in facts.checkpoints if event.action in ("saving", "saved") and event.step is not None
+    ]
+    done = max([*(bar.done for bar in bars), *last, *written], default=None)
+    planned = [facts.planned_steps.value] if facts.planned_steps is not None else []
+    total = next(iter([*(bar.total for bar in bars), *planned]), None)
+    if done is None:
+        return ""
+    return f"step {done}" if total is None else f"step {done} of {total}"
+
+
+def other_trainer(facts: LogFacts) -> tuple[Excerpt, str] | None:
+    """The end of a finished run whose metrics are not those of RL, with what was found and what is missing."""
+    bar, last = facts.epochs, facts.last_step
+    end = facts.completed_at or (bar.at if bar is not None and bar.done >= bar.total > 0 else None)
+    steps = [step.values for step in (*facts.steps, *([last] if last is not None else []))]
+    names = list(dict.fromkeys(name for values in steps for name in values if not name.startswith("val")))
+    others = any(map(_OF_OTHERS.search, names)) and not any(name.startswith(_OF_RL) for name in names)
+    if end is None or last is None or not others:
+        return None
+    more = f" and {len(names) - SHOWN_METRICS} more" if len(names) > SHOWN_METRICS else ""
+    found = f"step {last.step} is there with {', '.join(names[:SHOWN_METRICS])}{more}"
+    return end, f"a run of another trainer completed: {found}; metrics of an actor and of a rollout are missing"
+
+
+def missing_metrics(facts: LogFacts) -> str:
+    """Why the completion proves nothing, or empty."""
+    last, bar = facts.last_step, facts.progress
+    if last is None or len(last.values) < MIN_METRICS:
+        final = facts.final_metrics
+        # A log that is cut to its end has the validation after the last step only; one with a bar is not cut.
+        whole = bar is not None or final is None or "pid=" not in final.text
+        return "completed without the metrics of any step" if whole else ""
+    if bar is not None and last.step != bar.total:
+        return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
+    words = last.values.get("training/global_step", float(last.step))
+    if words != last.step:
+        requested = f", {bar.total} requested" if bar is not None else ""
+        return f"completed, but the last step, {last.step}, says global step {words:g}{requested}"
+    return ""
+
+
+CAUGHT = "caught-exception"
+SIGNS = 2
+
+# Side work where programs print a traceback and go on: tracking, scores of samples, validation, rows.
+_ASIDE = re.compile(
+    r"verl/utils/tracking\.py:|(?:^|/)(?:wandb|mlflow|swanlab|trackio|clearml|tensorboardX?)/|prometheus"
+    r"|/tensorboard/|reward_score/|/sandbox_fusion/|reward_manager/|reward_loop/|:_?validate$|:_?(?:dump|log)_\w*generations$"
+    r"|rl_dataset\.py:(?:doc2len|\w*filter\w*)$|agent_loop/tool",
+    re.MULTILINE,
+)
+
+_IMPORT = re.compile(r":<import>$")
+# Code that trains a step, or that builds, exchanges or keeps weights, by its frames.
+_OURS = re.compile(r"(?:^|/)megatron/(?!core/telemetry/)\w+/|(?:^|/)modelopt/")
+_BRIDGE = re.compile(r"(?:^|/)megatron/bridge/(?!utils/|data/)")
+_WEIGHTS = re.compile(
+    r":\w*(?:load_weights|update_weights|load_state_dict|save_checkpoint|load_checkpoint|state_dict_(?:sav|load)er)\w*$"
+    r"|:(?:save|export|stream|import)_\w*(?:weight|adapter|ckpt|checkpoint|pretrained|state_dict)\w*$"
+    r"|:(?:update_(?:actor|critic|policy)|train_(?:mini_)?batch|forward_backward\w*|optimizer_step|compute_\w*log_prob)$"
+    r"|checkpoint_manager\.py:|checkpoint_engine/|dist_checkpointing/|distributed/checkpoint/|weight_(?:sync|update)",
+    re.MULTILINE,
+)
+
+# What a worker raises in its own method, before or after the call that trains: that call was made, for a run that
+# ended well printed what the update measured.
+_DISPATCHES = re.compile(r"(?:^|/)verl/workers/\S*:update_(?:actor|critic|policy)$")
+
+
+def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
+    """The errors of a run that ended well which are only noise."""
+    if not ended_well(facts):
+        return ()
+    assert facts.completed_at is not None  # a run that ended well has ended
+    end = facts.completed_at.line
+    return tuple(error for error in facts.errors if _is_noise(error, end))
+
+
+def went_on(error: LoggedError, facts: LogFacts) -> bool:
+    """Whether the run goes on after an error that a program had caught: two stages or steps are entered after it."""
+    text = error.record not in (Record.RAISED, Record.PREFIXED)
+    return text and signs_after(error, facts) >= SIGNS
+
+
+def caught(error: LoggedError, facts: LogFacts) -> bool:
+    """Whether a program had caught an error, or went on after it, before something else ended the run."""
+    if error.driver or error.record in (Record.ERROR, Record.SIDE, Record.WARNING):
+        return not error.driver
+    return error.over or any(_ASIDE.search(call) for call in error.calls) or signs_after(error, facts) >= SIGNS
+
+
+def signs_after(error: LoggedError, facts: LogFacts) -> int:
+    """How many signs of progress there are below the last time of an error: stages, steps, bars, checkpoints."""
+    bars = (bar for bar in (facts.progress, facts.epochs) if bar is not None)
+    signs = {mark.at.line for mark in facts.timeline} | {event.at.line for event in facts.checkpoints}
+    signs |= {bar.at.line for bar in bars} | {step.line for step in facts.steps}
+    return sum(line > max(error.at.line, error.last) for line in signs)
+
+
+def _is_noise(error: LoggedError, end: int) -> bool:
+    if error.driver or error.soft:
+        return False
+    if not error.calls:
+        return error.record is Record.WARNING
+    text = error.record is not Record.RAISED
+    # Nothing shows that the process went on after an exception below the last line of the run.
+    aside = error.at.line < end and any(_ASIDE.search(call) for call in error.calls)
+    return (text or aside) and not _touches_weights(error)
+
+
+def _touches_weights(error: LoggedError) -> bool:
+    calls = [call for call in error.calls if not _IMPORT.search(call)]
+    if calls and _DISPATCHES.search(calls[-1]):
+        calls.pop()
+    if any(_WEIGHTS.search(call) for call in calls):
+        return True
+    ours = _BRIDGE if error.record is Record.WARNING else _OURS
+    return any(ours.search(call) for call in calls)
+
 
 SIGNAL_LINES = 6
 _TIMEOUT = "CollectiveTimeout"

@@ -1,26 +1,158 @@
-"""How triage came to its answer: the phase timeline, the candidates for the root cause, and the rule that decided."""
+"""Triage as text and JSON: the answer, the phases of the run, the candidates and the rule that decided.
 
+The answer of triage as a person reads it on a terminal: bounded, and free of what a terminal would obey.
+
+When a run entered each stage: from the run's own events, else from the times that its log lines carry.
+
+How triage came to its answer: the phase timeline, the candidates for the root cause, and the rule that decided.
+"""
+
+import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import (
+from verl_e2e.core.triage.candidates import Candidate
+from verl_e2e.core.triage.rules import Fault, Rule
+from verl_e2e.core.triage.table import RULES
+from verl_e2e.core.triage.triage import (
     COMPLETED,
     FORMAT,
     INCOMPLETE,
     OTHER_BACKEND,
     OTHER_TRAINER,
     UNEXPLAINED,
+    RunOutcome,
     Triage,
+    judged_facts,
+    rule_of,
+    shown,
+    stage_of,
+    triage,
+    triage_json,
+    weigh,
 )
-from verl_e2e.core.triage.candidates import Candidate
-from verl_e2e.core.triage.report import outcome_text, printable
-from verl_e2e.core.triage.rules import Fault, Rule
-from verl_e2e.core.triage.several import judged_facts
-from verl_e2e.core.triage.table import RULES
-from verl_e2e.core.triage.timeline import Phase, timeline
-from verl_e2e.core.triage.triage import rule_of, shown, stage_of, triage, triage_json, weigh
+
+MAX_WIDTH = 200
+MESSAGE_ROWS = 12
+MESSAGE_WIDTH = 110
+# The cause quotes so much of a message that its first line is not repeated.
+SHOWN_IN_CAUSE = 120
+NOISE_ROWS = 10
+
+
+def triage_text(file: str, answer: Triage) -> str:
+    """A few lines about one log; ends without a line feed."""
+    return "\n".join(printable(row) for row in _rows(file, answer))
+
+
+def printable(text: str) -> str:
+    """One line of text for a terminal: no control characters, no marks that turn the writing direction, no more than
+    `MAX_WIDTH` characters."""
+    shown = "".join(char if char.isprintable() else " " if char == "\t" else "?" for char in text[: MAX_WIDTH + 1])
+    return shown if len(shown) <= MAX_WIDTH else f"{shown[: MAX_WIDTH - 3]}..."
+
+
+def _rows(file: str, answer: Triage) -> Iterable[str]:
+    yield f"{file}: {answer.verdict} in {answer.stage}"
+    yield f"  {answer.cause}"
+    if answer.frame is not None:
+        yield from _frame(answer.frame)
+    if answer.line:
+        yield f"  log:    line {answer.line}: {answer.excerpt.strip()}"
+    yield from _message(answer.message)
+    if answer.fix:
+        yield f"  to do:  {answer.fix}"
+    yield from map(_noise, answer.residual_noise[:NOISE_ROWS])
+    if answer.others:
+        count = max(answer.run, answer.others[-1].run)
+        yield f"  run:    the answer is about run {answer.run} of the {count} in this log"
+    yield from map(_other, answer.others)
+
+
+def _frame(frame: Frame) -> Iterable[str]:
+    yield f"  at:     {frame.path}:{frame.line} {frame.function}"
+    if frame.source:
+        yield f"          {frame.source}"
+
+
+def _message(message: str) -> Iterable[str]:
+    """The lines of a message that the cause does not show already."""
+    first, *more = message.split("\n")
+    lines = more if len(first) <= SHOWN_IN_CAUSE else [first, *more]
+    rows = [row for line in lines for row in textwrap.wrap(line, MESSAGE_WIDTH, subsequent_indent="    ") or [""]]
+    yield from (f"          {row}".rstrip() for row in rows[:MESSAGE_ROWS])
+    if len(rows) > MESSAGE_ROWS:
+        yield f"          and {len(rows) - MESSAGE_ROWS} lines more"
+
+
+def _noise(noise: Noise) -> str:
+    return f"  noise:  {noise.name}, line {noise.at.line}, {noise.count}x"
+
+
+def _other(run: RunOutcome) -> str:
+    return f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
+
+
+def outcome_text(run: RunOutcome) -> str:
+    """How another run of the log ended, in one line."""
+    where = f", line {run.line}" if run.line else ""
+    return f"{run.verdict} in {run.stage}{where}: {run.cause}"
+
+
+DAY_S = 86_400.0
+_TIME = r"(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d{1,6})?)"
+# A recorder or a CI system writes before every line; programs write a date too. Their clocks may differ.
+_AT_START = re.compile(rf"(?:\d{{4}}-\d\d-\d\d[T ])?{_TIME}(?:Z|[+-]\d\d:?\d\d)?\s")
+_IN_TEXT = re.compile(rf"\b(?:\d{{4}}-)?\d\d-\d\d[T ]{_TIME}")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One stage of the latest run: the line that proves it, and seconds since the start where they are known."""
+
+    stage: Stage
+    at: Excerpt
+    seconds: float | None
+
+
+def timeline(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> tuple[Phase, ...]:
+    """The stages of the latest run in the order of entry; `events` are seconds by stage from `events.jsonl`."""
+    known = events or {}
+    marks = [mark.at for mark in facts.timeline]
+    clock = _seconds([*([facts.first] if facts.first and facts.runs < 2 else []), *marks])
+    return tuple(Phase(mark.stage, mark.at, known.get(mark.stage, clock.get(mark.at))) for mark in facts.timeline)
+
+
+def _seconds(lines: Iterable[Excerpt]) -> dict[Excerpt, float]:
+    """Seconds since the first line that carries a time, for every line that carries one of the same clock."""
+    rows = list(lines)
+    for pattern in (_AT_START, _IN_TEXT):
+        read = [(line, _of_day(pattern, line.text)) for line in rows]
+        timed = [(line, second) for line, second in read if second is not None]
+        if timed:
+            return _since(timed)
+    return {}
+
+
+def _of_day(pattern: re.Pattern[str], text: str) -> float | None:
+    found = pattern.match(text) if pattern is _AT_START else pattern.search(text)
+    if found is None:
+        return None
+    return int(found["h"]) * 3600 + int(found["m"]) * 60 + float(found["s"].replace(",", "."))
+
+
+def _since(timed: list[tuple[Excerpt, float]]) -> dict[Excerpt, float]:
+    start, days, before, since = timed[0][1], 0, timed[0][1], {}
+    for line, second in timed:
+        # Workers report a little out of order; half a day back is the next day.
+        days += second < before - DAY_S / 2
+        before = second
+        since[line] = max(0.0, second + days * DAY_S - start)
+    return since
+
 
 SHOWN_CANDIDATES = 20
 TEXT_CAP = 100

@@ -1,4 +1,21 @@
-"""Where a fault comes from, by what was raised and where: exception class, error code, package of the frames.
+"""Whose fault an exception is by what was raised and where: its codes, the services and the files that it names.
+
+Error codes that programs print, as their makers enumerate them, and where a fault with such a code comes from.
+
+Linux errno (`errno.h`), CUDA (`cudaError_t` with the text of `cudaGetErrorString`), the statuses of cuDNN, cuBLAS and
+their relatives, NCCL (`ncclResult_t`), HTTP. A code that is not here says nothing: then the stage decides.
+
+Whether an exception is that of a service outside of the run: a hub, an experiment tracker, a network.
+
+By the package that the exception's class or the innermost frames belong to; and whether the request was at fault
+rather than the service, or the server was one of the run's own.
+
+Whether a file that cannot be read or written is the machine's or the program's.
+
+A model's published files are brought to a run, which only reads them: one that is damaged or missing is the
+machine's. A checkpoint is written by the run itself: what is wrong with it is the program's.
+
+Where a fault comes from, by what was raised and where: exception class, error code, package of the frames.
 
 Asked before the stage decides: an exception of a disk, a network, a device or a peer is not the program's, however
 late in a run it comes, and a fault of a kernel or a wrong call is, however much it reads like the machine's. None
@@ -6,14 +23,560 @@ means that neither is known. The words of a message count only where no class an
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
 
-from verl_e2e.core.log.ends import POSSIBLE
+from verl_e2e.core.log.errors import POSSIBLE
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.triage import services
 from verl_e2e.core.triage.broken_imports import between_trees
-from verl_e2e.core.triage.codes import Origin, of_device, of_errno
-from verl_e2e.core.triage.files import of_file
+
+
+class Origin(Enum):
+    """Where a fault comes from. `PROGRAM` is the program's own, `TREES` that of its source; all others are outside."""
+
+    PROGRAM = auto()
+    TREES = auto()
+    SPACE = auto()
+    STORAGE = auto()
+    HOST_MEMORY = auto()
+    HOST_LIMITS = auto()
+    DEVICE = auto()
+    DEVICE_SETUP = auto()
+    NETWORK = auto()
+    PEER = auto()
+    ENDED = auto()
+    HUB = auto()
+    MODEL_FILES = auto()
+    DAMAGED_FILE = auto()
+    GIVEN_PATH = auto()
+    TRACKER = auto()
+    TOOLCHAIN = auto()
+
+
+# Number, text of strerror, origin.
+_ERRNO: tuple[tuple[int, str, Origin], ...] = (
+    (1, "Operation not permitted", Origin.STORAGE),
+    (5, "Input/output error", Origin.STORAGE),
+    (6, "No such device or address", Origin.STORAGE),
+    (11, "Resource temporarily unavailable", Origin.HOST_LIMITS),
+    (12, "Cannot allocate memory", Origin.HOST_MEMORY),
+    (13, "Permission denied", Origin.STORAGE),
+    (16, "Device or resource busy", Origin.STORAGE),
+    (19, "No such device", Origin.STORAGE),
+    (23, "Too many open files in system", Origin.HOST_LIMITS),
+    (24, "Too many open files", Origin.HOST_LIMITS),
+    (27, "File too large", Origin.STORAGE),
+    (28, "No space left on device", Origin.SPACE),
+    (30, "Read-only file system", Origin.STORAGE),
+    (35, "Resource deadlock avoided", Origin.STORAGE),
+    (37, "No locks available", Origin.STORAGE),
+    (61, "No data available", Origin.STORAGE),
+    (71, "Protocol error", Origin.STORAGE),
+    (74, "Bad message", Origin.STORAGE),
+    (77, "File descriptor in bad state", Origin.STORAGE),
+    (98, "Address already in use", Origin.NETWORK),
+    (99, "Cannot assign requested address", Origin.NETWORK),
+    (100, "Network is down", Origin.NETWORK),
+    (101, "Network is unreachable", Origin.NETWORK),
+    (102, "Network dropped connection on reset", Origin.NETWORK),
+    (103, "Software caused connection abort", Origin.PEER),
+    (104, "Connection reset by peer", Origin.PEER),
+    (105, "No buffer space available", Origin.HOST_LIMITS),
+    (32, "Broken pipe", Origin.PEER),
+    (107, "Transport endpoint is not connected", Origin.STORAGE),
+    (108, "Cannot send after transport endpoint shutdown", Origin.STORAGE),
+    (110, "Connection timed out", Origin.NETWORK),
+    (111, "Connection refused", Origin.NETWORK),
+    (112, "Host is down", Origin.NETWORK),
+    (113, "No route to host", Origin.NETWORK),
+    (116, "Stale file handle", Origin.STORAGE),
+    (117, "Structure needs cleaning", Origin.STORAGE),
+    (121, "Remote I/O error", Origin.STORAGE),
+    (122, "Disk quota exceeded", Origin.SPACE),
+    (123, "No medium found", Origin.STORAGE),
+    (126, "Required key not available", Origin.STORAGE),
+    (127, "Key has expired", Origin.STORAGE),
+)
+# What a wrong call raises: ENOENT, EBADF, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY, those of sockets.
+_WRONG_ERRNO = frozenset(
+    {
+        2,
+        3,
+        4,
+        7,
+        8,
+        9,
+        10,
+        14,
+        15,
+        17,
+        18,
+        20,
+        21,
+        22,
+        25,
+        29,
+        31,
+        33,
+        34,
+        36,
+        38,
+        39,
+        40,
+        75,
+        84,
+        *range(88, 98),
+        106,
+        114,
+        115,
+    }
+)
+_BY_NUMBER: Mapping[int, Origin] = {number: origin for number, _, origin in _ERRNO}
+_BY_TEXT: Mapping[str, Origin] = {text.lower(): origin for _, text, origin in _ERRNO}
+# As programs print it: at the start or after a colon, and with nothing behind it but a path or a number.
+_STRERROR = re.compile(
+    rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(]|\s+(?:$|\W|(?-i:[A-Z])))",
+    re.IGNORECASE,
+)
+# CPython, and Rust's `io::Error` in its two forms; C++ programs print the text.
+_NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),")
+
+_ACCELERATOR = re.compile(
+    r"(?i)\b(?:CUDA|HIP|MUSA|MACA|DCU)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]"
+    r"|\bcuda(?:Error|failure)"
+)
+# The driver's names, CUresult, and those of HIP differ from the runtime's in their form.
+_DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError|musaError|mcError)_?(\w+)")
+# Text of cudaGetErrorString or name in cudaError_t; what a kernel or a call did wrong, and what driver and device did.
+_DEVICE: Mapping[str, Origin] = {
+    **dict.fromkeys(
+        (
+            "an illegal memory access was encountered",
+            "cudaErrorIllegalAddress",
+            "an illegal instruction was encountered",
+            "cudaErrorIllegalInstruction",
+            "device-side assert triggered",
+            "cudaErrorAssert",
+            "misaligned address",
+            "cudaErrorMisalignedAddress",
+            "operation not supported on global/shared address space",
+            "cudaErrorInvalidAddressSpace",
+            "invalid program counter",
+            "cudaErrorInvalidPc",
+            "hardware stack error",
+            "cudaErrorHardwareStackError",
+            "unspecified launch failure",
+            "cudaErrorLaunchFailure",
+            "cudaErrorLaunchFailed",
+            "cudaErrorInvalidHandle",
+            "invalid argument",
+            "cudaErrorInvalidValue",
+            "invalid configuration argument",
+            "cudaErrorInvalidConfiguration",
+            "invalid pitch argument",
+            "invalid device pointer",
+            "invalid resource handle",
+            "cudaErrorInvalidResourceHandle",
+            "too many resources requested for launch",
+            "cudaErrorLaunchOutOfResources",
+            "too many blocks in cooperative launch",
+            "named symbol not found",
+            "stream is capturing",
+            "capturing stream",
+            "peer access is already enabled",
+        ),
+        Origin.PROGRAM,
+    ),
+    **dict.fromkeys(
+        (
+            "uncorrectable ECC error encountered",
+            "cudaErrorECCUncorrectable",
+            "cudaErrorECCNotCorrectable",
+            "uncorrectable NVLink error detected during the execution",
+            "cudaErrorNvlinkUncorrectable",
+            "the launch timed out and was terminated",
+            "cudaErrorLaunchTimeout",
+            "Invalid access of peer GPU memory over nvlink or a hardware error",
+            "cudaErrorContained",
+            "tensor memory error",
+            "unknown error",
+            "cudaErrorUnknown",
+            "OS call failed or operation not supported on this OS",
+            "driver shutting down",
+            "context is destroyed",
+        ),
+        Origin.DEVICE,
+    ),
+    **dict.fromkeys(
+        (
+            "CUDA driver version is insufficient for CUDA runtime version",
+            "cudaErrorInsufficientDriver",
+            "no CUDA-capable device is detected",
+            "cudaErrorNoDevice",
+            "invalid device ordinal",
+            "cudaErrorInvalidDevice",
+            "busy or unavailable",
+            "cudaErrorDevicesUnavailable",
+            "system not yet initialized",
+            "cudaErrorSystemNotReady",
+            "system has unsupported display driver / cuda driver combination",
+            "cudaErrorSystemDriverMismatch",
+            "forward compatibility was attempted on non supported HW",
+            "cudaErrorCompatNotSupportedOnDevice",
+            "no kernel image is available for execution on the device",
+            "cudaErrorNoKernelImageForDevice",
+            "cudaErrorNoBinaryForGpu",
+            "cudaErrorNotInitialized",
+            "invalid device function",
+            "the provided PTX was compiled with an unsupported toolchain",
+            "cudaErrorUnsupportedPtxVersion",
+            "PTX JIT compiler library not found",
+            "API call is not supported in the installed CUDA driver",
+            "device kernel image is invalid",
+            "initialization error",
+            "cudaErrorInitializationError",
+            "MPS client failed to connect",
+            "Failed to connect to MPS server",
+            "MPS server is not ready",
+            "has been reached on the MPS",
+            "peer access is not supported between these two devices",
+            "exclusive-thread device already in use",
+            "device not licensed",
+        ),
+        Origin.DEVICE_SETUP,
+    ),
+}
+_DEVICE_LOWER = {text.lower(): origin for text, origin in _DEVICE.items()}
+_DEVICE_CODE = re.compile("|".join(map(re.escape, sorted(_DEVICE_LOWER, key=len, reverse=True))), re.IGNORECASE)
+
+# What follows `CUDNN_STATUS_`, `CUBLAS_STATUS_` and their like; cuDNN 9 appends details to the older names.
+_STATUS = re.compile(r"\bCU(?:DNN|BLAS|SOLVER|SPARSE|FFT|RAND|TENSOR)_STATUS_(\w+)")
+_STATUS_SETUP = re.compile(
+    r"ARCH_MISMATCH|LICENSE_ERROR|VERSION_MISMATCH|RUNTIME_PREREQUISITE|SUBLIBRARY_LOADING|SETUP_F"
+)
+_STATUS_MEMORY = re.compile(r"ALLOC|OUT_OF_MEMORY|NOT_INITIALIZED|INSUFFICIENT_WORKSPACE")
+
+# ncclResult_t by name, and by the text of ncclGetErrorString.
+_NCCL = re.compile(
+    r"(?P<network>nccl(?:System|Remote)Error|unhandled system error|remote process exited or there was a network error)"
+    r"|(?P<program>ncclInvalid(?:Argument|Usage)|NCCL error\b.{0,200}\binvalid (?:argument|usage)\b)"
+)
+_NCCL_ORIGIN = {"network": Origin.NETWORK, "program": Origin.PROGRAM}
+
+# The codes of other makers' runtimes and communication libraries: prefix, then the maker's word for the fault.
+_MAKERS = re.compile(
+    r"\b(?:(?P<comm>(?:HCCL|MCCL|CNCL|CCL|XCCL|RCCL|BKCL)_(?:E|RET_ERR|RET|RESULT|ERROR|STATUS)|(?:hccl|mccl|cncl|bkcl)(?=[A-Z]\w*Error)|hcclResult)"
+    r"|UR_RESULT_ERROR|ZE_RESULT_ERROR|PI_ERROR|HSA_STATUS_ERROR|CNRT_(?:RET_)?ERR(?:OR)?|CN(?:NL|DRV)_\w*?(?:STATUS|ERROR)"
+    r"|ACL_ERROR|ACL_RT|synStatus|SYN_(?:STATUS|FAIL)|HL_THUNK_ERR)_?(?P<word>\w+)"
+)
+_MAKERS_WORDS: tuple[tuple[re.Pattern[str], Origin | None], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), origin)
+    for pattern, origin in (
+        (r"MEMORY(?!_(?:APERTURE|FAULT))|ALLOC|RESOURCES", None),
+        (r"LOST|HANG|RESET|HARDWARE|HW|ECC|FATAL|INTERNAL|UNKNOWN|TIME_?OUT|FAILED?$", Origin.DEVICE),
+        (r"DEVICE|DRIVER|VERSION|INIT|PLATFORM|UNAVAILABLE|BUSY|ACQUIRE|ISA|CONTEXT|FOUND", Origin.DEVICE_SETUP),
+        (r"INVALID|PARAM?|ARGUMENT|FAULT|APERTURE|ILLEGAL|EXCEPTION", Origin.PROGRAM),
+    )
+)
+# Ascend's runtime (aclError) by the first digit, and its modules by two letters: communication, driver, runtime.
+_ACL = re.compile(
+    r"(?i)\b(?:(?:acl|ascend|npu|rt[A-Z]|drv|torch_npu).{0,160}?|error code is )"
+    r"(?<!\d)(?P<kind>[125])07(?P<rest>\d{3})(?!\d)"
+)
+_ASCEND = re.compile(r"\b(?:(?P<comm>E[IJ])\d{4}|E[LEHK]\d{4}|ERR\d{5} \w+ call (?:acl|hccl) api failed)\b")
+_COMMUNICATION = re.compile(
+    r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
+)
+_INDEX = re.compile(
+    r"(?i)\bdevice < num_\w+|\b(?:found no|the) \w+ driver on your system\b"
+    r"|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
+    r"|hpu)[ _-]?(?:id|index|ordinal|number)"
+    r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range"
+    r"|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"
+    r"|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?|devices?) (?:is |are |was |were )?(?:available"
+    r"|found|visible|detected)"
+    r"|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire|acquisition|open) failed|\bfailed to (?:acquire|open"
+    r"|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)"
+    r"|\b(?:only|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank"
+    r"|requested|asked)"
+)
+
+_HTTP = re.compile(
+    r"\b([45]\d\d) (?:Client|Server) Error|(?:Client|Server) error '([45]\d\d)\b|\bHTTP Error ([45]\d\d)\b"
+    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b|^\(([45]\d\d)\)\s"
+    r"|\b(?:status|[Ee]rror)(?: code)?[ :=]+([45]\d\d)\b"
+)
+# A request that was wrong, in contrast to one that the server refused or could not answer.
+_BAD_REQUEST = frozenset({400, 405, 406, 411, 412, 413, 415, 422})
+# The server answered that the thing is not there, or not for this user.
+REFUSED = frozenset({401, 403, 404, 410, 416})
+
+
+def of_errno(text: str, *, by_text: bool) -> Origin | None:
+    """What an operating system's error says, by its number, else by its text where asked; None for a wrong call."""
+    numbers = [int(number) for found in _NUMBER.finditer(text) for number in found.groups() if number]
+    if any(number < 0 for number in numbers):
+        return Origin.NETWORK  # getaddrinfo counts its own errors below zero
+    if numbers:
+        number = numbers[0]
+        return None if number in _WRONG_ERRNO else _BY_NUMBER.get(number, Origin.STORAGE)
+    found = _STRERROR.search(text) if by_text else None
+    return None if found is None else _BY_TEXT[found[1].lower()]
+
+
+def of_device(text: str) -> Origin | None:
+    """What an error of CUDA, cuDNN, cuBLAS, Triton or NCCL says; memory that ran out says nothing here."""
+    status = _STATUS.search(text)
+    if status is not None and not _STATUS_MEMORY.search(status[1]):
+        return Origin.DEVICE_SETUP if _STATUS_SETUP.search(status[1]) else Origin.PROGRAM
+    text = _DRIVER_NAME.sub(lambda name: f"cudaError{name[1].replace('_', '')}", text)
+    at = _ACCELERATOR.search(text)
+    code = _DEVICE_CODE.search(text, at.start()) if at is not None else None
+    if code is not None:
+        return _DEVICE_LOWER[code[0].lower()]
+    result = _NCCL.search(text)
+    if result is not None and result.lastgroup is not None:
+        return _NCCL_ORIGIN[result.lastgroup]
+    return Origin.DEVICE_SETUP if _INDEX.search(text) else _of_makers(text)
+
+
+def _of_makers(text: str) -> Origin | None:
+    """What the codes of runtimes other than CUDA and ROCm say."""
+    acl = _ACL.search(text)
+    if acl is not None:
+        setup, memory = acl["kind"] == "1", (acl["kind"], acl["rest"]) == ("2", "001")
+        return None if memory else Origin.DEVICE_SETUP if setup else Origin.DEVICE
+    code = _MAKERS.search(text)
+    if code is not None:
+        known = next((row for row in _MAKERS_WORDS if row[0].search(code["word"])), (None, Origin.DEVICE))[1]
+        return Origin.NETWORK if code["comm"] and known is not Origin.PROGRAM else known
+    ascend = _ASCEND.search(text)
+    if ascend is not None:
+        return Origin.NETWORK if ascend["comm"] else Origin.DEVICE
+    return Origin.NETWORK if _COMMUNICATION.search(text) else None
+
+
+def http_status(text: str) -> int | None:
+    """The status of an HTTP answer that an error reports, None when it names none."""
+    found = _HTTP.search(text)
+    return None if found is None else int(next(number for number in found.groups() if number))
+
+
+def of_http(status: int) -> Origin | None:
+    """Whose fault an HTTP status is: None for a request that was wrong by itself."""
+    return None if status in _BAD_REQUEST else Origin.NETWORK
+
+
+_TRACKERS = r"wandb|mlflow|swanlab|trackio|clearml|comet_ml|neptune|tensorboardX?"
+_HUBS = r"huggingface_hub|hf_xet|hf_transfer|modelscope"
+_NETS = (
+    r"requests|urllib3|httpx|httpcore|aiohttp|urllib\.error|http\.client|botocore|boto3|s3transfer|s3fs|gcsfs|adlfs"
+    r"|google\.(?:api_core|auth|cloud)|azure|grpc|socket|ssl|websockets|paramiko|redis|openai|anthropic|fsspec"
+)
+_TRACKER_CLASS, _HUB_CLASS, _NET_CLASS = (re.compile(rf"^(?:{names})\.") for names in (_TRACKERS, _HUBS, _NETS))
+_NOT_FOR_US = re.compile(
+    r"(?:(?:Repository|Revision|RemoteEntry|Bucket)NotFound|GatedRepo|DisabledRepo|HFValidation|NotExist)Error$"
+)
+_NO_HUB = re.compile(r"\.(?:StrictDataclass\w*|ValidationError|Safetensors\w*|NotASafetensorsRepoError|DDUF\w*)$")
+_BARE_HUB = re.compile(r"^(?:OfflineModeIsEnabled|HubUnreachable)$")
+# A class of any other package whose name is that of a service's failure, or that reports an HTTP status. The packages
+# of the run itself use such names for other things.
+_FOREIGN_CLASS = re.compile(
+    r"^(?!(?:torch|ray|megatron|verl|vllm|sglang|triton|concurrent|asyncio|multiprocessing|queue|subprocess|pydantic\w*"
+    r"|transformers|safetensors\w*|tensordict|omegaconf|hydra)\.)(?:\w+\.)+\w+$"
+)
+_SERVICE_NAME = re.compile(
+    r"\.\w*(?:Connect|Timeout|TimedOut|RateLimit|Unavailable|Unreachable|Disconnected|Throttl|TooManyRequests"
+    r"|InternalServer|BadGateway|Network|Proxy|SSL|TLS|Authentication)\w*$"
+)
+_WRONG_SERVICE_CALL = re.compile(
+    r"(?:Invalid(?:URL|Schema|Header|JSON)\w*|MissingSchema|UnsupportedProtocol|LocationParse\w*|LocationValue\w*"
+    r"|Stream(?:Consumed|Closed)|ResponseNotRead|RequestNotRead|CookieConflict|ParamValidationError|CannotSendRequest"
+    r"|BadRequestError|UnprocessableEntityError)$"
+)
+# The codes of S3 and of gRPC for a request that was wrong by itself.
+_WRONG_REQUEST = re.compile(
+    r"\((?:NoSuchKey|InvalidArgument|InvalidRequest|MalformedXML|ValidationException)\)"
+    r"|StatusCode\.(?:INVALID_ARGUMENT|INTERNAL|UNIMPLEMENTED|FAILED_PRECONDITION|OUT_OF_RANGE|ALREADY_EXISTS|UNKNOWN)"
+)
+# A server that the run started is reached by an address, a service by a name.
+_OWN_SERVER = re.compile(
+    r"https?://(?:localhost|\[|\d{1,3}(?:\.\d{1,3}){3})|host='(?:localhost|\d{1,3}(?:\.\d{1,3}){3})'"
+)
+_HUB_HOST = re.compile(r"huggingface\.co|\bhf\.co\b|hf-mirror\.|modelscope\.c")
+
+_TRACKER_FRAME = re.compile(rf"verl/utils/tracking\.py:|(?:^|/)(?:{_TRACKERS})/", re.MULTILINE)
+# What checks configurations and writes shards belongs to the hub's library, but asks no hub.
+_HUB_FRAME = re.compile(rf"(?:^|/)(?:{_HUBS})/(?!dataclasses\.py|serialization/)", re.MULTILINE)
+_NET_FRAME = re.compile(
+    r"^(?!.*(?:vllm|sglang|torch|ray)/)(?:.*/)?(?:requests|urllib3?|httpx|httpcore|aiohttp|botocore|s3transfer|s3fs|gcsfs"
+    r"|fsspec|grpc|openai)/|(?:^|/)(?:socket|ssl|http/client)\.py:",
+    re.MULTILINE,
+)
+# Below these frames the hub gives data or a reward model, no model under test: the frames say the stage.
+_OTHER_USE = re.compile(r"(?:^|/)datasets/|rl_dataset|reward_(?:loop|model|manager|score)", re.MULTILINE)
+
+
+def tracked(frames: str) -> bool:
+    """Whether frames, one on a line, are those of an experiment tracker."""
+    return _TRACKER_FRAME.search(frames) is not None
+
+
+def of_class(kind: str, message: str) -> Origin | None:
+    """What the class of an exception says; `PROGRAM` for a request that was wrong, or that the run's server refused."""
+    if _TRACKER_CLASS.match(kind):
+        return Origin.TRACKER
+    if _NOT_FOR_US.search(kind):
+        return Origin.MODEL_FILES
+    hub = (_HUB_CLASS.match(kind) or _BARE_HUB.match(kind)) is not None and not _NO_HUB.search(kind)
+    if not hub and not _NET_CLASS.match(kind) and not _of_a_service(kind, message):
+        return None
+    if _WRONG_SERVICE_CALL.search(kind) or _WRONG_REQUEST.search(message):
+        return Origin.PROGRAM
+    status = http_status(message)
+    if status is None:
+        return Origin.HUB if hub else Origin.NETWORK
+    return Origin.PROGRAM if _OWN_SERVER.search(message) else of_http(status) or Origin.PROGRAM
+
+
+def _of_a_service(kind: str, message: str) -> bool:
+    named = _SERVICE_NAME.search(kind) is not None or http_status(message) is not None
+    return named and _FOREIGN_CLASS.match(kind) is not None
+
+
+def of_frames(message: str, below: str) -> Origin | None:
+    """What the frames below the project's own say of an exception whose class says nothing."""
+    if _HUB_FRAME.search(below):
+        return Origin.HUB
+    return Origin.NETWORK if _NET_FRAME.search(below) and not _OWN_SERVER.search(message) else None
+
+
+def service(found: Origin | None, message: str, frames: str) -> Origin | None:
+    """Which service did not answer, the hub or any other; every other origin as it is."""
+    if found not in (Origin.NETWORK, Origin.HUB):
+        return found
+    hub = found is Origin.HUB or _HUB_FRAME.search(frames) or _HUB_HOST.search(message)
+    if not hub or _OTHER_USE.search(frames):
+        return Origin.NETWORK
+    return Origin.MODEL_FILES if http_status(message) in REFUSED else Origin.HUB
+
+
+# What readers say of a file that is cut, empty, or something else than its name says.
+_READER = re.compile(
+    r"PytorchStreamReader failed|Error while deserializing|SafetensorsParsingError|cannot mmap an empty file"
+    r"|truncated file|file signature not found"
+    r"|The file might be corrupted|unexpected EOF, expected \d+ more bytes|storage has wrong byte size"
+    r"|(?i:checksum|sha-?256|md5|\bCRC(?:32)?\b).{0,60}(?:mismatch|does not match|do not match|failed|incorrect)"
+)
+_READER_CLASS = re.compile(
+    r"BadZipFile$|BadGzipFile$|^zlib\.error$|^lzma\.LZMAError$|^tarfile\.ReadError$|SafetensorsParsingError$"
+)
+_UNPICKLING = re.compile(r"(?:^|\.)(?:_pickle|pickle)\.(?:UnpicklingError|PickleError)$|^UnpicklingError$")
+# The reader refuses a class: the file is whole.
+_REFUSED = re.compile(r"Unsupported (?:global|class)|not an allowed global|persistent_load|persistent id")
+_ENDED = re.compile(r"^EOFError$|JSONDecodeError$|^UnicodeDecodeError$|^struct\.error$")
+_READING_FRAME = re.compile(
+    r"torch/serialization\.py:|json/__init__\.py:load$|safetensors/|numpy/lib/\S*:load|pickle\.py:load$"
+    r"|(?:^|/)(?:gzip|bz2|lzma|tarfile|_compression)\.py:",
+    re.MULTILINE,
+)
+_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
+_CLOSING = re.compile(r"torch/serialization\.py:__exit__$")
+_NO_TEMPORARY = re.compile(r"tempfile\.py:_get_default_tempdir$")
+_PUBLISHED = re.compile(
+    r"(?:-\d{5}-of-\d{5}\.(?:safetensors|bin)|(?:^|/)(?:model\.safetensors(?:\.index\.json)?|pytorch_model\.bin\S*"
+    r"|config\.json|generation_config\.json|tokenizer\S*\.(?:json|model)|vocab\.(?:json|txt)|merges\.txt))'?$"
+)
+# What a run writes itself, by the path or by the frames.
+_OWN_PATH = re.compile(r"global_step_\d|/iter_\d{7}|latest_checkpointed_iteration|dist_ckpt")
+_OWN_FRAME = re.compile(
+    r"dist_checkpointing/|torch/distributed/checkpoint/|:_?(?:save|load)_(?:\w*_)?checkpoint$|checkpoint_manager\.py:"
+    r"|:save_\w+$|:export_\w+$|:load_megatron_model$|training/checkpointing\.py:",
+    re.MULTILINE,
+)
+# A path that the run was given and that is not what it should be, no matter who found that out.
+_GIVEN = re.compile(
+    r"(?i)\b(?:path|director(?:y|ies)|folder|checkpoint|ckpt|snapshot|tokenizer|run[_ ]config|metadata|weights?"
+    r"|model)\b"
+)
+_AMISS = re.compile(
+    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*"
+    r"|director\w*|folder|checkpoint|path|file)"
+    r"|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)"
+    r"|\bcannot (?:find|open|locate|access)"
+    r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist"
+    r"|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
+    r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /"
+    r"|\bfailed to (?:find|open|locate)"
+)
+_PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z][a-z0-9]{1,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
+_OF_CODE = re.compile(r"/(?:megatron|verl|(?:site|dist)-packages)/|\.(?:py|so|cu|cpp|h)$")
+_WRITES = re.compile(r":_?(?:async_)?(?:save|export|write|dump)\w*$")
+_CHECKS = frozenset(
+    {"ValueError", "AssertionError", "RuntimeError", "OSError", "Exception", "NotADirectoryError", "IsADirectoryError"}
+)
+_CACHE = re.compile(r"/\.?(?:triton|torchinductor\w*|cache|__pycache__)/|/tmp/(?:ray|torchinductor)|/dev/shm/|'/proc/")
+# Libraries that read and write files, and raise a bare OSError when that fails.
+_IO = re.compile(r"(?:^|/)(?:numpy|h5py|pyarrow|zarr|diskcache)/\S+$")
+_WITH_ERRNO = re.compile(r"\[Errno \d")
+_SQLITE = re.compile(r"^sqlite3\.\w*Error$")
+_SQLITE_DISK = re.compile(
+    r"disk I/O error|database is locked|unable to open database|disk is full|readonly database|disk image is malformed"
+)
+
+
+def of_file(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -> Origin | None:
+    """What an exception says of a file; `calls` are all frames, `below` those below the last one of the projects."""
+    innermost = calls[-1] if calls else ""
+    if _WRITER.search(message) or (kind == "RuntimeError" and _CLOSING.search(innermost)):
+        return Origin.SPACE
+    if kind.endswith("FileNotFoundError"):
+        return Origin.STORAGE if _NO_TEMPORARY.search(innermost) else _missing(message, calls)
+    if _SQLITE.match(kind):
+        return Origin.STORAGE if _SQLITE_DISK.search(message) else None
+    if _damaged(kind, message, below):
+        return None if _own(message, calls) else Origin.DAMAGED_FILE
+    if kind in _CHECKS and _amiss(message, calls):
+        return Origin.GIVEN_PATH
+    bare = kind == "OSError" and not _WITH_ERRNO.search(message)
+    return Origin.STORAGE if bare and _IO.search(innermost) else None
+
+
+def _amiss(message: str, calls: Sequence[str]) -> bool:
+    """Whether a message complains of a path that was given to the run."""
+    return bool(_GIVEN.search(message) and _AMISS.search(message)) and _names_given_path(message, calls)
+
+
+def _names_given_path(message: str, calls: Sequence[str]) -> bool:
+    """Whether a message names a path that is neither one of the code nor one that the run writes itself."""
+    if _OWN_PATH.search(message) or any(_WRITES.search(call) for call in calls):
+        return False
+    found = _PATH.search(message)
+    return found is not None and _OF_CODE.search(found[1]) is None
+
+
+def _damaged(kind: str, message: str, below: Sequence[str]) -> bool:
+    if _READER_CLASS.search(kind) or _READER.search(message):
+        return True
+    if _UNPICKLING.search(kind):
+        return _REFUSED.search(message) is None
+    return _ENDED.search(kind) is not None and _READING_FRAME.search("\n".join(below)) is not None
+
+
+def _missing(message: str, calls: Sequence[str]) -> Origin | None:
+    """A file that is not there: the run's own, one of a published model, or one of a cache."""
+    if _own(message, calls):
+        return Origin.PROGRAM
+    if _PUBLISHED.search(message):
+        return Origin.DAMAGED_FILE
+    if _CACHE.search(message):
+        return Origin.STORAGE
+    return Origin.GIVEN_PATH if _names_given_path(message, calls) else None
+
+
+def _own(message: str, calls: Sequence[str]) -> bool:
+    return _OWN_PATH.search(message) is not None or _OWN_FRAME.search("\n".join(calls)) is not None
+
 
 MAX_KIND = 200
 """How much of a class name is looked at: a log may hold any."""
@@ -127,7 +690,7 @@ def origin_of(error: LoggedError) -> Origin | None:
         return Origin.TREES
     below = tuple(_below(error.calls))
     frames = "\n".join(below)
-    if services.tracked("\n".join(error.calls[-NEAR_FRAMES:])):
+    if tracked("\n".join(error.calls[-NEAR_FRAMES:])):
         return Origin.TRACKER
     reason = death_reason(error)
     if reason is not None:
@@ -138,8 +701,8 @@ def origin_of(error: LoggedError) -> Origin | None:
     root = text or _raised_in(error, frames)
     everywhere = "\n".join(error.calls)
     if root is not None:
-        return services.service(root, error.message, everywhere)
-    found = (services.service(_said(*other, error.calls, below), other[1], everywhere) for other in others(error))
+        return service(root, error.message, everywhere)
+    found = (service(_said(*other, error.calls, below), other[1], everywhere) for other in others(error))
     return next((origin for origin in found if origin not in (None, Origin.PEER, Origin.PROGRAM)), None)
 
 
@@ -168,7 +731,7 @@ def _below(calls: Sequence[str]) -> Sequence[str]:
 
 def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -> Origin | None:
     """What an exception says by its class or by a code in its message."""
-    known = services.of_class(kind, message) or _of_class(kind)
+    known = of_class(kind, message) or _of_class(kind)
     if known is not None:
         return known
     device = of_device(f"{kind}: {message}")
@@ -213,4 +776,4 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
         return Origin.PEER
     if error.kind in _READING and _TOKENIZERS.search(innermost):
         return Origin.MODEL_FILES if error.kind != "RuntimeError" or "sentencepiece/" in innermost else None
-    return Origin.HOST_LIMITS if _HANDLES.search(innermost) else services.of_frames(error.message, below)
+    return Origin.HOST_LIMITS if _HANDLES.search(innermost) else of_frames(error.message, below)

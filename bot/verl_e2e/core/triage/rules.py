@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.codes import Origin
-from verl_e2e.core.triage.origin import others
+from verl_e2e.core.triage.origin import Origin, others
 
 
 class Fault(Enum):

@@ -1,20 +1,152 @@
 """Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that show a fault.
 
-What a fault is comes from here and from `verl_e2e.core.triage.hollow`; whose it is says its row in the table.
+Among them are runs that came to their end and prove nothing: no samples, no update, nothing to learn from. Their checks
+read the metrics of the training steps; a metric that is not printed says nothing. A single odd step of many proves
+nothing either way: what is asked for is that no step shows the thing. Whose a fault is says its row in the table.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_e2e.core.log.metrics import not_finite
-from verl_e2e.core.log.resolved_config import lora_rank
-from verl_e2e.core.model.facts import Excerpt, LogFacts
+from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
+from verl_e2e.core.log.printed import lora_rank, not_finite
+from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage import hollow
 from verl_e2e.core.triage.asked import Contradiction, contradiction, other_checkout
-from verl_e2e.core.triage.hollow import AGREEMENT, Found
 from verl_e2e.core.triage.rules import Rule, Silent
+
+Found = tuple[Stage, Excerpt, str] | None
+
+AGREEMENT = "training/rollout_actor_probs_pearson_corr"
+# A correlation of two equal vectors may exceed one by rounding, never by more.
+ROUNDING = 1e-6
+# From so many steps on a reward that never moves is not an accident; a random model may earn nothing at first.
+CONSTANT_FROM = 3
+# A warm-up begins at a learning rate of zero.
+NO_RATE_FROM = 2
+GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
+REWARDS = ("critic/score/mean", "critic/rewards/mean")
+_RATES = ("actor/lr", "train/lr")
+_ADVANTAGES = ("critic/advantages/max", "critic/advantages/min")
+_GENERATED = ("timing_s/gen", "response_length/mean", "critic/score/mean")
+# What only an update of the actor prints; the entropy comes from the log-probabilities before it.
+_UPDATED = ("actor/pg_loss", "actor/loss", "actor/grad_norm", "actor/pg_clipfrac", "actor/ppo_kl", "actor/kl_loss")
+# What a run shows that set out to train, in contrast to one that only generates.
+_TRAINS = ("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy")
+_TRAINERS = frozenset({Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP, Stage.OPTIMIZER})
+# Where every step shows one of these, nothing that was generated reached the loss.
+_NO_SAMPLES = (
+    ("response_length/max", 0.0, "every response is empty"),
+    ("response/aborted_ratio", 1.0, "every response was aborted"),
+    ("perf/total_num_tokens", 0.0, "no tokens were trained on"),
+    ("global_seqlen/max", 0.0, "no tokens were trained on"),
+    ("rollout_corr/rollout_rs_masked_fraction", 1.0, "every token was rejected before the loss"),
+    ("rollout_corr/rollout_rs_seq_masked_fraction", 1.0, "every sequence was rejected before the loss"),
+)
+
+
+def every_step(facts: LogFacts) -> tuple[StepMetrics, ...]:
+    """The metric lines with the last one, which may lie beyond those that are kept."""
+    last = facts.last_step
+    if last is None or any(step.line == last.line for step in facts.steps[-1:]):
+        return facts.steps
+    return (*facts.steps, last)
+
+
+def trained(facts: LogFacts) -> tuple[StepMetrics, ...]:
+    """The metric lines of training steps; step 0 is the validation before training."""
+    return tuple(step for step in every_step(facts) if step.step > 0)
+
+
+def no_samples(facts: LogFacts) -> Found:
+    """No response of any step reached the loss."""
+    for metric, value, sentence in _NO_SAMPLES:
+        steps = _with(facts, metric)
+        if steps and all(step.values[metric] == value for step in steps):
+            return Stage.TRAIN_STEP, shown(steps[0], metric), f"{sentence}, so no step shows anything"
+    return None
+
+
+def rollout_from_file(facts: LogFacts) -> Found:
+    """The rollouts were read from a file, and the engine generated nothing."""
+    sign = next((sign for sign in facts.signs if sign.name == ROLLOUT_FROM_FILE), None)
+    return None if sign is None else (Stage.ROLLOUT_ENGINE, sign.at, "")
+
+
+def not_updated(facts: LogFacts) -> Found:
+    """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
+    steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
+    if not steps or any(name in step.values for step in steps for name in _UPDATED):
+        return None
+    built = any(mark.stage in _TRAINERS for mark in facts.stages)
+    if not built and not any(name in step.values for step in steps for name in _TRAINS):
+        return None
+    metric = next(name for name in _GENERATED if name in steps[0].values)
+    return Stage.TRAIN_STEP, shown(steps[0], metric), ""
+
+
+def no_advantage(facts: LogFacts) -> Found:
+    """Every advantage of every step is exactly zero: whatever was generated, the policy had nothing to learn."""
+    steps = [step for step in trained(facts) if all(name in step.values for name in _ADVANTAGES)]
+    if not steps or any(step.values[name] != 0 for step in steps for name in _ADVANTAGES):
+        return None
+    return Stage.LEARNING_SIGNAL, shown(steps[0], _ADVANTAGES[0]), ""
+
+
+def constant_reward(facts: LogFacts) -> Found:
+    """The mean reward is the very same number at every one of several steps."""
+    for metric in REWARDS:
+        steps = _with(facts, metric)
+        values = {step.values[metric] for step in steps}
+        if len(steps) >= CONSTANT_FROM and len(values) == 1 and math.isfinite(steps[0].values[metric]):
+            cause = f"{metric} is exactly {steps[0].values[metric]:g} at every one of {len(steps)} steps"
+            return Stage.LEARNING_SIGNAL, shown(steps[-1], metric), cause
+    return None
+
+
+def no_rate(facts: LogFacts) -> Found:
+    """The learning rate is zero at every one of several steps: the updates moved nothing."""
+    for metric in _RATES:
+        steps = _with(facts, metric)
+        if len(steps) >= NO_RATE_FROM and all(step.values[metric] == 0 for step in steps):
+            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), ""
+    return None
+
+
+def no_gradient(facts: LogFacts) -> Found:
+    """A gradient norm that is exactly zero at every step."""
+    for metric in GRADIENTS:
+        steps = _with(facts, metric)
+        if steps and all(step.values[metric] == 0 for step in steps):
+            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), f"{metric} is exactly zero at every step"
+    return None
+
+
+def agreement_unknown(facts: LogFacts) -> Found:
+    """The correlation of trainer and rollout is not a correlation: NaN, infinite, or beyond one."""
+    for step in _with(facts, AGREEMENT):
+        value = step.values[AGREEMENT]
+        if not is_correlation(value):
+            cause = f"the correlation of trainer and rollout is {value}, which is not a correlation"
+            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
+    return None
+
+
+def is_correlation(value: float) -> bool:
+    """Whether a number can be a correlation; NaN cannot."""
+    return abs(value) <= 1 + ROUNDING
+
+
+def shown(step: StepMetrics, metric: str) -> Excerpt:
+    """A metric of a step as evidence."""
+    return Excerpt(step.line, f"step:{step.step} - {metric}:{step.values[metric]}")
+
+
+def _with(facts: LogFacts, metric: str) -> Sequence[StepMetrics]:
+    return [step for step in trained(facts) if metric in step.values]
+
 
 # A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
 AGREEMENT_FAIL_BELOW = 0.995
@@ -103,18 +235,18 @@ def _refused(facts: LogFacts) -> Found:
 
 def _metrics(facts: LogFacts) -> Found:
     """A watched metric that is not finite, in any step or validation."""
-    for step in hollow.every_step(facts):
+    for step in every_step(facts):
         for name in not_finite(step.values):
-            return Stage.LEARNING_SIGNAL, hollow.shown(step, name), f"{name} is not finite"
+            return Stage.LEARNING_SIGNAL, shown(step, name), f"{name} is not finite"
     return None
 
 
 def _agreement(facts: LogFacts) -> Found:
-    for step in hollow.trained(facts):
+    for step in trained(facts):
         value = step.values.get(AGREEMENT)
         if value is not None and not value >= AGREEMENT_FAIL_BELOW:
             cause = f"trainer and rollout do not hold the same weights: {value:.5f}"
-            return Stage.EXPORT_WEIGHT_SYNC, hollow.shown(step, AGREEMENT), cause
+            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
     return None
 
 
@@ -130,14 +262,14 @@ _FINDERS: Mapping[Silent, Callable[[LogFacts], Found]] = {
     Silent.WEIGHTS_UNMAPPED: _unmapped,
     Silent.EXPORT_INCOMPLETE: _not_exported,
     Silent.WEIGHTS_REFUSED: _refused,
-    Silent.AGREEMENT_UNKNOWN: hollow.agreement_unknown,
+    Silent.AGREEMENT_UNKNOWN: agreement_unknown,
     Silent.METRICS_NOT_FINITE: _metrics,
     Silent.ROLLOUT_DISAGREES: _agreement,
-    Silent.ROLLOUT_FROM_FILE: _completed(hollow.rollout_from_file),
-    Silent.NO_SAMPLES: _completed(hollow.no_samples),
-    Silent.ACTOR_NOT_UPDATED: _completed(hollow.not_updated),
-    Silent.ADVANTAGE_ZERO: _completed(hollow.no_advantage),
-    Silent.GRADIENT_ZERO: _completed(hollow.no_gradient),
-    Silent.RATE_ZERO: _completed(hollow.no_rate),
-    Silent.REWARD_CONSTANT: _completed(hollow.constant_reward),
+    Silent.ROLLOUT_FROM_FILE: _completed(rollout_from_file),
+    Silent.NO_SAMPLES: _completed(no_samples),
+    Silent.ACTOR_NOT_UPDATED: _completed(not_updated),
+    Silent.ADVANTAGE_ZERO: _completed(no_advantage),
+    Silent.GRADIENT_ZERO: _completed(no_gradient),
+    Silent.RATE_ZERO: _completed(no_rate),
+    Silent.REWARD_CONSTANT: _completed(constant_reward),
 }

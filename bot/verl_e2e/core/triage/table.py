@@ -8,7 +8,7 @@ row and sees its example judged otherwise.
 """
 
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.codes import Origin
+from verl_e2e.core.triage.origin import Origin
 from verl_e2e.core.triage.rules import Fault, NoiseRule, Rule, Silent
 
 AFTER_CONSTRUCTION = frozenset(

@@ -1,32 +1,222 @@
-"""Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
+"""Triage of a bare log: where the run ended, whose fault it was, and the first relevant line.
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+Which backend trained: what a run of another one than Megatron shows says nothing about Bridge or Megatron-LM.
 
-from verl_e2e.core.log.ends import EXIT_STATUS
-from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
+The frames of an error come first, then the configuration of the actor, then every strategy that the log names. A log
+that shows no backend at all is taken for one of Megatron, and no sentence about it names Bridge.
+
+Work inside other work: a save exports weights, and a resume loads them. The outer one is the stage.
+
+Residual noise: what a run may print while it shuts down, after the requested steps completed.
+
+A log that holds several runs: which of them is the answer, and how each of the others ended.
+
+The last whole run is the answer: one that came to its end, or that an error ended. Errors of another run never decide.
+A log whose last run is cut is not a pass, however the run before it ended: then the cut run is the answer.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+
+from verl_e2e.core.log.errors import EXIT_STATUS
+from verl_e2e.core.log.printed import STRATEGY_SIGN, lookup
+from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, LoggedError, Misread, Noise, RunFacts
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import (
-    COMPLETED,
-    FORMAT,
-    INCOMPLETE,
-    OTHER_BACKEND,
-    OTHER_TRAINER,
-    UNEXPLAINED,
-    Triage,
-    TriageVerdict,
-)
-from verl_e2e.core.triage.backend import other_backend, stage_with, trained_with
 from verl_e2e.core.triage.broken_imports import involves_trees
-from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
-from verl_e2e.core.triage.completion import furthest, missing_metrics, other_trainer
-from verl_e2e.core.triage.nested import outer_stage
-from verl_e2e.core.triage.noise import explain
+from verl_e2e.core.triage.candidates import (
+    CAUGHT,
+    Candidate,
+    Standing,
+    candidates,
+    furthest,
+    missing_metrics,
+    other_trainer,
+    survived_errors,
+)
 from verl_e2e.core.triage.origin import death_reason, origin_of
 from verl_e2e.core.triage.rules import Fault, Rule, Silent
-from verl_e2e.core.triage.several import judge_runs
 from verl_e2e.core.triage.silent import SilentFault, silent_fault
-from verl_e2e.core.triage.table import RULES
+from verl_e2e.core.triage.table import NOISE, RULES
+
+COMPLETED, INCOMPLETE, UNEXPLAINED, FORMAT = "completed", "incomplete", "unexplained", "format"
+OTHER_TRAINER, OTHER_BACKEND = "other-trainer", "other-backend"
+
+
+class TriageVerdict(StrEnum):
+    """`pass` means only that the requested steps completed with no unexplained error; never the verdict Pass."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How another run of the same log ended."""
+
+    run: int
+    """Which run of the log, from 1."""
+    begins: int
+    """Its first line."""
+    ends: int
+    """Its last line."""
+    verdict: TriageVerdict
+    stage: Stage
+    cause: str
+    line: int
+    """The line that decided, 0 when there is nothing to point at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """The answer of triage."""
+
+    # What the log comes to.
+    verdict: TriageVerdict
+    # The stage of the fault, or the last stage reached.
+    stage: Stage
+    # Why, as a clause.
+    cause: str
+    # The line that shows it, 1-based; 0 for none.
+    line: int
+    # The text of that line.
+    excerpt: str
+    # Harmless messages that look like errors.
+    residual_noise: tuple[Noise, ...]
+    # The id of the rule that decided.
+    rule: str
+    # What to do, with the section of the runbook; empty when there is nothing to do.
+    fix: str
+    frame: Frame | None = None
+    """The innermost frame of the error in Megatron-Bridge, Megatron-LM or verl."""
+    message: str = ""
+    """The whole message of the error, with its line feeds; empty when no error decided."""
+    run: int = 1
+    """Which run of the log the answer is about, from 1."""
+    others: tuple[RunOutcome, ...] = ()
+    """The other runs of the log, in order; of many only the last ones are kept."""
+    reached: Stage | None = None
+    """How far Bridge-managed construction got, where `cause` says so."""
+    undecided: bool = False
+    """Whether a change of Megatron-Bridge or Megatron-LM may have caused what blocked the run."""
+
+
+_ACTOR = "actor_rollout_ref.actor.strategy"
+_MEGATRON = re.compile(r"megatron|mindspeed")
+_FRAME = re.compile(
+    r"(?:^|/)workers/engine/(?!megatron|mindspeed)(\w+)/|(?:^|/)(fsdp|deepspeed|torchtitan|veomni|automodel)_(?:workers|sft_trainer)\.py:"
+    r"|(?:^|/)(?:torch/distributed/)?_?(fsdp|deepspeed|torchtitan|veomni)/|(?:^|/)(dp)_(?:actor|critic|rm)\.py:",
+    re.MULTILINE,
+)
+# Work that only Megatron has under this name; another backend wraps its model instead.
+_CONSTRUCTION = frozenset({Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.DDP_WRAP})
+
+
+def other_backend(facts: LogFacts, calls: tuple[str, ...] = ()) -> str:
+    """The backend that trained in place of Megatron; empty where none is shown."""
+    frames = "\n".join(calls)
+    if _MEGATRON.search(frames):
+        return ""
+    found = _FRAME.search(frames)
+    if found is not None:
+        name = str(next(group for group in found.groups() if group))
+        return "fsdp" if name == "dp" else name
+    strategies = list(_of_actor(facts)) or [
+        sign.name.removeprefix(STRATEGY_SIGN) for sign in facts.signs if sign.name.startswith(STRATEGY_SIGN)
+    ]
+    return "" if not strategies or any(map(_MEGATRON.search, strategies)) else strategies[0]
+
+
+def trained_with(backend: str) -> str:
+    """The clause that says which backend trained; empty for Megatron."""
+    return f"; the run trains with {backend}, not with Megatron" if backend else ""
+
+
+def stage_with(stage: Stage, backend: str) -> Stage:
+    """The name of a stage for a run of that backend."""
+    return Stage.FSDP_WRAP if backend and stage in _CONSTRUCTION else stage
+
+
+def _of_actor(facts: LogFacts) -> Iterator[str]:
+    found = (lookup(config.values, _ACTOR, None) for config in facts.configs)
+    return (strategy for strategy in found if isinstance(strategy, str))
+
+
+# What syncs the rollout's weights; an export that none of these called, while a checkpoint was saved, is of the save.
+_SYNC = re.compile(
+    r":(?:a?sync_?)?update_weights\w*$|:rollout_mode$|:wake_up$|checkpoint_engine/|sharding_manager/|:sync_\w*weights\w*$",
+    re.MULTILINE,
+)
+# What builds a model: an import that one of these called is not a resume.
+_BUILD = re.compile(r":init_model$|:_build_\w+$|:__init__$|:initialize$", re.MULTILINE)
+_INNER = {
+    Stage.CHECKPOINT_SAVE: (frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.HF_IMPORT}), _SYNC),
+    Stage.CHECKPOINT_LOAD: (frozenset({Stage.HF_IMPORT, Stage.PEFT, Stage.OPTIMIZER}), _BUILD),
+}
+
+
+def outer_stage(stage: Stage, error: LoggedError) -> Stage:
+    """The stage of an error that happened in `stage`, seen from what the run was doing around it."""
+    inner, other = _INNER.get(error.stage, (frozenset(), _SYNC))
+    return stage if stage not in inner or other.search("\n".join(error.calls)) else error.stage
+
+
+def explain_noise(facts: LogFacts) -> tuple[frozenset[LoggedError], tuple[Noise, ...]]:
+    """The errors that are only noise, and all residual noise of the log."""
+    explained: dict[LoggedError, str] = {}
+    for error in facts.errors:
+        name = noise_name(error)
+        if name:
+            explained[error] = name
+    for error in survived_errors(facts):
+        explained.setdefault(error, CAUGHT)
+    noise = {note.name: note for note in facts.noise}
+    for error, name in explained.items():
+        known = noise.get(name)
+        count = error.count + (known.count if known else 0)
+        noise[name] = Noise(name, error.at if known is None else known.at, count)
+    return frozenset(explained), tuple(sorted(noise.values(), key=lambda note: note.at.line))
+
+
+def noise_name(error: LoggedError) -> str:
+    """The name of the noise rule that explains an error, or empty."""
+    if not error.after_completion:
+        return ""
+    text = f"{error.kind}: {error.message}"
+    return next((rule.name for rule in NOISE if re.search(rule.pattern, text)), "")
+
+
+Judge = Callable[[LogFacts], Triage]
+
+
+def judge_runs(facts: LogFacts, judge: Judge) -> Triage:
+    """The answer for a log with any number of runs; `judge` answers for the facts of one."""
+    if not facts.parts:
+        return judge(facts)
+    *before, last = facts.parts
+    parts = (*before, replace(last, facts=replace(last.facts, stopped=facts.stopped)))
+    answers = [(part, judge(part.facts)) for part in parts]
+    chosen, answer = _answer(answers)
+    others = tuple(_outcome(part, other) for part, other in answers if part is not chosen)
+    return replace(answer, run=chosen.number, others=others)
+
+
+def judged_facts(facts: LogFacts, answer: Triage) -> LogFacts:
+    """The facts of the run that the answer is about."""
+    return next((part.facts for part in facts.parts if part.number == answer.run), facts)
+
+
+def _answer(answers: list[tuple[RunFacts, Triage]]) -> tuple[RunFacts, Triage]:
+    last = answers[-1]
+    whole = next((answer for answer in reversed(answers) if answer[1].rule != INCOMPLETE), last)
+    return last if whole[1].verdict is TriageVerdict.PASS else whole
+
+
+def _outcome(part: RunFacts, answer: Triage) -> RunOutcome:
+    return RunOutcome(part.number, part.begins, part.ends, answer.verdict, answer.stage, answer.cause, answer.line)
+
 
 NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
@@ -94,7 +284,7 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
 
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
     """The candidates for the root cause, the likeliest first, and what is only noise."""
-    explained, noise = explain(facts)
+    explained, noise = explain_noise(facts)
     every = (*(error for error in facts.errors if error not in explained), *facts.hints)
     return candidates(every, facts), noise
 

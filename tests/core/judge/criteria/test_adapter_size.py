@@ -6,9 +6,10 @@ import pytest
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, QKV, RANK, WIDTH, Taken, adapters, healthy, tensor, weights
-from verl_e2e.core.judge.criteria.adapter_size import adapter_size
+from verl_e2e.core.judge.criteria.adapters import adapter_size
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapter, Point, Ranks
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -59,7 +60,7 @@ def test_tensor_ranks_share_an_adapter(size: int) -> None:
 def test_an_adapter_that_was_not_asked_for_is_a_fail_that_nothing_else_sees(changes: dict[str, Any], what: str) -> None:
     verdict = judged(fingerprints=built(**changes).document())
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.PEFT)
-    assert verdict.decided_by is Criterion.ADAPTER_SIZE
+    assert verdict.decided_by == Criterion.ADAPTER_SIZE
     assert verdict.cause == f"the adapters of the actor are not those that were asked for in the train phase: {what}"
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.ADAPTER_SIZE]
 
@@ -152,7 +153,3 @@ def test_a_list_that_is_not_there_is_a_gap() -> None:
     assert (item.state, item.summary) == (State.MISSING, expected)
     item = found(RUN.without(BUILT, model="actor")).evidence
     assert item.summary == "no fingerprint 'model built' of the actor in the train phase"
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert adapter_size(make_case()).evidence.state is State.WAIVED

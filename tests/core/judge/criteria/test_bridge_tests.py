@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import BRIDGE, TESTS, ended, make_case, make_job, make_record, passing_tests
-from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests, without_result
+from verl_e2e.core.judge.criteria.basic import bridge_tests, without_result
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
 from verl_e2e.core.model.record import Event, TestCase

@@ -5,9 +5,7 @@ import pytest
 from tests.core.builders import make_case, make_facts, make_record
 from tests.core.level_runs import job_of
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.content import content_active
-from verl_e2e.core.judge.criteria.features import feature_active
-from verl_e2e.core.judge.feature_traces import CONTENTS
+from verl_e2e.core.judge.criteria.features import CONTENTS, content_active, feature_active
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Fingerprints, GivenInput, HookState, ModelInputs, Tower
 from verl_e2e.core.model.jobs import PICTURES, Data, JobFeature

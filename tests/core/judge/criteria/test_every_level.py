@@ -27,11 +27,19 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
-from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests
-from verl_e2e.core.judge.criteria.config import requested, resolved_config
-from verl_e2e.core.judge.criteria.every_level import exit_zero, no_exception, steps_completed
-from verl_e2e.core.judge.criteria.imports import MODULES, is_below, local_import, run_imported_checkout
-from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.judge.case import planned_phases
+from verl_e2e.core.judge.criteria.basic import (
+    MODULES,
+    bridge_tests,
+    exit_zero,
+    is_below,
+    local_import,
+    no_exception,
+    requested,
+    resolved_config,
+    run_imported_checkout,
+    steps_completed,
+)
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.expected import same_value
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker

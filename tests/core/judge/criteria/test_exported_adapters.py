@@ -6,9 +6,10 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_facts, make_record
 from tests.core.fingerprints import HF, LORA_A, LORA_B, Taken, absent, exported, healthy, moved, scaled, zeroed
-from verl_e2e.core.judge.criteria.exported_adapters import exported_adapters, exports_adapters
+from verl_e2e.core.judge.criteria.adapters import exported_adapters, exports_adapters
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -52,7 +53,7 @@ def test_what_the_trainer_holds_is_met() -> None:
 def test_what_an_export_yields_otherwise_is_a_fail_that_nothing_else_sees(taken: Taken, name: str, what: str) -> None:
     verdict = judged(fingerprints=taken.document())
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.EXPORT_WEIGHT_SYNC)
-    assert verdict.decided_by is Criterion.EXPORTED_ADAPTERS
+    assert verdict.decided_by == Criterion.EXPORTED_ADAPTERS
     assert verdict.cause.startswith(f"export {LAST + 1} of the train phase is not what the trainer held: {name}")
     assert what in verdict.cause
     broken = [item.criterion for item in verdict.evidence if item.state is State.BROKEN]
@@ -63,7 +64,7 @@ def test_an_export_that_repeats_the_one_before_is_stale() -> None:
     before = exported(adapter_only=True)
     taken = RUN.with_snapshots({"tensors": before}, Point.EXPORTED, Point.RECEIVED, number=LAST)
     verdict = judged(fingerprints=taken.document())
-    assert verdict.decided_by is Criterion.EXPORTED_ADAPTERS
+    assert verdict.decided_by == Criterion.EXPORTED_ADAPTERS
     assert "a stale copy" in verdict.cause
 
 

@@ -9,10 +9,9 @@ from tests.core.builders import config_with, make_case, make_record
 from tests.core.level_runs import Run, job_of, run_of, said
 from tests.core.logs import recorded
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.criteria.features import feature_active, judge_feature
-from verl_e2e.core.judge.feature_traces import TRACES, leaves_trace
-from verl_e2e.core.log.builds import STRATEGY_SIGN
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.features import TRACES, feature_active, judge_feature, leaves_trace
+from verl_e2e.core.log.printed import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.expected import Value

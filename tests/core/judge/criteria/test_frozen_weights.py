@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tests.core.builders import judged, make_case, make_record
-from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled
-from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
+from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled, tensor
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.weights import frozen_weights
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -54,6 +55,15 @@ def test_a_change_between_two_points_is_found_at_the_second() -> None:
     item = found(spoiled)
     assert (item.evidence.state, item.stage) == (State.BROKEN, Stage.TRAIN_STEP)
     assert "frozen parameters of the actor changed by 'before export' 3" in item.evidence.summary
+
+
+def test_of_several_that_changed_the_first_of_the_model_is_named() -> None:
+    names = [f"decoder.layers.{number}.norm.weight" for number in range(20)]
+    frozen = tuple(tensor(name, (1.0, 2.0), requires_grad=False) for name in names)
+    spoiled = Taken(tuple(item.model_copy(update={"tensors": (*item.tensors, *frozen)}) for item in RUN.snapshots))
+    for name in names:
+        spoiled = spoiled.with_tensor(name, other, Point.OPTIMIZER_STEP, model="actor", number=1)
+    assert f"on rank 0: {names[0]} (and 19 more)" in found(spoiled).evidence.summary
 
 
 def test_a_tensor_that_is_not_in_both_is_not_compared() -> None:
@@ -122,7 +132,3 @@ def test_a_critic_exports_nothing_and_needs_no_export() -> None:
 
 def test_an_empty_record_is_a_gap() -> None:
     assert found(Taken(())).evidence.state is State.MISSING
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert frozen_weights(make_case()).evidence.state is State.WAIVED

@@ -2,7 +2,7 @@
 
 from tests.core.level_runs import Run, job_of, run_of
 from tests.core.logs import recorded
-from verl_e2e.core.judge.criteria.fsdp import fsdp_active
+from verl_e2e.core.judge.criteria.features import fsdp_active
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result

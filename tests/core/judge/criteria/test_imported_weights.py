@@ -25,9 +25,10 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.judge.criteria.imported_weights import imported_weights
-from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.transfer import imported_weights
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Fingerprints, Point, Snapshot, Tensor
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -72,7 +73,7 @@ def test_other_weights_than_the_files_hold_are_a_fail_that_nothing_else_sees(cha
     spoiled = RUN.with_tensor(Q, change, FILES)
     verdict = judged(fingerprints=spoiled.document())
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.HF_IMPORT)
-    assert verdict.decided_by is Criterion.IMPORTED_WEIGHTS
+    assert verdict.decided_by == Criterion.IMPORTED_WEIGHTS
     text = "the first export of the train phase is not what the checkpoint's files hold"
     assert f"{text} (the import or the export is wrong): {Q}: {what}" in verdict.cause
     broken = [item.criterion for item in verdict.evidence if item.state is State.BROKEN]
@@ -242,11 +243,6 @@ def test_an_export_that_cannot_be_what_the_files_hold_is_not_compared(config: di
 def test_what_was_not_compared_is_a_limitation(taken: Taken, text: str) -> None:
     item = found(taken).evidence
     assert (item.state, item.summary) == (State.WAIVED, text)
-
-
-def test_an_older_folder_has_the_limitation_of_all_fingerprints() -> None:
-    item = imported_weights(make_case()).evidence
-    assert (item.state, item.summary) == (State.WAIVED, NOT_RECORDED)
 
 
 def test_a_hook_that_never_fired_is_a_gap() -> None:

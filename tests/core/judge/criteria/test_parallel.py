@@ -8,9 +8,10 @@ import pytest
 
 from tests.core.builders import config_with, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
-from verl_e2e.core.judge.criteria.config import requested
-from verl_e2e.core.judge.criteria.parallel import parallel_sizes
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.features import parallel_sizes
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import Worker
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Outcome, Result

@@ -8,11 +8,11 @@ import pytest
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
 from verl_e2e.core.compare.jobs import differences, for_parity, unsharded
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.bands import Bands
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import (
     DETERMINISTIC,
@@ -263,11 +263,6 @@ def test_what_else_differs_between_two_jobs_is_listed() -> None:
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
     other = make_job(wrapper={"LORA_RANK": "8"}, overrides=("data.seed=7",))
     assert differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")
-
-
-def test_both_judges_ask_for_their_own_criterion() -> None:
-    assert parity(dense(line(1))).criterion is Criterion.PARITY
-    assert resumed_step(resumed(line(2))).criterion is Criterion.RESUMED_STEP
 
 
 def test_parity_adds_data_parallel_ranks_to_level_2_and_only_there() -> None:

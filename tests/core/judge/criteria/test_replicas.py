@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, LORA_A, NORM, Taken, absent, healthy, hook, other, tensor, weights
-from verl_e2e.core.judge.criteria.config import ACTOR
-from verl_e2e.core.judge.criteria.replicas import replicas
+from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.weights import replicas
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -243,7 +244,3 @@ def test_groups_that_do_not_make_the_ranks_are_a_gap() -> None:
     item = found(healthy(tuple(Ranks(rank=rank) for rank in range(2)))).evidence
     assert item.state is State.MISSING
     assert item.summary.endswith("(data 1, tensor 1, pipeline 1) do not make 2 ranks")
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert replicas(make_case()).evidence.state is State.WAIVED

@@ -21,10 +21,10 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.engine_names import sources
-from verl_e2e.core.judge.criteria.rollout_weights import rollout_weights
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.transfer import rollout_weights, sources
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -72,7 +72,7 @@ def test_what_arrives_otherwise_is_a_fail_that_nothing_else_sees(
 ) -> None:
     verdict = judged(fingerprints=RUN.with_tensor(name, change, RECEIVED, number=number).document())
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.EXPORT_WEIGHT_SYNC)
-    assert verdict.decided_by is Criterion.ROLLOUT_WEIGHTS
+    assert verdict.decided_by == Criterion.ROLLOUT_WEIGHTS
     assert f"in sync {number + 1} is not what was exported in the train phase: {name}: {what}" in verdict.cause
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.ROLLOUT_WEIGHTS]
 
@@ -115,7 +115,7 @@ def test_a_sync_without_its_export_is_not_compared() -> None:
 )
 def test_a_fused_projection_is_loaded_by_its_sums(change: Any, what: str) -> None:
     verdict = judged(fingerprints=RUN.with_tensor(FUSED, change, LOADED, number=0).document())
-    assert verdict.decided_by is Criterion.ROLLOUT_WEIGHTS
+    assert verdict.decided_by == Criterion.ROLLOUT_WEIGHTS
     assert f"what the rollout loaded in sync 1 is not what arrived in the train phase: {FUSED}: {what}" in verdict.cause
 
 
@@ -266,7 +266,3 @@ ARRIVED = {
 )
 def test_the_engines_names_say_what_was_fused(name: str, parts: tuple[str, ...]) -> None:
     assert sources(name, ARRIVED) == parts
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert rollout_weights(make_case()).evidence.state is State.WAIVED

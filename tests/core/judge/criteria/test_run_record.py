@@ -7,8 +7,9 @@ import pytest
 from tests.core.builders import ended, make_facts, make_job, make_record
 from tests.core.executions import TRANSFORM, change, ran
 from verl_e2e.core.judge.criteria.run_record import BackendTimes, Expected, hold_against_record, run_record
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import EndReason, Event, Record
 
@@ -113,7 +114,7 @@ def test_a_pass_whose_record_does_not_fit_is_blocked_and_says_why() -> None:
     assert verdict.cause.startswith("the record does not fit the run: its record covers 244 s")
     assert verdict.cause in verdict.sentence.replace("The record", "the record")
     assert all(deliverable.outcome is not Outcome.PASS for deliverable in verdict.deliverables)
-    assert verdict.evidence[-1].criterion is Criterion.RUN_RECORD
+    assert verdict.evidence[-1].criterion == Criterion.RUN_RECORD
 
 
 def test_a_fail_stays_a_fail_though_the_job_ended_as_a_failure() -> None:

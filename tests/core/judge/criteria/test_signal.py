@@ -8,9 +8,10 @@ import pytest
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
 from verl_e2e.core.judge.criteria.signal import learning_signal
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level, variants_of
@@ -75,7 +76,7 @@ def test_a_rising_run_passes_and_claims_no_more() -> None:
 
 def test_the_card_shows_every_curve_in_one_line() -> None:
     verdict = judged(RISING)
-    (line,) = [item.excerpt for item in verdict.key_lines if item.criterion is Criterion.LEARNING_SIGNAL]
+    (line,) = [item.excerpt for item in verdict.key_lines if item.criterion == Criterion.LEARNING_SIGNAL]
     assert line.startswith("reward 0.0")
     assert [part.split(" ")[0] for part in line.split(", ")] == ["reward", "loss", "grad", "KL", "entropy", "length"]
     assert f"log.txt.zst:1600: {line}" in render_text(Card((verdict,)))
@@ -93,7 +94,7 @@ def test_a_flat_run_is_inconclusive_without_a_baseline() -> None:
     assert (verdict.result, verdict.stage) == (Result.BLOCKED, Stage.LEARNING_SIGNAL)
     assert verdict.cause.startswith("flat: critic/score/mean stayed at 0.04")
     assert any("merge base" in row for row in verdict.followups)
-    assert any(item.criterion is Criterion.LEARNING_SIGNAL and "▁" in item.excerpt for item in verdict.key_lines)
+    assert any(item.criterion == Criterion.LEARNING_SIGNAL and "▁" in item.excerpt for item in verdict.key_lines)
 
 
 def test_a_flat_run_is_inconclusive_beside_a_flat_baseline() -> None:
@@ -113,7 +114,7 @@ def test_a_planted_nan_is_unstable_and_fails(metric: str) -> None:
     verdict = judged(with_value(RISING, 7, **{metric: math.nan}), base(RISING))
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.LEARNING_SIGNAL)
     assert f"unstable: {metric} is nan at step 7" in verdict.sentence
-    (item,) = [item for item in verdict.evidence if item.criterion is Criterion.LEARNING_SIGNAL]
+    (item,) = [item for item in verdict.evidence if item.criterion == Criterion.LEARNING_SIGNAL]
     assert (item.state, item.line) == (State.BROKEN, 1470)
 
 

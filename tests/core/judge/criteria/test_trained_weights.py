@@ -18,8 +18,9 @@ from tests.core.fingerprints import (
     zeroed,
 )
 from verl_e2e.core.judge.criteria.snapshots import Finding
-from verl_e2e.core.judge.criteria.trained_weights import trained_weights
-from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.weights import trained_weights
+from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
@@ -78,7 +79,7 @@ def test_parameters_that_train_are_met() -> None:
 def test_an_adapter_without_a_gradient_is_a_fail_that_nothing_else_sees(name: str) -> None:
     verdict = judged(fingerprints=untrained(RUN, name).document())
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.TRAIN_STEP)
-    assert verdict.decided_by is Criterion.TRAINED_WEIGHTS
+    assert verdict.decided_by == Criterion.TRAINED_WEIGHTS
     assert verdict.cause == (
         f"parameters of the actor did not train in 2 optimizer step(s) of the train phase: {name}: "
         "its moments are zero, so it got no gradient, and it did not move"
@@ -222,10 +223,6 @@ def test_a_hook_that_never_fired_is_a_gap(point: Point, model_name: str) -> None
     item = found(RUN.without(point, model=model_name)).evidence
     expected = f"no fingerprint '{point}' of the {model_name} in the train phase"
     assert (item.state, item.summary) == (State.MISSING, expected)
-
-
-def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
-    assert trained_weights(make_case()).evidence.state is State.WAIVED
 
 
 def test_steps_are_counted_by_the_last_one_whatever_was_loaded_after_it() -> None:

@@ -1,22 +1,175 @@
-"""Level 4: each feature of the job is shown by a fact that no dense run has, in the configuration or in the log.
+"""What levels 2 to 4 ask for: sizes, Megatron-FSDP and features at work.
+
+What of a feature of level 4 a run can show at all: its classes of Bridge, lines and metrics, or what it is given. The
+criterion looks for these, and a plan asks whether there is any.
+
+Level 4: whether images or sound reached the actor's model in training, and its tower for them ran.
+
+The configuration of a run does not tell, and no line of its log. The hooks of the fingerprints count both: arguments
+of the model's forward that are neither text nor positions, and calls of the parts whose names are those of towers.
+Both must have happened while gradients were recorded, so neither the rollout nor a pass for log-probabilities counts.
+
+Level 4: each feature of the job is shown by a fact that no dense run has, in the configuration or in the log.
 
 A checkpoint's features do not show in verl's configuration. They show in the class of Bridge that converted its
 weights, in what verl prints when it prepares a feature, and in metrics that only the feature has. Images and sound
-show in none of them, but in what reached the model: `content` judges these.
+show in none of them, but in what reached the model.
+
+Level 3: Megatron-FSDP wrapped the models, by the configuration and by the class that the first rank names.
+
+Level 2 and derived jobs with sizes: the requested sizes, at least one above 1, and ranks that really had them.
+
+The configuration says what was asked of Megatron. What it made of it shows in the log: every rank that built a model
+says of how many chunks it consists, those of data- and context-parallel rank 0 name their tensor and pipeline rank,
+and the token counts of a step divide by the data-parallel size.
 """
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
-from verl_e2e.core.judge.case import ABSENT, Case
-from verl_e2e.core.judge.criteria.content import content_active
-from verl_e2e.core.judge.feature_traces import CONTENTS, TRACES, Trace, bears_name, is_dense
-from verl_e2e.core.log.resolved_config import lookup
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
-from verl_e2e.core.model.expected import same_value
+from verl_e2e.core.judge.case import ABSENT, Case, Phase, started_phases
+from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.snapshots import hook_problems
+from verl_e2e.core.log.printed import lookup
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.expected import Value, expected_config, same_value
+from verl_e2e.core.model.facts import ResolvedConfig
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, GivenInput, Tower
 from verl_e2e.core.model.jobs import JobFeature
+from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.core.model.record import JOB_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a feature leaves in a log; any one of the three is enough.
+
+    `bridges` matches Bridge's classes for models that always have the feature, `signs` are names of the scan's signs,
+    `metrics` matches names of step metrics.
+    """
+
+    bridges: re.Pattern[str] | None = None
+    signs: frozenset[str] = frozenset()
+    metrics: re.Pattern[str] | None = None
+
+
+# A class of Bridge is listed only when every model that it converts has the feature.
+TRACES: Mapping[str, Trace] = {
+    "moe": Trace(
+        bridges=re.compile(
+            r"\w*M[oO][eE]\w*Bridge|Qwen3NextBridge|DeepSeekV\dBridge|GPTOSSBridge|KimiK\w*Bridge|MiniMaxM\d\w*Bridge"
+            r"|GLM4[57]\w*Bridge|GLM5Bridge|HYV3Bridge|MiMoV2FlashBridge|Qwen3OmniBridge|Step3\dBridge|SarvamMLABridge"
+            r"|Ernie45(?:VL)?Bridge"
+        ),
+        signs=frozenset({"router-layers", "rollout-experts"}),
+    ),
+    "mla": Trace(bridges=re.compile(r"DeepSeekV[234]Bridge|KimiK2\w*Bridge|GLM5Bridge|GLM47FlashBridge|\w*MLABridge")),
+    "ssm": Trace(bridges=re.compile(r"NemotronHBridge|FalconH1Bridge|Qwen3NextBridge|Qwen35(?:MoE)?Bridge")),
+    "mtp": Trace(signs=frozenset({"mtp-layers-patched"}), metrics=re.compile(r"(?:^|/)mtp_losses/")),
+    "fp8": Trace(signs=frozenset({"fp8-weights-loaded"})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a feature's data must hold, and what shows it in a trainer."""
+
+    # What it is, for people.
+    name: str
+    # Names of arguments of a model's forward.
+    inputs: frozenset[str]
+    # Words in the names of towers.
+    towers: tuple[str, ...]
+
+
+CONTENTS: Mapping[str, Content] = {
+    "vlm": Content(
+        "images",
+        frozenset({"pixel_values", "pixel_values_videos", "images", "imgs"}),
+        ("vision", "visual", "image", "video"),
+    ),
+    "audio": Content("sound", frozenset({"input_features", "input_audio_features", "sound_clips"}), ("audio", "sound")),
+}
+
+
+def leaves_trace(name: str) -> bool:
+    """Whether a log, or what reached the model, can show the feature."""
+    if name in CONTENTS:
+        return True
+    trace = TRACES.get(name)
+    return trace is not None and bool(trace.bridges or trace.signs or trace.metrics)
+
+
+def can_be_shown(name: str, active_when: Mapping[str, Value]) -> bool:
+    """Whether any run can show the feature, as the criterion asks for it."""
+    return (
+        leaves_trace(name)
+        if name in TRACES or name in CONTENTS
+        else any(not is_dense(key, value) for key, value in active_when.items())
+    )
+
+
+def is_dense(key: str, value: Value) -> bool:
+    """Whether the smoke's own configuration has the same value, so that it tells nothing."""
+    return key in _DENSE and same_value(_DENSE[key], value)
+
+
+_DENSE = expected_config(BASE_WRAPPER, ())
+
+
+def bears_name(bridge: str, family: str) -> bool:
+    """Whether a class of Bridge has a family's name in its own, which is how a run shows the family."""
+    return _letters_and_digits(family) in _letters_and_digits(bridge)
+
+
+def _letters_and_digits(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
+_Counted = TypeVar("_Counted", GivenInput, Tower)
+
+CONTENT_NOT_RECORDED = (
+    "no fingerprints are in the folder, so nothing shows whether {content} reached the model in training"
+)
+
+
+def content_active(case: Case, feature: str) -> Evidence:
+    """One of CONTENTS, judged by the fingerprints, which are the only evidence of it."""
+    content = CONTENTS[feature]
+    found = case.record.fingerprints
+    if found is None:
+        return _content_evidence(State.MISSING, f"{feature}: {CONTENT_NOT_RECORDED.format(content=content.name)}")
+    rows = [line for line in found.inputs if line.model == "actor"]
+    given = _most(item for line in rows for item in line.inputs if item.name in content.inputs)
+    ran = _most(tower for line in rows for tower in line.towers if _is_tower(tower, content))
+    if given is None or not given.training_calls:
+        return _content_evidence(
+            State.MISSING, f"{feature}: the actor was given no {content.name} in training{hook_problems(case)}"
+        )
+    if ran is None or not ran.training_calls:
+        which = f"its {ran.name} ({ran.type}) never ran in training" if ran else "it has no tower for them"
+        return _content_evidence(State.MISSING, f"{feature}: the actor was given {given.name}, but {which}")
+    shape = " x ".join(map(str, given.shape))
+    summary = f"{feature}: {given.name} reached the actor in training, and its {ran.name} ({ran.type}) ran"
+    excerpt = f"{given.name} [{shape}] in {given.training_calls} forward passes, {ran.name} in {ran.training_calls}"
+    return _content_evidence(State.MET, summary, excerpt)
+
+
+def _most(items: Iterable[_Counted]) -> _Counted | None:
+    """The one that was counted most often in training; lines count from the start of a model, on each rank."""
+    return max(items, key=lambda item: item.training_calls, default=None)
+
+
+def _is_tower(tower: Tower, content: Content) -> bool:
+    return any(word in tower.name.lower() for word in content.towers)
+
+
+def _content_evidence(state: State, summary: str, excerpt: str = "") -> Evidence:
+    return Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +187,13 @@ def feature_active(case: Case) -> Evidence:
     if case.job.family:
         rows.append(_judge_family(case, case.job.family))
     if not rows:
-        return Evidence(Criterion.FEATURE_ACTIVE, State.MISSING, "the job names no feature to look for", JOB_FILE)
+        return Evidence(State.MISSING, "the job names no feature to look for", JOB_FILE)
     gap = next((row for row in rows if row.state is State.MISSING), None)
     if gap:
         return gap
     first = next((row for row in rows if row.excerpt), rows[0])
     summary = "; ".join(row.summary for row in rows)
-    return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, first.file, first.line, first.excerpt)
+    return Evidence(State.MET, summary, first.file, first.line, first.excerpt)
 
 
 def judge_feature(case: Case, feature: JobFeature) -> Evidence:
@@ -74,7 +227,7 @@ def _judge_family(case: Case, family: str) -> Evidence:
 
 def _evidence(case: Case, state: State, summary: str, fact: _Fact | None = None) -> Evidence:
     line, excerpt = (fact.line, fact.excerpt) if fact else (0, "")
-    return Evidence(Criterion.FEATURE_ACTIVE, state, summary, case.log, line, excerpt)
+    return Evidence(state, summary, case.log, line, excerpt)
 
 
 def _not_configured(case: Case, feature: JobFeature) -> Iterator[str]:
@@ -104,3 +257,202 @@ def _trace(case: Case, trace: Trace) -> _Fact | None:
 def _config_line(case: Case, shown: list[str]) -> _Fact:
     config = case.facts.configs[-1]
     return _Fact("", config.line, ", ".join(shown))
+
+
+_FLAG = "use_megatron_fsdp"
+_FSDP = "FullyShardedDataParallel"
+_ROOTS = ("actor_rollout_ref.actor", "critic")
+
+
+def fsdp_active(case: Case) -> Evidence:
+    """Every configuration switches Megatron-FSDP on, and no model has another wrapper."""
+    asked = [case.config_value(f"{root}.megatron.{_FLAG}") for root in _ROOTS]
+    if asked != [True] * len(_ROOTS):
+        words = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))
+        return Evidence(State.MISSING, f"Megatron-FSDP is not switched on: {words}", case.log)
+    wrapped = case.facts.wrapped
+    other = next((wrapped_model for wrapped_model in wrapped if not wrapped_model.wrapper.startswith(_FSDP)), None)
+    if other:
+        summary = f"Megatron-FSDP was asked for, and a model was wrapped by {other.wrapper}"
+        return Evidence(State.BROKEN, summary, case.log, other.at.line, other.at.text)
+    if not wrapped:
+        return Evidence(State.MISSING, "no line names the wrapper of a model", case.log)
+    first = wrapped[0]
+    summary = f"{len(wrapped)} model(s) wrapped by {first.wrapper}"
+    return Evidence(State.MET, summary, case.log, first.at.line, first.at.text)
+
+
+ROLES: Mapping[str, str] = {
+    "actor": "actor_rollout_ref.actor.megatron",
+    "ref": "actor_rollout_ref.ref.megatron",
+    "critic": "critic.megatron",
+}
+_SIZES: Mapping[str, str] = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+_ROLLOUT_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+# vLLM names its worker processes after their ranks, where there is more than one.
+_ROLLOUT_WORKER = re.compile(r"Worker(?:_[A-Z]+\d+)*?_TP(\d{1,4})(?:_[A-Z]+\d+)*")
+_TOKENS, _TOKENS_OF_A_RANK = "perf/total_num_tokens", "global_seqlen/mean"
+# Sequences that only fill up a batch are in one of the two counts; a size is a whole number well apart from the next.
+_ROUNDING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The parallel sizes of one model as the run resolved them; `vpp` is 1 without a virtual pipeline."""
+
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    etp: int
+
+    @property
+    def grid(self) -> frozenset[tuple[int, int]]:
+        """Every pair of tensor and pipeline rank."""
+        return frozenset(product(range(self.tp), range(self.pp)))
+
+    def data_parallel(self, world: int) -> int:
+        """How many data-parallel ranks so many processes leave."""
+        return world // (self.tp * self.pp * self.cp)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
+
+
+def parallel_sizes(case: Case) -> Evidence:
+    """The resolved parallel sizes are those of the variant, at least one is above 1, and the log shows the ranks."""
+    configs = [config for config in case.facts.configs if config.values is not None]
+    if not configs:
+        return _sizes_evidence(case, State.MISSING, "no resolved configuration shows the parallel sizes")
+    for config in configs:
+        wrong = next(_not_asked(case, config), "")
+        if wrong:
+            return _sizes_evidence(case, State.BROKEN, wrong, config.line)
+    config = configs[-1]
+    sizes, world = _sizes(config), _world(config)
+    actor = sizes.get("actor")
+    if actor is None or not world:
+        return _sizes_evidence(case, State.MISSING, "the configuration does not show the actor's sizes", config.line)
+    if _trivial(actor) and actor.data_parallel(world) == 1:
+        return _sizes_evidence(case, State.MISSING, "every parallel size is 1: nothing is shown", config.line)
+    gap = next(_sizes_gaps(case, sizes, world), "")
+    if gap:
+        return _sizes_evidence(case, State.MISSING, gap, config.line)
+    return _sizes_met(case, sizes, world, config)
+
+
+def _sizes_met(case: Case, sizes: Mapping[str, Sizes], world: int, config: ResolvedConfig) -> Evidence:
+    actor = sizes["actor"]
+    rollout = lookup(config.values, _ROLLOUT_TP)
+    seen = sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})
+    ranks = ", ".join(map(str, seen))
+    dp = actor.data_parallel(world)
+    workers = _rollout_ranks(case)
+    named = f" (workers of rank {_in_order(workers)})" if workers else ""
+    summary = (
+        f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}{named}; {world} process(es) built the models, "
+        f"(tensor, pipeline) ranks {ranks}, data-parallel size {dp}"
+    )
+    line = case.facts.ranks[0].line if case.facts.ranks else config.line
+    return _sizes_evidence(case, State.MET, summary, line, f"model parallel ranks {ranks} of {world} process(es)")
+
+
+def _sizes_evidence(case: Case, state: State, summary: str, line: int = 0, excerpt: str = "") -> Evidence:
+    return Evidence(state, summary, case.log, line, excerpt or (summary if line else ""))
+
+
+def _not_asked(case: Case, config: ResolvedConfig) -> Iterator[str]:
+    """The sizes that differ from what job and variant ask for."""
+    for key, wanted in requested(case.job):
+        if not key.endswith("parallel_size"):
+            continue
+        found = lookup(config.values, key, ABSENT)
+        if not same_value(found, wanted):
+            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+
+
+def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
+    """The sizes of each model that the configuration shows whole."""
+    found = {}
+    for role, root in ROLES.items():
+        values = {name: _size(lookup(config.values, f"{root}.{key}", ABSENT)) for name, key in _SIZES.items()}
+        if all(values.values()):
+            found[role] = Sizes(**values)
+    return found
+
+
+def _size(value: Any) -> int:
+    """A size; an unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1, absence as 0."""
+    if value is None:
+        return 1
+    return value if type(value) is int and value > 0 else 0
+
+
+def _world(config: ResolvedConfig) -> int:
+    nodes, gpus = (lookup(config.values, f"trainer.{key}") for key in ("nnodes", "n_gpus_per_node"))
+    return nodes * gpus if type(nodes) is int and type(gpus) is int else 0
+
+
+def _trivial(sizes: Sizes) -> bool:
+    return all(getattr(sizes, name) == 1 for name in _SIZES)
+
+
+def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:
+    """Where the log does not show what the configuration says."""
+    actor = sizes["actor"]
+    trained = [sizes[role] for role in ("actor", "critic") if role in sizes]
+    phases = started_phases(case)
+    for phase in phases:
+        named = f"in the {phase.name} phase " if len(phases) > 1 else ""
+        yield from (f"{named}{gap}" for gap in _gaps_of_phase(case, phase, trained, world))
+    rollout, workers = lookup(case.facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
+    if workers and type(rollout) is int and workers != set(range(rollout)):
+        yield f"the rollout's tensor ranks in the log are {_in_order(workers)}, its size is {rollout}"
+    logged = _logged_data_parallel(case)
+    if logged not in (None, actor.data_parallel(world)):
+        yield f"the token counts are of {logged} data-parallel ranks, the sizes leave {actor.data_parallel(world)}"
+
+
+def _gaps_of_phase(case: Case, phase: Phase, trained: Sequence[Sizes], world: int) -> Iterator[str]:
+    """Where the part of the log that one start of the wrapper wrote does not show the sizes of the trained models."""
+    facts = case.facts
+    chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
+    workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
+    built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
+    if len(built) != world:
+        yield f"{len(built)} of {world} processes say that they built a model"
+    expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
+    seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
+    if seen != expected:
+        yield f"the (tensor, pipeline) ranks in the log are {_in_order(seen)}, the sizes make {_in_order(expected)}"
+    counts, asked = {chunk.count for chunk in chunks}, {size.vpp for size in trained}
+    if counts != asked and (counts or asked != {1}):
+        yield f"models of {_in_order(counts)} chunk(s) were built, the virtual pipeline asks for {_in_order(asked)}"
+
+
+def _rollout_ranks(case: Case) -> set[int]:
+    """The tensor ranks of the rollout's workers by their names; empty where they bear none."""
+    found = (_ROLLOUT_WORKER.fullmatch(worker.actor) for worker in case.facts.workers)
+    return {int(match[1]) for match in found if match}
+
+
+def _logged_data_parallel(case: Case) -> int | None:
+    """The data-parallel size by the token counts of the last step that has them."""
+    for step in reversed(case.train_steps()):
+        total, mean = step.values.get(_TOKENS, 0.0), step.values.get(_TOKENS_OF_A_RANK, 0.0)
+        ratio = total / mean if mean else 0.0
+        if ratio and math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING:
+            return round(ratio)
+    return None
+
+
+def _in_order(values: set[Any] | frozenset[Any]) -> str:
+    return ", ".join(map(str, sorted(values))) or "none"

@@ -11,13 +11,9 @@ from verl_e2e.core.compare.bands import tolerances_of
 from verl_e2e.core.compare.steps import Comparison, MetricComparison, Report, Step, compare_steps
 from verl_e2e.core.compare.tolerances import ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
-
-# The stage that a broken comparison belongs to.
-COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
 
 _NOT_COMPARED = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "there is no unsharded reference run: parity is not shown"
@@ -30,10 +26,10 @@ def parity(case: Case) -> Evidence:
     """Level 2: the same training with and without parallelism agrees, where a comparison was requested."""
     reference = _last(case.related(Role.UNSHARDED))
     if reference is None:
-        return Evidence(Criterion.PARITY, State.WAIVED, _absent(case, Role.UNSHARDED, _NO_REFERENCE), RELATED_FILE)
+        return Evidence(State.WAIVED, _absent(case, Role.UNSHARDED, _NO_REFERENCE), RELATED_FILE)
     unfit = _unfit(reference, "the unsharded reference run")
     if unfit:
-        return Evidence(Criterion.PARITY, State.MISSING, unfit, RELATED_FILE)
+        return Evidence(State.MISSING, unfit, RELATED_FILE)
     return judge_parity(case, parity_of(case, reference))
 
 
@@ -48,14 +44,14 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
     """The evidence that a comparison across parallel sizes carries."""
     gap = _gap(found) or found.counters_differ
     if gap:
-        return Evidence(Criterion.PARITY, State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
+        return Evidence(State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
     line = _line(case, found.steps[-1])
     excerpt = "; ".join(_figures(metric_comparison) for metric_comparison in _telling(found))
     if found.beyond:
         summary = f"the training differs from the unsharded reference run: {_named(found)}"
-        return Evidence(Criterion.PARITY, State.BROKEN, summary, case.log, line, excerpt)
+        return Evidence(State.BROKEN, summary, case.log, line, excerpt)
     summary = f"{len(found.steps)} step(s) agree with the unsharded reference run, {_samples(found)} ({found.source})"
-    return Evidence(Criterion.PARITY, State.MET, summary, case.log, line, excerpt)
+    return Evidence(State.MET, summary, case.log, line, excerpt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +73,10 @@ def resumed_step(case: Case) -> Evidence:
     """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
     reference = _last(case.related(Role.UNINTERRUPTED))
     if reference is None:
-        return Evidence(
-            Criterion.RESUMED_STEP, State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NOT_COMPARED), RELATED_FILE
-        )
+        return Evidence(State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NOT_COMPARED), RELATED_FILE)
     unfit = _unfit(reference, "the uninterrupted run")
     if unfit:
-        return Evidence(Criterion.RESUMED_STEP, State.MISSING, unfit, RELATED_FILE)
+        return Evidence(State.MISSING, unfit, RELATED_FILE)
     return _judge_resumed(case, resumed_of(case, reference))
 
 
@@ -102,16 +96,16 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
     gap = _gap(found.after) or _noisy(found.before)
     if gap:
         summary = f"the resumed step cannot be compared with its uninterrupted reference run: {gap}"
-        return Evidence(Criterion.RESUMED_STEP, State.MISSING, summary, RELATED_FILE)
+        return Evidence(State.MISSING, summary, RELATED_FILE)
     line = _line(case, step)
     excerpt = "; ".join(_figures(metric_comparison) for metric_comparison in _telling(found.after))
     if found.after.counters_differ or found.after.beyond:
         what = found.after.counters_differ or _named(found.after)
         summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{_hint(found)}"
-        return Evidence(Criterion.RESUMED_STEP, State.BROKEN, summary, case.log, line, excerpt)
+        return Evidence(State.BROKEN, summary, case.log, line, excerpt)
     basis = "as the step before the save does" if found.calm else _samples(found.after)
     summary = f"step {step} after the resume agrees with the uninterrupted run, {basis} ({found.after.source})"
-    return Evidence(Criterion.RESUMED_STEP, State.MET, summary, case.log, line, excerpt)
+    return Evidence(State.MET, summary, case.log, line, excerpt)
 
 
 def _noisy(before: Comparison) -> str:

@@ -1,28 +1,112 @@
-"""Level 1: the second phase really went on from the first one's checkpoint, by the log and by the files.
+"""Level 1: a checkpoint was written, loaded, trained on from, and holds the state that was saved.
+
+What the listed files say of a checkpoint: which step is complete, for which models, and whether it stayed so.
+
+verl writes one folder for each step, `global_step_N`, with one for each model that trains. In it `model/dist_ckpt`
+holds the shards that a resume loads under PEFT (`model/huggingface` what it loads without), `optimizer/dist_ckpt`
+the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`. `ckpt_contents.json` is written last.
+
+Level 1: the second phase really went on from the first one's checkpoint, by the log and by the files.
 
 The log tells what verl says it did, phase by phase; the files, listed before, between and after the phases, that the
 checkpoint was there. A run that finds no checkpoint trains from scratch and exits 0, so neither alone is enough.
+
+Level 1: what the second phase loaded is what the first one had saved, tensor by tensor, moments included.
+
+The state is taken on each rank after the save and after the load. On the same rank the bits must be equal; where
+ranks hold other parts of tensors than before, the sums over all ranks must be. A parameter that has after the load
+what it had before was not restored; where the policy declares that the pinned commits never do, it is a limitation.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.checkpoint_state import (
-    StateAsked,
-    changed,
-    files_of_step,
-    listing_after,
-    size_of_step,
-    state_gap,
-    tracked_step,
-)
+from verl_e2e.core.compare.tensors import adds_up, count, difference
+from verl_e2e.core.judge.case import Case, Phase, planned_phases, started_phases
 from verl_e2e.core.judge.criteria.health import trained_models, wants_adapter
-from verl_e2e.core.judge.phases import Phase, planned_phases, started_phases
-from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.judge.criteria.snapshots import (
+    Finding,
+    Forms,
+    TensorFault,
+    broken,
+    finding,
+    gap,
+    left_out_note,
+    snapshots,
+    tensors,
+)
+from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing, Checkpoints
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
+from verl_e2e.core.model.fingerprints import Kind, Point, Snapshot, Tensor
 from verl_e2e.core.model.stages import Stage
+
+MANIFEST = "ckpt_contents.json"
+_SHARD = re.compile(r"model/dist_ckpt/[^/]+\.distcp")
+_WEIGHT_FILES = re.compile(r"model/(?:dist_ckpt/[^/]+\.distcp|huggingface/[^/]+\.(?:safetensors|bin))")
+_OPTIMIZER_FILES = re.compile(r"optimizer/dist_ckpt/[^/]+\.distcp")
+_STEP = re.compile(r"(?:^|/)global_step_(\d{1,12})/(.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class StateAsked:
+    """What the checkpoint of a step must hold: the models that train, and how they are trained."""
+
+    roles: tuple[str, ...]
+    peft: bool
+    fsdp: bool
+
+
+def listing_after(checkpoints: Checkpoints, phase: str) -> CheckpointListing | None:
+    """The list made after a phase (empty: before the first one), None when there is none."""
+    return next((listing for listing in checkpoints.listings if listing.after == phase), None)
+
+
+def tracked_step(listing: CheckpointListing) -> str:
+    """The text of the tracker; empty when there is none, or when several disagree."""
+    texts = set(listing.trackers.values())
+    return texts.pop() if len(texts) == 1 else ""
+
+
+def files_of_step(listing: CheckpointListing, step: int) -> dict[str, CheckpointFile]:
+    """The files of one step by their path below its folder."""
+    found = ((_STEP.search(file.path), file) for file in listing.files)
+    return {match[2]: file for match, file in found if match and int(match[1]) == step}
+
+
+def state_gap(listing: CheckpointListing, step: int, asked: StateAsked) -> str:
+    """The first thing that is missing from the checkpoint of a step, as a clause; empty when it is complete."""
+    return next(_state_gaps(files_of_step(listing, step), asked), "")
+
+
+def changed_file(before: CheckpointListing, after: CheckpointListing, step: int) -> str:
+    """The first file of a step that is no longer what it was; empty when all stayed."""
+    later = files_of_step(after, step)
+    return next((path for path, file in files_of_step(before, step).items() if not _same(file, later.get(path))), "")
+
+
+def size_of_step(listing: CheckpointListing, step: int) -> int:
+    """Bytes of all files of a step."""
+    return sum(file.size for file in files_of_step(listing, step).values())
+
+
+def _state_gaps(files: dict[str, CheckpointFile], asked: StateAsked) -> Iterator[str]:
+    for role in asked.roles:
+        own = {path.removeprefix(f"{role}/"): file for path, file in files.items() if path.startswith(f"{role}/")}
+        needs = [("model state", _SHARD if asked.peft or asked.fsdp else _WEIGHT_FILES)]
+        needs += [] if asked.fsdp else [("optimizer state", _OPTIMIZER_FILES)]
+        for what, shape in needs:
+            if not any(file.size for path, file in own.items() if shape.fullmatch(path)):
+                yield f"no {what} of the {role}"
+        if MANIFEST not in own:
+            yield f"no {MANIFEST} of the {role}, which is written last"
+
+
+def _same(file: CheckpointFile, later: CheckpointFile | None) -> bool:
+    kept = later is not None and (file.size, file.modified_ns) == (later.size, later.modified_ns)
+    return kept and later is not None and file.sha256 == later.sha256
+
 
 _LOADED = re.compile(r"Loaded (?P<what>.{1,60}?) checkpoint from (?P<path>\S+)")
 _SET_TO = re.compile(r"setting global step to (\d{1,12})")
@@ -36,13 +120,13 @@ def resumed(case: Case) -> Evidence:
     """A checkpoint of the first phase was written, loaded by the second, which trained on from it."""
     planned = planned_phases(case.job)
     if len(planned) < 2:
-        return _evidence(case, State.MISSING, "the job saves nothing, so nothing is resumed")
+        return _resume_evidence(case, State.MISSING, "the job saves nothing, so nothing is resumed")
     started = started_phases(case)
     if len(started) < 2:
-        return _evidence(case, State.MISSING, f"the {planned[len(started)].name} phase never began")
+        return _resume_evidence(case, State.MISSING, f"the {planned[len(started)].name} phase never began")
     save, resume = started[0], started[1]
-    wrong = next(_fault(case, save, resume), None) or next(_gap(case, save, resume), None)
-    return wrong or _met(case, save, resume)
+    wrong = next(_resume_fault(case, save, resume), None) or next(_resume_gap(case, save, resume), None)
+    return wrong or _resume_met(case, save, resume)
 
 
 def resume_stage(case: Case) -> Stage | None:
@@ -58,45 +142,47 @@ def resume_stage(case: Case) -> Stage | None:
     return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or _left_checkpoint(case, started[0]) else None
 
 
-def _fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+def _resume_fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
     """What shows that the second phase did not go on from the first one's checkpoint."""
     step = save.planned.last_step
     scratch = _event(case, resume, "scratch")
     if scratch:
         after = f", although the {save.name} phase left a checkpoint of step {step}"
         text = after if _left_checkpoint(case, save) else ""
-        yield _evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{text}", scratch)
+        yield _resume_evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{text}", scratch)
     back = _event(case, resume, "resumed")
     wrong = _wrong_step(back, step)
     if back and wrong:
-        yield _evidence(case, State.BROKEN, f"the {resume.name} phase resumed from step {wrong}, not {step}", back)
+        yield _resume_evidence(
+            case, State.BROKEN, f"the {resume.name} phase resumed from step {wrong}, not {step}", back
+        )
     first = next((item for item in case.train_steps() if resume.wrote(item.line)), None)
     if first and first.step != resume.planned.first_step:
         summary = f"the first step of the {resume.name} phase is {first.step}, not {resume.planned.first_step}"
-        yield Evidence(Criterion.RESUMED, State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
+        yield Evidence(State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
     missing = _incomplete(case, save)
     if missing:
-        yield Evidence(Criterion.RESUMED, State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
+        yield Evidence(State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
 
 
-def _gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+def _resume_gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
     """What is missing of the proof, in the order of the run."""
     step = save.planned.last_step
     if not _wrote(case, save):
-        yield _evidence(case, State.MISSING, f"no line says that the {save.name} phase saved step {step}")
+        yield _resume_evidence(case, State.MISSING, f"no line says that the {save.name} phase saved step {step}")
     if _event(case, resume, "resumed") is None:
-        yield _evidence(case, State.MISSING, f"no line says that the {resume.name} phase resumed")
+        yield _resume_evidence(case, State.MISSING, f"no line says that the {resume.name} phase resumed")
     for role, what in _not_loaded(case, resume, step):
         summary = f"no line says that the {resume.name} phase loaded the {role}'s {what} of step {step}"
-        yield _evidence(case, State.MISSING, summary)
+        yield _resume_evidence(case, State.MISSING, summary)
     if not any(resume.wrote(item.line) for item in case.train_steps()):
-        yield _evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
+        yield _resume_evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
     unlisted = _file_gap(case, save, resume)
     if unlisted:
-        yield Evidence(Criterion.RESUMED, State.MISSING, unlisted, CHECKPOINTS_FILE)
+        yield Evidence(State.MISSING, unlisted, CHECKPOINTS_FILE)
 
 
-def _met(case: Case, save: Phase, resume: Phase) -> Evidence:
+def _resume_met(case: Case, save: Phase, resume: Phase) -> Evidence:
     step, first = save.planned.last_step, resume.planned.first_step
     listing = listing_after(case.record.checkpoints, save.name) if case.record.checkpoints else None
     size = f", {size_of_step(listing, step):,} bytes" if listing else ""
@@ -105,12 +191,12 @@ def _met(case: Case, save: Phase, resume: Phase) -> Evidence:
         f"checkpoint of step {step} written ({roles}{size}), loaded by the {resume.name} phase, whose first step is "
         f"{first}"
     )
-    return _evidence(case, State.MET, summary, _event(case, resume, "resumed"))
+    return _resume_evidence(case, State.MET, summary, _event(case, resume, "resumed"))
 
 
-def _evidence(case: Case, state: State, summary: str, event: CheckpointEvent | None = None) -> Evidence:
+def _resume_evidence(case: Case, state: State, summary: str, event: CheckpointEvent | None = None) -> Evidence:
     line, excerpt = (event.at.line, event.at.text) if event else (0, "")
-    return Evidence(Criterion.RESUMED, state, summary, case.log, line, excerpt)
+    return Evidence(state, summary, case.log, line, excerpt)
 
 
 def _event(case: Case, phase: Phase, action: str) -> CheckpointEvent | None:
@@ -214,9 +300,151 @@ def _file_gap_of_resume(case: Case, save: Phase, resume: Phase) -> str:
     before, after = (listing_after(case.record.checkpoints, item.name) for item in (save, resume))
     if before is None or after is None or after.cut:
         return f"{CHECKPOINTS_FILE} has no whole list from after the {resume.name} phase"
-    moved = changed(before, after, step)
+    moved = changed_file(before, after, step)
     if moved:
         return f"{moved} of step {step} did not stay as it was saved"
     tracked = tracked_step(after)
     known = tracked in (str(step), str(resume.planned.last_step))
     return "" if known else f"the tracker says {tracked or 'nothing'} after the {resume.name} phase"
+
+
+_STAGE = Stage.CHECKPOINT_LOAD
+
+
+def resumed_state(case: Case) -> Finding:
+    """Whether each trained model has after the load what it had after the save."""
+    planned = planned_phases(case.job)
+    if len(planned) < 2:
+        return finding(State.MISSING, "the job saves nothing, so nothing is resumed", _STAGE)
+    save, resume = planned[0], planned[1]
+    compared, count, notes = [], 0, list[str]()
+    forms = Forms(snapshots(case, Point.CHECKPOINT_SAVED, Point.CHECKPOINT_LOADED))
+    for model in trained_models(case):
+        saved = _of_step(snapshots(case, Point.CHECKPOINT_SAVED, model=model, phase=save.name), save.last_step)
+        loaded = _first(snapshots(case, Point.CHECKPOINT_LOADED, model=model, phase=resume.name))
+        before = _first(snapshots(case, Point.MODEL_BUILT, model=model, phase=resume.name))
+        found = tuple(_state_faults(saved, loaded, before, forms)) if saved and loaded else ()
+        declared = _declared(case, model)
+        faults = tuple(fault for fault in found if not (fault.stale and fault.name in declared))
+        notes += (declared[fault.name] for fault in found if fault not in faults)
+        if faults:
+            text = f"what the {resume.name} phase loaded of the {model} is not what the {save.name} phase saved"
+            return broken(_STAGE, text, faults, notes)
+        missing = gap(case, model, save.name, Point.CHECKPOINT_SAVED) or gap(
+            case, model, resume.name, Point.CHECKPOINT_LOADED
+        )
+        if missing or not _holds_moments(saved):
+            text = missing or f"the fingerprints of the {model}'s checkpoint hold no state of the optimizer"
+            return finding(State.MISSING, text, _STAGE, notes)
+        compared += [*saved.values(), *loaded.values()]
+        count += sum(len(_state(snapshot)) for snapshot in loaded.values())
+    count -= len(notes)
+    text = f"{count} tensors of {' and '.join(trained_models(case))}, optimizer state included, are as they were saved"
+    return finding(State.MET, text, _STAGE, [*notes, *left_out_note(compared), *forms.notes()])
+
+
+def _declared(case: Case, model: str) -> dict[str, str]:
+    """By parameter what a card says of one that is known to stay as it was."""
+    return {
+        parameter: (
+            f"Known defect {entry.name}: {parameter} of the {model} has after the load what it had before: "
+            f"{entry.reason}{f' ({entry.upstream})' if entry.upstream else ''}"
+        )
+        for entry in case.job.not_restored
+        if entry.model == model
+        for parameter in entry.parameters
+    }
+
+
+def _state(snapshot: Snapshot) -> dict[str, Tensor]:
+    return tensors(snapshot, Kind.PARAMETER, Kind.OPTIMIZER)
+
+
+def _holds_moments(saved: dict[int, Snapshot]) -> bool:
+    return any(tensor.kind is Kind.OPTIMIZER for snapshot in saved.values() for tensor in snapshot.tensors)
+
+
+def _of_step(found: Sequence[Snapshot], step: int) -> dict[int, Snapshot]:
+    """By rank the last snapshot of that step; of any step where none names one."""
+    named = [snapshot for snapshot in found if snapshot.step == step]
+    return {snapshot.ranks.rank: snapshot for snapshot in named or found if snapshot.step in (step, None)}
+
+
+def _first(found: Sequence[Snapshot]) -> dict[int, Snapshot]:
+    return {snapshot.ranks.rank: snapshot for snapshot in reversed(found)}
+
+
+def _state_faults(
+    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], built: dict[int, Snapshot], forms: Forms
+) -> Iterator[TensorFault]:
+    common = [rank for rank in saved if rank in loaded]
+    other_parts = any(_parts_of(loaded[rank]) - _parts_of(saved[rank]) for rank in common)
+    cut = _cut(saved, loaded) if other_parts and set(saved) == set(loaded) else frozenset()
+    for rank in common:
+        before, after = _state(saved[rank]), _state(loaded[rank])
+        start = tensors(built[rank]) if rank in built else {}
+        for name, tensor in before.items():
+            other = after.get(name)
+            if other is not None and tensor.sharded != other.sharded:
+                kind = forms.difference(name, saved[rank], loaded[rank])
+                yield from [TensorFault.differs(tensor, other, kind)] if kind else ()
+            elif _whole(name) not in cut:
+                yield from _faults_of_tensor(tensor, other, start.get(name), loaded[rank])
+    yield from _faults_of_sums(saved, loaded, cut)
+
+
+def _faults_of_tensor(
+    saved: Tensor, loaded: Tensor | None, built: Tensor | None, snapshot: Snapshot
+) -> Iterator[TensorFault]:
+    if loaded is None:
+        if not snapshot.left_out and not snapshot.problem:
+            yield TensorFault(saved.name, f"not there on rank {snapshot.ranks.rank} after the load", saved)
+        return
+    # A count of steps may be a number before and a tensor after, of another type.
+    earlier = (built,) if built is not None else ()
+    kind = None if count(saved) == 1 and adds_up([loaded], [saved]) else difference(saved, loaded, earlier=earlier)
+    if kind:
+        yield TensorFault.differs(saved, loaded, kind)
+
+
+def _parts_of(snapshot: Snapshot) -> set[str]:
+    """The parts of tensors that a rank holds; a name without a range stands for a whole tensor."""
+    return {tensor.name for tensor in snapshot.tensors if "[" in tensor.name}
+
+
+def _cut(*states: dict[int, Snapshot]) -> frozenset[str]:
+    """The tensors of which some rank holds a part."""
+    parts = (name for state in states for snapshot in state.values() for name in _parts_of(snapshot))
+    return frozenset(map(_whole, parts))
+
+
+def _whole(name: str) -> str:
+    """The name of the tensor that a part is of."""
+    return name.partition("[")[0]
+
+
+def _faults_of_sums(
+    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], cut: frozenset[str]
+) -> Iterator[TensorFault]:
+    """Those of the tensors whose parts do not add up to the same over all ranks."""
+    before, after = _parts(saved), _parts(loaded)
+    partial = any(snapshot.left_out or snapshot.problem for snapshot in loaded.values())
+    for name, parts in before.items():
+        others = after.get(name, [])
+        if name not in cut:
+            continue
+        if not others:
+            if not partial:
+                yield TensorFault(name, "not there on any rank after the load", parts[0])
+        elif not adds_up(others, parts):
+            what = "its parts on all ranks do not add up to what was saved"
+            zero = all(tensor.square == 0 for tensor in others) and any(tensor.square for tensor in parts)
+            yield TensorFault(name, "all zero" if zero else what, parts[0], others[0])
+
+
+def _parts(found: dict[int, Snapshot]) -> dict[str, list[Tensor]]:
+    parts: dict[str, list[Tensor]] = {}
+    for snapshot in found.values():
+        for tensor in _state(snapshot).values():
+            parts.setdefault(_whole(tensor.name), []).append(tensor)
+    return parts

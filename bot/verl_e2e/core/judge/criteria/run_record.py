@@ -13,17 +13,18 @@ from itertools import pairwise
 from pydantic import AwareDatetime
 
 from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.causes import of_criterion
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.events import Ended, Started, read_data
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.timeline import timeline
+from verl_e2e.core.triage.explain import timeline
 
 # For the clocks of two machines, GitHub's whole seconds, and what a step of a workflow does besides the program.
 TOLERANCE_S = 60.0
@@ -63,7 +64,7 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
     """The criterion: broken with the first thing that does not fit, waived where nothing could be compared."""
     misfit = next(_misfits(record, facts, expected), "")
     if misfit:
-        return Evidence(Criterion.RUN_RECORD, State.BROKEN, misfit, EVENTS_FILE)
+        return Evidence(State.BROKEN, misfit, EVENTS_FILE, criterion=Criterion.RUN_RECORD)
     recorded_s, took = _recorded_s(record.events), expected.took
     lasted_s = _lasted_s(took) if took is not None else None
     text = [f"{recorded_s:.0f} s by its own events"]
@@ -72,8 +73,8 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
     text += ["the order's nonce came back"] * bool(expected.nonce)
     if lasted_s is None and not expected.nonce:
         what = "not checked: the back end tells nothing of the run, and its order held no nonce"
-        return Evidence(Criterion.RUN_RECORD, State.WAIVED, what, EVENTS_FILE)
-    return Evidence(Criterion.RUN_RECORD, State.MET, ", ".join(text), EVENTS_FILE)
+        return Evidence(State.WAIVED, what, EVENTS_FILE, criterion=Criterion.RUN_RECORD)
+    return Evidence(State.MET, ", ".join(text), EVENTS_FILE, criterion=Criterion.RUN_RECORD)
 
 
 def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import Role
@@ -35,11 +35,11 @@ def learning_signal(case: Case) -> Evidence:
     stopped = case.triage
     if stopped.rule == STOPPED_BY_NAN:
         summary = f"{SignalOutcome.UNSTABLE}: {stopped.cause}"
-        return Evidence(Criterion.LEARNING_SIGNAL, State.BROKEN, summary, case.log, stopped.line, stopped.excerpt)
+        return Evidence(State.BROKEN, summary, case.log, stopped.line, stopped.excerpt)
     report = case_report(case)
     line = next((item.line for item in reversed(case.facts.steps) if item.step == report.step), 0)
     excerpt = sparklines(case)
-    return Evidence(Criterion.LEARNING_SIGNAL, _state(report), report.sentence, case.log, line, excerpt)
+    return Evidence(_state(report), report.sentence, case.log, line, excerpt)
 
 
 def _state(report: SignalReport) -> State:

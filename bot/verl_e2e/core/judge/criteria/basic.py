@@ -1,0 +1,512 @@
+"""The six criteria that every level asks for, each judged by one function of the record and the log's facts.
+
+Every function returns `Evidence` with a state: met, broken, missing (never a pass) or waived (named among the
+limitations).
+
+1. The focused Bridge tests passed on the very commit that the run is about.
+2. The checkout under test is what driver, Ray worker and training workers really imported. A wrong path stops
+   everything: neither a pass nor a failure of such a run says anything about the change.
+3. What the run itself printed as its configuration is what the job and its level asked for.
+4. to 6. The steps completed, nothing unexplained was raised, and every process exited 0.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_phases, started_phases
+from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
+from verl_e2e.core.log.printed import lookup
+from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, ProbeEvent, read_data
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed, same_value
+from verl_e2e.core.model.facts import Progress, ResolvedConfig, StepMetrics
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
+from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.record import (
+    ENVIRONMENT_FILE,
+    EVENTS_FILE,
+    IMPORTS_FILE,
+    JUNIT_FILE,
+    Check,
+    EndReason,
+    Environment,
+    ImportLine,
+    Record,
+    RepositoryState,
+    TestCase,
+)
+from verl_e2e.core.model.settings import Setting, invalid_value, setting_of
+from verl_e2e.core.model.variant import SHARE_OF_DIGITS, WITHOUT_CRITIC
+from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.triage.asked import other_checkout
+from verl_e2e.core.triage.triage import TriageVerdict
+
+# Proven before the run in driver and Ray worker; the first two again from inside each training worker.
+MODULES = ("megatron.bridge", "megatron.core", "verl")
+RUN_MODULES = MODULES[:2]
+_REPOSITORY = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
+_PREFLIGHT = frozenset({Check.IMPORT_DRIVER, Check.IMPORT_WORKER})
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def local_import(case: Case) -> Evidence:
+    """Every module under test comes from its tree at the job's commit, in every process that shows what it imported."""
+    wrong = _wrong_import(case)
+    if wrong is not None:
+        return wrong
+    absent = _told_before(case) or checkout_gap(case) or _run_gap(case)
+    if absent:
+        return Evidence(State.MISSING, absent, IMPORTS_FILE)
+    proofs = [line for line in case.record.imports if line.role == "run" and line.module == "megatron.bridge"]
+    count = len({line.pid for line in proofs})
+    summary = f"{proofs[0].file} in the driver, a Ray worker and {count} process(es) of the run, each trainer included"
+    return _import_evidence(State.MET, summary, proofs[0])
+
+
+def _told_before(case: Case) -> str:
+    """What preflight found of the place of a module: the path, and where it should have been."""
+    environment = case.record.environment
+    findings = environment.findings if environment else ()
+    return next(
+        (
+            finding.summary
+            for finding in findings
+            if finding.check in _PREFLIGHT and finding.blocking and not finding.ok
+        ),
+        "",
+    )
+
+
+def checkout_gap(case: Case) -> str:
+    """What keeps the folder from showing which checkout ran, whatever happened then; empty when nothing does."""
+    environment = case.record.environment
+    if environment is None:
+        return f"{ENVIRONMENT_FILE} does not say which checkout ran"
+    gaps = (_tree_gap(module, environment) for module in MODULES)
+    roles = (_role_gap(role, name, environment) for role, name in (("driver", "driver"), ("ray_worker", "Ray worker")))
+    return next((gap for gap in (*gaps, *roles) if gap), "")
+
+
+def run_imported_checkout(case: Case) -> bool:
+    """Whether at least one process of the run itself shows Bridge from the checkout."""
+    return any(line.role == "run" and line.module == "megatron.bridge" and line.file for line in case.record.imports)
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a path lies in a directory and is not an installed package, as text (both are redacted alike)."""
+    if not root or ".." in path.split("/") or not (path == root or path.startswith(root.rstrip("/") + "/")):
+        return False
+    return not any(part in _INSTALLED for part in path[len(root) :].split("/"))
+
+
+def _wrong_import(case: Case) -> Evidence | None:
+    environment = case.record.environment
+    roots = environment.import_roots if environment else {}
+    before = environment.imports if environment else ()
+    for line in (*before, *case.record.imports):
+        if line.file and line.module in roots and not is_below(line.file, roots[line.module]):
+            return _import_evidence(State.BROKEN, _wrong_sentence(line, roots[line.module]), line)
+    moved = next(_wrong_commits(case, environment), "")
+    if moved:
+        return Evidence(State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
+    other = other_checkout(case.facts)
+    if other:
+        return Evidence(State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
+    ended = case.ended_by(EndReason.WRONG_IMPORT)
+    if ended:
+        words = ended.note or "a process imported another checkout"
+        return Evidence(State.BROKEN, words, IMPORTS_FILE, 0, words)
+    return None
+
+
+def _wrong_sentence(line: ImportLine, root: str) -> str:
+    where = {"driver": "the driver", "ray_worker": "a Ray worker", "run": f"process {line.pid} of the run"}[line.role]
+    return f"{line.module} in {where} is {line.file}, not below {root}"
+
+
+def _wrong_commits(case: Case, environment: Environment | None) -> Iterator[str]:
+    """Trees that stand at another commit than the job names."""
+    asked = {"bridge": case.job.bridge.commit, "verl": case.job.verl.commit}
+    if case.job.megatron_lm:
+        asked["megatron_lm"] = case.job.megatron_lm.commit
+    for state in environment.repositories if environment else ():
+        if asked.get(state.name, state.commit) != state.commit:
+            yield f"the tree of {state.name} is at {state.commit[:12]}, the job names {asked[state.name][:12]}"
+
+
+def _tree_gap(module: str, environment: Environment) -> str:
+    root = environment.import_roots.get(module)
+    state = _tree_named(environment.repositories, _REPOSITORY[module])
+    if not root or state is None:
+        return f"{ENVIRONMENT_FILE} names no {'import root' if state else 'tree'} of {module}"
+    if not is_below(root, state.root):
+        return f"the import root of {module}, {root}, is not in the tree under test, {state.root}"
+    return ""
+
+
+def _tree_named(states: Iterable[RepositoryState], name: str) -> RepositoryState | None:
+    return next((state for state in states if state.name == name), None)
+
+
+def _role_gap(role: str, name: str, environment: Environment) -> str:
+    lines = [line for line in environment.imports if line.role == role]
+    failed = next((line for line in lines if line.error), None)
+    if failed:
+        return f"import of {failed.module} failed in the {name}: {failed.error}"
+    unseen = [module for module in MODULES if module not in {line.module for line in lines if line.file}]
+    return f"no import of {', '.join(unseen)} proven in the {name}" if unseen else ""
+
+
+def _run_gap(case: Case) -> str:
+    """What is missing of the proof from inside the run: every training worker must have spoken for itself."""
+    probes = (read_data(event, ProbeEvent) for event in case.events("probe"))
+    unreadable = sum(1 if probe is None else probe.unreadable for probe in probes)
+    if unreadable:
+        return f"{unreadable} line(s) of the import probe could not be read"
+    trainers = {worker.pid for worker in case.facts.workers if worker.built_model}
+    if not trainers:
+        return "no training worker is seen in the log"
+    lines = [line for line in case.record.imports if line.role == "run"]
+    for module in RUN_MODULES:
+        silent = sorted(trainers - {line.pid for line in lines if line.module == module and line.file})
+        if silent:
+            shown = ", ".join(str(pid) for pid in silent[:8])
+            return f"no import line of {module} from training worker {shown}"
+    return ""
+
+
+def _import_evidence(state: State, summary: str, line: ImportLine) -> Evidence:
+    file = IMPORTS_FILE if line.role == "run" else ENVIRONMENT_FILE
+    return Evidence(state, summary, file, 0, f"{line.module} = {line.file}")
+
+
+_SHOWN_FAILED = 3
+
+
+def bridge_tests(case: Case) -> Evidence:
+    """Broken by any failed test; waived where no result is there or required; tests of another commit do not count."""
+    refused = foreign_tests(case.record)
+    tests = () if refused else case.record.tests or ()
+    failed = [test for test in tests if test.outcome == "failed"]
+    if failed:
+        excerpt = failed[0].message or _test_failure(failed, tests)
+        return Evidence(State.BROKEN, _test_failure(failed, tests), JUNIT_FILE, 0, excerpt)
+    passed = sum(test.outcome == "passed" for test in tests)
+    gap = _incomplete(case, tests) if passed else _not_run(case, refused)
+    if gap:
+        state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
+        return Evidence(state, gap, JUNIT_FILE)
+    return Evidence(State.MET, _success(passed, tests), JUNIT_FILE)
+
+
+def foreign_tests(record: Record) -> str:
+    """Why the JUnit file says nothing about the job's commit; empty when it does, or without a file.
+
+    A file that states no commit counts only in a folder whose runner ran the tests itself.
+    """
+    if record.tests is None or record.job is None:
+        return ""
+    stated, wanted = record.tests_commit, record.job.bridge.commit
+    if stated:
+        return "" if stated == wanted else f"{JUNIT_FILE} is of {stated[:12]}, and the run of {wanted[:12]}"
+    if _ran_here(record):
+        return ""
+    return f"{JUNIT_FILE} does not state its commit (property {COMMIT_PROPERTY})"
+
+
+def _ran_here(record: Record) -> bool:
+    phases = (read_data(event, PhaseEvent) for event in record.events if event.kind == "phase")
+    ended = (phase for phase in phases if phase is not None and (phase.name, phase.state) == (TESTS_PHASE, END))
+    return any(phase.outcome in ("passed", "failed") for phase in ended)
+
+
+def _test_failure(failed: list[TestCase], tests: tuple[TestCase, ...]) -> str:
+    names = ", ".join(test.name for test in failed[:_SHOWN_FAILED])
+    more = f" and {len(failed) - _SHOWN_FAILED} more" if len(failed) > _SHOWN_FAILED else ""
+    return f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {names}{more}"
+
+
+def _success(passed: int, tests: tuple[TestCase, ...]) -> str:
+    skipped = sum(test.outcome == "skipped" for test in tests)
+    rest = sum(test.outcome == UNFINISHED for test in tests)
+    message = f", {skipped} skipped" if skipped else ""
+    return f"{passed} focused Bridge tests passed{message}{f', {rest} without a result' if rest else ''}"
+
+
+def _not_run(case: Case, refused: str) -> str:
+    """Why a result is missing: it is of another commit, or the runner's own reason, else what the folder shows."""
+    environment = case.record.environment
+    message = refused or (environment.tests_not_run if environment else "")
+    return f"Bridge checks not run: {message or _why_not_run(case)}"
+
+
+def _why_not_run(case: Case) -> str:
+    """What the folder shows, where the runner gave no reason."""
+    if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
+        return "the run was stopped before them"
+    if case.record.tests is not None:
+        return f"none of the {len(case.record.tests)} tests in {JUNIT_FILE} ran to its end"
+    return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
+
+
+def _incomplete(case: Case, tests: tuple[TestCase, ...]) -> str:
+    absent = case.record.environment.absent_tests if case.record.environment else ()
+    unseen = without_result(case.job, tests, absent)
+    return f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
+
+
+def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...]) -> tuple[str, ...]:
+    """The tests that a pass needs and that have no result; `absent` do not exist at the commit.
+
+    A pass needs those that the policy lists and those that the change touched. Of what else was chosen a missing
+    result is a limitation, and so is a test that the change touched and that the environment cannot collect.
+    """
+    left_out = {*(item.test for item in job.site.deselected_tests), *absent}
+    why = {item.test: item.why for item in job.chosen_tests}
+    asked = [(listed, why.get(listed, WhyChosen.POLICY)) for listed in job.bridge_tests if listed not in left_out]
+    return tuple(listed for listed, kind in asked if _lacks_result(listed, kind, tests))
+
+
+def _lacks_result(listed: str, why: WhyChosen, every: tuple[TestCase, ...]) -> bool:
+    tests = [test for test in every if covers(listed, test)]
+    match why:
+        case WhyChosen.POLICY:
+            return _cut_off(listed, tests) or all(test.outcome in ("skipped", UNFINISHED) for test in tests)
+        case WhyChosen.CHANGED:
+            return _cut_off(listed, tests) or not tests
+        case WhyChosen.CONVERSION | WhyChosen.IMPORTS:
+            return False
+
+
+def _cut_off(listed: str, tests: Iterable[TestCase]) -> bool:
+    """Whether a test was there and never ended; a file that could not be collected bears its own name alone."""
+    file = listed.partition("::")[0].removesuffix(".py").rpartition("/")[2]
+    return any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in tests)
+
+
+ACTOR = "actor_rollout_ref.actor.megatron"
+_ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
+LORA_RANK = "actor_rollout_ref.model.lora.rank"
+LORA_TARGETS = "actor_rollout_ref.model.lora.target_modules"
+_SHOWN_FAULTS = 5
+_SHOWN = {
+    "adv_estimator": "algorithm.adv_estimator",
+    "rollout": "actor_rollout_ref.rollout.name",
+    "response_length": "actor_rollout_ref.rollout.response_length",
+    "save_freq": "trainer.save_freq",
+    "lora_rank": LORA_RANK,
+    "tp": f"{ACTOR}.tensor_model_parallel_size",
+    "pp": f"{ACTOR}.pipeline_model_parallel_size",
+    "cp": f"{ACTOR}.context_parallel_size",
+    "ep": f"{ACTOR}.expert_model_parallel_size",
+    "megatron_fsdp": f"{ACTOR}.use_megatron_fsdp",
+}
+
+# Whatever a job says: without these no level says anything about Megatron-Bridge.
+_ALWAYS: Mapping[str, Value] = {
+    **{f"{role}.megatron.vanilla_mbridge": False for role in _ROLES.values()},
+    **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
+}
+_FSDP_OF: Mapping[Level, bool] = {Level.SMOKE: False, Level.MEGATRON_FSDP: True}
+# The sizes over which a large model is spread further than its job asks for.
+_SPREAD = frozenset({"COMMON_TP", "COMMON_EP", "INFER_TP"})
+# Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
+_OF_A_PHASE = ("trainer.total_training_steps", "trainer.resume_mode")
+
+
+def resolved_config(case: Case) -> Evidence:
+    """Every configuration that the run printed shows every requested value."""
+    configs = case.facts.configs
+    unread = next((config for config in configs if config.values is None), None)
+    if unread or not configs:
+        problem = f"no resolved configuration: {unread.problem if unread else 'the run printed none'}"
+        return Evidence(State.MISSING, problem, case.log, unread.line if unread else 0)
+    phases = started_phases(case)
+    for config in configs:
+        phase = next((item.planned for item in phases if item.wrote(config.line)), None)
+        wrong = list(_config_faults(case.job, phase, config.values or {}))
+        if wrong:
+            more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
+            shown = "; ".join(wrong[:_SHOWN_FAULTS]) + more
+            return Evidence(State.BROKEN, shown, case.log, config.line, wrong[0])
+    silent = _silent_phase(case)
+    if silent:
+        return Evidence(State.MISSING, silent, case.log)
+    count = len(requested(case.job))
+    each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
+    summary = f"the run's own configuration shows all {count} requested values{each}"
+    return Evidence(State.MET, summary, case.log, configs[-1].line, _shown_values(configs[-1]))
+
+
+def _silent_phase(case: Case) -> str:
+    """The planned phase that printed no configuration, as a sentence; empty when each of several did."""
+    planned, started = planned_phases(case.job), started_phases(case)
+    if len(planned) == 1:
+        return ""
+    spoke = {phase.name for phase in started if any(phase.wrote(config.line) for config in case.facts.configs)}
+    silent = next((phase.name for phase in planned if phase.name not in spoke), "")
+    return f"no resolved configuration: the {silent} phase printed none" if silent else ""
+
+
+def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, Value], ...]:
+    """Keys and values that the run must print, from `expected`, the wrapper variables, the variant and the rules.
+
+    A key stands twice when two of them disagree: no run can satisfy both. What differs between the phases of a run
+    is among them when `phase` says which one is meant, or when there is only one.
+    """
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
+    variant = variant_named(f"{int(job.level)}-{job.variant}")
+    of_variant = [_without_training(Setting(variant.wrapper, variant.overrides))] if variant else []
+    for setting in (*of_variant, *_of_settings(job)):
+        # The number of steps of a variant is its default; the job's own is what was asked for.
+        asked = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
+        wrapper |= {name: value for name, value in asked.items() if not _is_spread(name, value, wrapper.get(name))}
+        overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
+    phases = len(planned_phases(job))
+    derived = expected_of_overrides(overrides)
+    if job.script == WRAPPER_SCRIPT:
+        wrapper |= phase.wrapper if phase else {}
+        derived = expected_config(wrapper, overrides, phases=1 if phase else phases)
+    expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
+    rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
+    unique = {(key, type(value), value): (key, value) for key, value in rows}
+    return tuple(unique.values())
+
+
+def _without_training(setting: Setting) -> Setting:
+    """The variant without what the job itself says: whether it trains a critic and merges its adapter."""
+    wrapper = {name: value for name, value in setting.wrapper.items() if name not in {*WITHOUT_CRITIC, "LORA_MERGE"}}
+    return Setting(wrapper, tuple(item for item in setting.overrides if item not in SHARE_OF_DIGITS))
+
+
+def _of_settings(job: Job) -> Iterator[Setting]:
+    """What a derived job was made to set, whatever its variables and overrides say."""
+    for axis, value in job.settings.items():
+        if not invalid_value(axis, value):
+            yield setting_of(axis, value)
+
+
+def _is_spread(name: str, asked: str, own: str | None) -> bool:
+    """Whether a size of the job is larger than was asked for, as a model that needs more GPUs gets (`sizing.fit`)."""
+    sizes = parsed(asked), parsed(own or "")
+    return name in _SPREAD and all(isinstance(size, int) for size in sizes) and int(own or 0) > int(asked)
+
+
+def _is_set(override: str, overrides: list[str]) -> bool:
+    """Whether the job sets this learning rate itself: a variant's is fit for one probe, the job's for its own."""
+    key = override.partition("=")[0].lstrip("+")
+    return key.endswith(".optim.lr") and any(item.partition("=")[0].lstrip("+") == key for item in overrides)
+
+
+def _of_level(level: Level) -> Iterator[tuple[str, Value]]:
+    if level in _FSDP_OF:
+        yield from ((f"{role}.megatron.use_megatron_fsdp", _FSDP_OF[level]) for role in _ROLES.values())
+
+
+def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, Any]) -> Iterator[str]:
+    claimed = f"{int(job.level)}-{job.variant}"
+    if not job.id.startswith(claimed):
+        yield f"the job is called {job.id}, but it asks for {claimed}"
+    for key, wanted in requested(job, phase):
+        found = lookup(values, key, ABSENT)
+        if not same_value(found, wanted):
+            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+    targets = job.settings.get(Axis.ADAPTER_TARGETS)
+    if isinstance(targets, str) and lookup(values, LORA_TARGETS, ABSENT) != targets.split(","):
+        yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
+    rank = lookup(values, LORA_RANK, ABSENT)
+    if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
+        yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
+
+
+def _shown_values(config: ResolvedConfig) -> str:
+    """The values that a reader of the card looks for, as the run resolved them (vanilla_mbridge is proven by then)."""
+    values = config.values or {}
+    rest = ", ".join(f"{name}={lookup(values, key, ABSENT)}" for name, key in _SHOWN.items())
+    return f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"
+
+
+def steps_completed(case: Case) -> Evidence:
+    """Criterion 4: in each phase the bar reached the requested steps, and the metrics of that very step are there."""
+    started = {phase.name: phase for phase in started_phases(case)}
+    rows = []
+    for planned in planned_phases(case.job):
+        if planned.name not in started:
+            summary = f"the {planned.name} phase, until step {planned.last_step}, never began"
+            return Evidence(State.MISSING, summary, case.log)
+        item = _phase_completed(case, started[planned.name], alone=len(planned_phases(case.job)) == 1)
+        if item.state is not State.MET:
+            return item
+        rows.append(item)
+    return replace(rows[-1], summary="; then ".join(row.summary for row in rows))
+
+
+def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
+    where = "" if alone else f" in the {phase.name} phase"
+    wanted = phase.planned.last_step
+    progress = _last_bar(case, phase)
+    if progress is None:
+        summary = f"no training progress {'in the log' if alone else where.strip()}"
+        return Evidence(State.MISSING, summary, case.log)
+    at = (case.log, progress.at.line, progress.at.text)
+    latest = progress is case.facts.progress
+    reached = (progress.done, progress.total, progress.percent) == (wanted, wanted, 100)
+    if not reached or (latest and not case.facts.completed_at):
+        bar = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}{where}"
+        return Evidence(State.MISSING, f"{bar}, with {wanted} requested", *at)
+    steps = [step for step in case.train_steps() if alone or phase.wrote(step.line)]
+    for step in steps:
+        stray = _stray(step, phase)
+        if stray:
+            return Evidence(State.MISSING, f"{stray}{where}", case.log, step.line)
+    last = next((step for step in reversed(steps) if step.step == wanted), None)
+    if last is None:
+        return Evidence(State.MISSING, f"no metrics of global step {wanted}{where}", *at)
+    summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
+    return Evidence(State.MET, summary, *at)
+
+
+def _last_bar(case: Case, phase: Phase) -> Progress | None:
+    bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
+    return next((bar for bar in reversed(bars) if phase.wrote(bar.at.line)), None)
+
+
+def _stray(step: StepMetrics, phase: Phase) -> str:
+    """What is wrong with a step that no such phase trains; empty for one that it does."""
+    wanted, first = phase.planned.last_step, phase.planned.first_step
+    if step.step > wanted or global_step(step) != step.step:
+        return f"step {step.step} on line {step.line} says global step {global_step(step):g}, {wanted} requested"
+    return f"step {step.step} on line {step.line} comes before the first step, {first}," if step.step < first else ""
+
+
+def global_step(step: StepMetrics) -> float:
+    """The global step that a metric line says it belongs to, its own number when it says nothing."""
+    return step.values.get("training/global_step", float(step.step))
+
+
+def no_exception(case: Case) -> Evidence:
+    """Criterion 5: no unexplained exception anywhere in the run; what only its shutdown printed is named."""
+    answer = case.triage
+    if answer.verdict is not TriageVerdict.PASS:
+        state = State.BROKEN if answer.excerpt else State.MISSING
+        return Evidence(state, answer.cause, case.log, answer.line, answer.excerpt)
+    noise = ", ".join(dict.fromkeys(noise.name for noise in answer.residual_noise))
+    summary = f"no unexplained exception; residual noise: {noise}" if noise else "no exception"
+    return Evidence(State.MET, summary, case.log)
+
+
+def exit_zero(case: Case) -> Evidence:
+    """Criterion 6: every process of the wrapper, one for each phase, exited 0 by itself."""
+    ends = case.ends()
+    if not ends:
+        return Evidence(State.MISSING, "no end of the process is recorded", EVENTS_FILE)
+    for ended in (*case.phases(END), *ends):
+        if not ended.exited_zero:
+            note = f": {ended.note}" if ended.note else ""
+            summary = (
+                f"the process ended by {ended.end_reason or 'an unknown cause'}, exit code {ended.exit_code}{note}"
+            )
+            return Evidence(State.BROKEN, summary, EVENTS_FILE)
+    return Evidence(State.MET, "the process exited 0", EVENTS_FILE)

@@ -1,0 +1,409 @@
+"""The criteria, one row each: which jobs ask for it, what judges it, and what follows when it is broken or missing.
+
+A new one is a row, with its function here or in the module of its subject. Every other module looks up what it needs of
+a criterion here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
+
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.adapters import adapter_size, exported_adapters, exports_adapters
+from verl_e2e.core.judge.criteria.basic import (
+    bridge_tests,
+    exit_zero,
+    local_import,
+    no_exception,
+    resolved_config,
+    steps_completed,
+)
+from verl_e2e.core.judge.criteria.features import feature_active, fsdp_active, parallel_sizes
+from verl_e2e.core.judge.criteria.health import adapter, change_executed, gradients, rollout_agreement, weights_kept
+from verl_e2e.core.judge.criteria.parity import parity, resumed_step
+from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
+from verl_e2e.core.judge.criteria.signal import learning_signal
+from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
+from verl_e2e.core.judge.criteria.transfer import imported_weights, rollout_weights
+from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
+from verl_e2e.core.judge.verdict_document import Aspect
+from verl_e2e.core.model import evidence
+from verl_e2e.core.model.events import FingerprintsEvent, read_data
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.related import Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.wants import SIZES, Axis
+
+
+class Criterion(StrEnum):
+    """The names of the pass criteria; a level passes when every one that it asks for holds."""
+
+    BRIDGE_TESTS = "bridge_tests"
+    LOCAL_IMPORT = "local_import"
+    RESOLVED_CONFIG = "resolved_config"
+    STEPS_COMPLETED = "steps_completed"
+    NO_EXCEPTION = "no_exception"
+    EXIT_ZERO = "exit_zero"
+    GRADIENTS = "gradients"
+    ROLLOUT_AGREEMENT = "rollout_agreement"
+    ADAPTER = "adapter"
+    WEIGHTS_KEPT = "weights_kept"
+    RESUMED = "resumed"
+    RESUMED_STEP = "resumed_step"
+    RESUMED_STATE = "resumed_state"
+    REPLICAS = "replicas"
+    FROZEN_WEIGHTS = "frozen_weights"
+    TRAINED_WEIGHTS = "trained_weights"
+    ADAPTER_SIZE = "adapter_size"
+    IMPORTED_WEIGHTS = "imported_weights"
+    EXPORTED_ADAPTERS = "exported_adapters"
+    ROLLOUT_WEIGHTS = "rollout_weights"
+    PARALLEL_SIZES = "parallel_sizes"
+    PARITY = "parity"
+    FSDP_ACTIVE = "fsdp_active"
+    FEATURE_ACTIVE = "feature_active"
+    LEARNING_SIGNAL = "learning_signal"
+    # Held against a verdict once the back end says what it saw, in `run_record.py`: it has no row.
+    RUN_RECORD = "run_record"
+    CHANGE_EXECUTED = evidence.CHANGE_EXECUTED
+
+
+class Broken(Enum):
+    """Where a broken criterion decides in the chain of `core/judge/decide.py`."""
+
+    # By a statement of its own, or as an item that a Pass needs: no Fail.
+    NO_FAIL = auto()
+    # Fails the run by the line where it shows, unless the log shows an error above it.
+    AT_ITS_LINE = auto()
+    # Fails a run whose log shows no error.
+    AFTER_ERRORS = auto()
+    # Fails a run that ended by itself.
+    AFTER_END = auto()
+
+
+class Gap(Enum):
+    """Of what an item is missing that is broken or has no evidence."""
+
+    OF_THE_RUN = auto()
+    # The run by itself may be good.
+    OF_THE_JOB = auto()
+    # Of nothing: another job may show it.
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One criterion."""
+
+    # Its name.
+    criterion: Criterion
+    # What judges it.
+    judge: Callable[[Case], Evidence | Finding]
+    # The stage of a fault or a gap, None for where the run stood; criteria on fingerprints find out their own.
+    stage: Stage | None = None
+    # Whether it compares fingerprints.
+    fingerprints: bool = False
+    # The level that asks for it; with none, and without `when`, every job does.
+    level: Level | None = None
+    # Which jobs of other levels ask for it too.
+    when: Callable[[Case], bool] | None = None
+    # What follows when it is broken.
+    broken: Broken = Broken.NO_FAIL
+    # The stage of a Fail where it differs from that of a gap; None as its answer: no Fail.
+    fault_stage: Callable[[Case], Stage | None] | None = None
+    # Of what it is missing when it is broken or has no evidence.
+    gap: Gap = Gap.OF_THE_RUN
+    # Whether its line is shown as a key line of a Pass.
+    key: bool = False
+    # Whether the deliverable of its level quotes it.
+    quoted: bool = False
+    # The role of the run that it compares with.
+    compared_with: Role | None = None
+    # What a job shows by meeting it, and other jobs may not show.
+    shows: Aspect | None = None
+    # What to do when it is broken.
+    fix: str = ""
+
+    def is_asked(self, case: Case) -> bool:
+        """Whether the case's job asks for it."""
+        if self.when is not None and self.when(case):
+            return True
+        return self.level is case.job.level or (self.level is None and self.when is None)
+
+    @property
+    def stage_order(self) -> int:
+        """Where its stage stands among the stages of a run."""
+        return -1 if self.stage is None else self.stage.order
+
+    def find(self, case: Case) -> Finding:
+        """Its evidence, with the stage of a fault or a gap and what it could not compare."""
+        if self.fingerprints and case.record.fingerprints is None:
+            return Finding(
+                Evidence(State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE, criterion=self.criterion), self.stage
+            )
+        judged = self.judge(case)
+        found = judged if isinstance(judged, Finding) else Finding(judged, self.stage)
+        return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
+
+
+def _has_sizes(case: Case) -> bool:
+    """Whether a derived job sets a size above 1."""
+    sizes = SIZES - {Axis.STEPS, Axis.SYNCS}
+    return any(axis in sizes and value != 1 for axis, value in case.job.settings.items())
+
+
+def _sets_fsdp(case: Case) -> bool:
+    return case.job.settings.get(Axis.FSDP) is True
+
+
+def _is_for_a_change(case: Case) -> bool:
+    return bool(case.job.changed)
+
+
+# In the order in which evidence is listed; of those on fingerprints and of comparisons, also the order in which a fault
+# of one would explain those of the others.
+CRITERIA: tuple[Row, ...] = (
+    Row(
+        Criterion.BRIDGE_TESTS,
+        bridge_tests,
+        gap=Gap.OF_THE_JOB,
+        shows=Aspect.BRIDGE_TESTS,
+        fix="Fix the failing focused Bridge tests, or show that they fail on the merge base too.",
+    ),
+    Row(
+        Criterion.LOCAL_IMPORT,
+        local_import,
+        stage=Stage.IMPORT,
+        fix=(
+            "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and "
+            "remove any other megatron.bridge or megatron.core before it; then run again."
+        ),
+    ),
+    Row(
+        Criterion.RESOLVED_CONFIG,
+        resolved_config,
+        key=True,
+        fix="Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again.",
+    ),
+    Row(Criterion.STEPS_COMPLETED, steps_completed, key=True),
+    Row(Criterion.NO_EXCEPTION, no_exception),
+    Row(Criterion.EXIT_ZERO, exit_zero),
+    Row(
+        Criterion.ADAPTER,
+        adapter,
+        stage=Stage.PEFT,
+        broken=Broken.AT_ITS_LINE,
+        fix="Check LORA_TARGET_MODULES against the module names that the provider builds.",
+    ),
+    Row(
+        Criterion.WEIGHTS_KEPT,
+        weights_kept,
+        stage=Stage.HF_IMPORT,
+        broken=Broken.AT_ITS_LINE,
+        fix="Complete the parameter mapping of the family: the warning names what was lost.",
+    ),
+    Row(
+        Criterion.GRADIENTS,
+        gradients,
+        stage=Stage.TRAIN_STEP,
+        broken=Broken.AT_ITS_LINE,
+        key=True,
+        fix="Find out why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
+    ),
+    Row(
+        Criterion.ROLLOUT_AGREEMENT,
+        rollout_agreement,
+        stage=Stage.EXPORT_WEIGHT_SYNC,
+        broken=Broken.AT_ITS_LINE,
+        key=True,
+        fix=(
+            "Compare HF import and export for this family, weight by weight: trainer and rollout differ. Where "
+            "the weights are the same, compare what the provider computes with them (router score, rope, norm, "
+            "attention scale) with the model's Hugging Face configuration."
+        ),
+    ),
+    Row(
+        Criterion.ADAPTER_SIZE,
+        adapter_size,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
+        ),
+    ),
+    Row(
+        Criterion.RESUMED_STATE,
+        resumed_state,
+        fingerprints=True,
+        level=Level.SAVE_RESUME,
+        broken=Broken.AFTER_ERRORS,
+        fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
+    ),
+    Row(
+        Criterion.REPLICAS,
+        replicas,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these "
+            "ranks."
+        ),
+    ),
+    Row(
+        Criterion.FROZEN_WEIGHTS,
+        frozen_weights,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Find what writes into the named weight: an export must copy before it changes, and a frozen weight "
+            "must not reach the optimizer."
+        ),
+    ),
+    Row(
+        Criterion.TRAINED_WEIGHTS,
+        trained_weights,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the "
+            "optimizer's groups."
+        ),
+    ),
+    Row(
+        Criterion.IMPORTED_WEIGHTS,
+        imported_weights,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Follow the named tensor through its parameter mapping in both directions: how the import splits and "
+            "orders it over ranks, and how the export joins it."
+        ),
+    ),
+    Row(
+        Criterion.EXPORTED_ADAPTERS,
+        exported_adapters,
+        fingerprints=True,
+        when=exports_adapters,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Compare the adapter as the trainer holds it with what its export yields: scale, cache, gathering of "
+            "shards."
+        ),
+    ),
+    Row(
+        Criterion.ROLLOUT_WEIGHTS,
+        rollout_weights,
+        fingerprints=True,
+        broken=Broken.AFTER_ERRORS,
+        fix=(
+            "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, "
+            "scale."
+        ),
+    ),
+    Row(
+        Criterion.RESUMED,
+        resumed,
+        level=Level.SAVE_RESUME,
+        stage=Stage.CHECKPOINT_LOAD,
+        broken=Broken.AFTER_END,
+        fault_stage=resume_stage,
+        key=True,
+        quoted=True,
+        shows=Aspect.SAVE_RESUME,
+        fix=(
+            "Compare what the save phase wrote with what the resume phase loaded. A rerun with SAVE_FREQ=-1 shows "
+            "whether construction or checkpointing is at fault."
+        ),
+    ),
+    Row(
+        Criterion.RESUMED_STEP,
+        resumed_step,
+        level=Level.SAVE_RESUME,
+        stage=Stage.CHECKPOINT_LOAD,
+        broken=Broken.AFTER_ERRORS,
+        key=True,
+        compared_with=Role.UNINTERRUPTED,
+        fix="Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler.",
+    ),
+    Row(
+        Criterion.FEATURE_ACTIVE,
+        feature_active,
+        level=Level.FEATURE,
+        stage=Stage.BRIDGE_PROVIDER,
+        key=True,
+        quoted=True,
+    ),
+    Row(
+        Criterion.LEARNING_SIGNAL,
+        learning_signal,
+        level=Level.LEARNING_SIGNAL,
+        stage=Stage.LEARNING_SIGNAL,
+        broken=Broken.AT_ITS_LINE,
+        gap=Gap.OF_THE_JOB,
+        key=True,
+        shows=Aspect.LEARNING,
+        fix=(
+            "Look at the named step, and compare loss, reward, optimizer and scheduler with the merge base. "
+            "`verl-e2e signal` shows every curve."
+        ),
+    ),
+    Row(
+        Criterion.FSDP_ACTIVE,
+        fsdp_active,
+        level=Level.MEGATRON_FSDP,
+        when=_sets_fsdp,
+        stage=Stage.FSDP_WRAP,
+        broken=Broken.AFTER_END,
+        key=True,
+        quoted=True,
+        fix="Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen.",
+    ),
+    Row(
+        Criterion.PARALLEL_SIZES,
+        parallel_sizes,
+        level=Level.PARALLELISM,
+        when=_has_sizes,
+        stage=Stage.BRIDGE_PROVIDER,
+        key=True,
+        quoted=True,
+    ),
+    Row(
+        Criterion.PARITY,
+        parity,
+        level=Level.PARALLELISM,
+        stage=Stage.TRAIN_STEP,
+        broken=Broken.AFTER_ERRORS,
+        key=True,
+        compared_with=Role.UNSHARDED,
+        fix=(
+            "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded "
+            "weights; `verl-e2e parity` shows every step."
+        ),
+    ),
+    Row(Criterion.CHANGE_EXECUTED, change_executed, when=_is_for_a_change, gap=Gap.NONE, key=True),
+)
+ROWS: Mapping[str, Row] = {row.criterion: row for row in CRITERIA}
+
+
+def asked_of(case: Case) -> tuple[Row, ...]:
+    """The criteria that the case's job asks for, in the order of the evidence."""
+    return tuple(row for row in CRITERIA if row.is_asked(case))
+
+
+def state_limitations(case: Case) -> Iterator[str]:
+    """What the criteria on fingerprints could not compare."""
+    found = case.record.fingerprints
+    if found is None or not found.snapshots:
+        return
+    counts = [counted for event in case.events("fingerprints") if (counted := read_data(event, FingerprintsEvent))]
+    unreadable = found.unreadable + sum(counted.unreadable for counted in counts)
+    left_out = sum(counted.left_out for counted in counts)
+    if unreadable:
+        yield f"{unreadable} fingerprint line(s) could not be read"
+    if left_out:
+        yield f"{left_out} fingerprint line(s) were not kept because there were too many"
+    for row in asked_of(case):
+        if row.fingerprints:
+            yield from row.find(case).notes

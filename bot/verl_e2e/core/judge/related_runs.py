@@ -1,0 +1,530 @@
+"""Related runs: which of them a judged job asks for, and what they say about whose a failure is.
+
+Whether two runs failed, or were blocked, the same way: at the same stage, with the same marks.
+
+The marks of a failure leave out what differs between two runs of one job: numbers, addresses, commits, folders. They
+err on the side of difference, because a failure that is wrongly taken for an old one would excuse a new fault.
+
+What caused a failure: compare a run with the same job on the merge base and with a retry on the head.
+
+A Fail stays a Fail unless the merge base fails too. If the merge base fails the same way, the fault is older than the
+change. If it fails in another way at the same stage or before it, the cause is not known. If a retry passes, the
+result is not a Pass, because the first failure is not explained, and not a Fail, because nothing blames the change.
+A run that was blocked by what the change may have caused stays Blocked, unless the merge base gets past that point and
+the retry does not: then it is a Fail.
+
+A judged run as a related run of another one, and whether a kept one may be used again.
+
+Which related runs a judged job asks for, in which order, and the job of each of them.
+
+Two kinds. Some are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
+unsharded reference run, the baseline of a learning signal; they are asked for once the run by itself is fine. The
+others say whose a failure is: the merge base, one retry on the head, and the same job without saving. A run that is
+blocked by what the change may have caused gets the first two.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, auto
+
+from verl_e2e.core.compare.jobs import unsharded
+from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.case import Case, wants_save
+from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
+from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.changed_code import NO_CODE
+from verl_e2e.core.model.events import Started, read_data
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.expected import expected_config
+from verl_e2e.core.model.facts import LogFacts, LoggedError
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
+from verl_e2e.core.model.levels import Level, variant_named, variants_of
+from verl_e2e.core.model.outcome import Decision, Recurrence, Result
+from verl_e2e.core.model.purposes import NO_PURPOSES
+from verl_e2e.core.model.record import Environment, Record
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
+
+_MAX_MARKS = 200
+_MAX_MARK = 300
+_OF_THE_STACK = ("megatron/", "verl/")
+
+_VARYING = (
+    (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
+    (re.compile(r"0x[0-9a-fA-F]+"), "#"),
+    # Where a folder lies differs; a metric's name or a path within a tree has no root.
+    (re.compile(r"(?<![\w./-])(?:~|\$\w+)?/(?:[\w.@+-]+/)*(?=[\w.@])"), ""),
+    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,}\b"), "#"),
+    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "#"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+def fingerprint_of(case: Case, decision: Decision) -> tuple[str, ...]:
+    """The marks of a Fail, and of what blocked a run and may be the change's, sorted; empty where nothing shows it."""
+    if decision.result is not Result.FAIL and not decision.undecided:
+        return ()
+    found = {f"preflight: {normal(mark)}"[:_MAX_MARK] for mark in decision.marks}
+    if decision.at is not None:
+        found |= {f"{decision.at.criterion}: {mark}"[:_MAX_MARK] for mark in _marks(case, decision.at)}
+    return tuple(sorted(found)[:_MAX_MARKS])
+
+
+def same_failure(marks: tuple[str, ...], stage: Stage | None, other: RelatedRun) -> bool:
+    """Whether the other run ended at that stage and shows every one of the marks; it may show more."""
+    ended_there = other.result is not Result.PASS and other.stage is stage
+    return bool(marks) and ended_there and set(marks) <= set(other.fingerprint)
+
+
+def normal(text: str) -> str:
+    """A message without what differs from run to run."""
+    for pattern, stand_in in _VARYING:
+        text = pattern.sub(stand_in, text)
+    return text.strip()
+
+
+def _marks(case: Case, at: Evidence) -> Iterator[str]:
+    if at.criterion == Criterion.BRIDGE_TESTS:
+        yield from (test.name for test in case.record.tests or () if test.outcome == "failed")
+    elif at.criterion == Criterion.WEIGHTS_KEPT:
+        yield from (normal(lost.text) for lost in case.facts.lost_weights)
+    else:
+        error = next((error for error in case.facts.errors if error.at.line == at.line), None)
+        yield normal(at.summary) if error is None else _of_error(error)
+
+
+def _of_error(error: LoggedError) -> str:
+    """Kind and message, where it was raised, and where the code of the stack went there."""
+    ours = [call for call in error.calls if any(part in call for part in _OF_THE_STACK)]
+    places = dict.fromkeys(normal(calls[-1]) for calls in (ours, error.calls) if calls)
+    return f"{error.kind}: {normal(error.message)} @ {' < '.join(places)}"
+
+
+FIX_BASE = "Fix the base branch first, then run this change again; the failure hides what the change does."
+FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
+FIX_FLAKY = "Run the job several times on the merge base and on the head: one failure in two runs shows no difference."
+NOT_ASKED_FOR = "no follow-up was asked for"
+
+
+class CandidateRank(IntEnum):
+    """What a run on the merge base says about a failure on the head; of several runs the highest counts."""
+
+    NOT_RUN = auto()
+    NOT_CONCLUSIVE = auto()
+    BEYOND = auto()
+    PASSES = auto()
+    FAILS_OTHERWISE = auto()
+    FAILS_TOO = auto()
+
+
+def rank_of(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> CandidateRank:
+    """What one run on the merge base says about a failure with this fingerprint at that stage.
+
+    A merge base that failed later, or that trained a step before it was stopped later, got beyond the failure.
+    """
+    if base.result is Result.PASS:
+        return CandidateRank.PASSES
+    if same_failure(marks, stage, base):
+        return CandidateRank.FAILS_TOO
+    later = stage is not None and base.stage is not None and base.stage.order > stage.order
+    if later and (base.result is Result.FAIL or base.steps):
+        return CandidateRank.BEYOND
+    return CandidateRank.FAILS_OTHERWISE if base.result is Result.FAIL else CandidateRank.NOT_CONCLUSIVE
+
+
+def most_telling(
+    marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
+) -> tuple[CandidateRank, RelatedRun | None]:
+    """The run on the merge base that decides, and what it says."""
+    text = [(rank_of(marks, stage, base), base) for base in bases]
+    return max(text, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
+
+
+def weigh(case: Case, alone: Decision) -> Decision:
+    """The decision on a run in the light of its related runs; a Fail can change, and a Blocked that is undecided."""
+    if not may_change(alone):
+        return alone
+    found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
+    if alone.undecided and (base is None or found is CandidateRank.NOT_CONCLUSIVE):
+        return alone
+    if base is None:
+        text = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
+        return replace(alone, blame=_and_without_save(case, text))
+    commit = base.bridge_commit[:12]
+    match found:
+        case CandidateRank.FAILS_TOO if alone.undecided:
+            cause = f"the merge base {commit} is blocked the same way: {alone.cause}"
+            return replace(alone, cause=cause, undecided=False, recurrence=Recurrence.PRE_EXISTING)
+        case CandidateRank.FAILS_TOO:
+            cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
+            older = Recurrence.PRE_EXISTING
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE, recurrence=older)
+        case CandidateRank.FAILS_OTHERWISE:
+            base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
+            cause = f"{_strip_full_stop(alone.cause)}; inconclusive: {base_failed}"
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE, undecided=False)
+        case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
+            return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
+        case CandidateRank.PASSES | CandidateRank.BEYOND:
+            return _weigh_retry(case, alone, base)
+
+
+def may_change(decision: Decision) -> bool:
+    """Whether a run on the merge base may change the decision."""
+    return decision.result is Result.FAIL or decision.undecided
+
+
+def asks_for_base(case: Case, decision: Decision) -> bool:
+    """Whether a decision still needs a conclusive run on the merge base."""
+    if not may_change(decision):
+        return False
+    found, _ = most_telling(fingerprint_of(case, decision), decision.stage, case.related(Role.MERGE_BASE))
+    return found in (CandidateRank.NOT_RUN, CandidateRank.NOT_CONCLUSIVE)
+
+
+def related_rows(case: Case) -> tuple[str, ...]:
+    """A sentence for each related run, for the card."""
+    return tuple(_row(run) for run in case.record.related)
+
+
+def ended(run: RelatedRun) -> str:
+    """How a related run ended, for a sentence."""
+    where = f" at {run.stage}" if run.stage else ""
+    return f"{run.result}{where}{f': {_strip_full_stop(run.cause)}' if run.cause else ''}"
+
+
+def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
+    """The decision where the merge base is not at fault: the change caused a failure that a retry repeats."""
+    retries = case.related(Role.RETRY)
+    passed = any(run.result is Result.PASS for run in retries)
+    base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
+    base_said = f"the merge base {base.bridge_commit[:12]} {base_said}"
+    once = f"the head {_went(alone)} once ({_strip_full_stop(alone.cause)})"
+    if passed:
+        cause = f"not reproduced: {once} and passed on a retry; {base_said}"
+        once_only = Recurrence.NOT_REPRODUCED
+        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
+    if alone.undecided and retries and _repeats(case, alone, retries) is None:
+        cause = f"inconclusive: {once}, and the retry was not conclusive ({ended(retries[-1])}); {base_said}"
+        return replace(alone, cause=cause, fix=FIX_FLAKY, undecided=False)
+    text = f"regression: {base_said}, {_retried(case, alone, retries)}"
+    return replace(alone, result=Result.FAIL, blame=_and_without_save(case, text), undecided=False)
+
+
+def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
+    again = _repeats(case, alone, retries)
+    if again is not None:
+        same = same_failure(fingerprint_of(case, alone), alone.stage, again)
+        return f"and the head {_went(alone)} again on a retry" + ("" if same else f", in another way ({ended(again)})")
+    if retries:
+        return f"and the retry was not conclusive ({ended(retries[-1])})"
+    return f"and the head {_went(alone)} once, {_not_run(case, Role.RETRY, 'not retried')}"
+
+
+def _repeats(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> RelatedRun | None:
+    """The retry that shows the failure again: a Fail, or the same failure."""
+    marks = fingerprint_of(case, alone)
+    return next((run for run in retries if run.result is Result.FAIL or same_failure(marks, alone.stage, run)), None)
+
+
+def _went(alone: Decision) -> str:
+    return "failed" if alone.result is Result.FAIL else "was blocked"
+
+
+def _and_without_save(case: Case, text: str) -> str:
+    """The text, with what the same job without saving says about construction."""
+    for run in case.related(Role.WITHOUT_SAVE):
+        if run.result is Result.PASS:
+            return f"{text}; without saving it passes, so construction is fine and the fault is in checkpointing"
+        return f"{text}; without saving it ends as {ended(run)}"
+    return text
+
+
+def _not_run(case: Case, role: Role, text: str) -> str:
+    return f"{text}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
+
+
+def _row(run: RelatedRun) -> str:
+    cached = ", kept from an earlier run" if run.cached else ""
+    return f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
+
+
+def _strip_full_stop(text: str) -> str:
+    return text.rstrip(" .")
+
+
+CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})
+
+
+def summary(
+    role: Role, job: Job, verdict: Verdict, facts: LogFacts | None, *, folder: str, cached: bool = False
+) -> RelatedRun:
+    """What `related.json` says of a run: its verdict, the marks of its failure, and the metrics of its steps."""
+    steps = [step for step in facts.steps if step.step > 0] if facts else []
+    return RelatedRun(
+        role=role,
+        job_id=job.id,
+        job_digest=job.digest(),
+        bridge_commit=job.bridge.commit,
+        folder=folder,
+        result=verdict.result,
+        stage=verdict.stage,
+        cause=verdict.cause,
+        excerpt=_excerpt(verdict),
+        cached=cached,
+        fingerprint=verdict.fingerprint,
+        steps=tuple(RelatedStep(step=step.step, values=dict(step.values)) for step in steps),
+    )
+
+
+def may_be_kept(record: Record, verdict: Verdict) -> bool:
+    """Whether a run may stand for a later one of the same job: conclusive, and of nothing but commits."""
+    trees = record.environment.repositories if record.environment else ()
+    return verdict.result in CONCLUSIVE and bool(trees) and not any(tree.dirty for tree in trees)
+
+
+def may_stand_again(record: Record, verdict: Verdict, digest: Digest, host: Environment | None) -> bool:
+    """Whether a kept run is that of this very job, still judged as conclusive, on what `host` has today."""
+    started = [read_data(event, Started) for event in record.events if event.kind == "started"]
+    same_job = bool(started) and started[-1] is not None and started[-1].digest == digest
+    return same_job and may_be_kept(record, verdict) and _same_host(record.environment, host)
+
+
+def _same_host(environment: Environment | None, other: Environment | None) -> bool:
+    """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on besides the job."""
+    if environment is None or other is None:
+        return False
+    return _host_marks(environment) == _host_marks(other)
+
+
+def _host_marks(host: Environment) -> tuple[object, ...]:
+    container = host.container
+    image = (container.image, container.digests, container.asked) if container else None
+    return host.packages, host.python, image, host.driver, sorted(gpu.name for gpu in host.gpus)
+
+
+def _excerpt(verdict: Verdict) -> str:
+    """The line that decided; a Pass has none."""
+    if verdict.result is Result.PASS:
+        return ""
+    shown = [item.excerpt for item in verdict.key_lines if item.criterion != Criterion.RESOLVED_CONFIG]
+    return shown[0] if shown else ""
+
+
+# A failure in these stages: the same job without saving shows whether the save or the model is at fault.
+CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
+# The criteria that compare a run with another one, and the role of that one.
+_COMPARED = {row.criterion: row.compared_with for row in CRITERIA if row.compared_with is not None}
+WHEN_IT_FAILS = "when it fails, or is blocked by what the change may have caused"
+REFERENCE_ROLES = frozenset(_COMPARED.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBase:
+    """The other side of a comparison: a Bridge commit, the Megatron-LM that it names, and the patches that fit it.
+
+    Without `megatron_lm` the submodule of the Bridge commit is used.
+    """
+
+    commit: str
+    megatron_lm: Repository | None = None
+    patches: tuple[Patch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which related runs a job may have."""
+
+    # The roles that may be run.
+    roles: frozenset[Role] = frozenset(Role) - {Role.UNSHARDED}
+    # The commit to compare with, None where there is none.
+    merge_base: MergeBase | None = None
+    # Why `merge_base` is None, for the card.
+    why_no_base: str = ""
+    # How many runs on the merge base a learning signal gets, for its noise band.
+    baselines: int = 1
+    # Roles that are not run any more, each with the reason.
+    not_run: Mapping[Role, str] = field(default_factory=dict)
+
+    def has_base(self, job: Job) -> bool:
+        """Whether a run on the merge base may be made, and would not be the job itself."""
+        return self.merge_base is not None and Role.MERGE_BASE in self.roles and not self.no_base_for(job)
+
+    def no_base_for(self, job: Job) -> str:
+        """Why the job gets no run on the merge base, empty when nothing speaks against it."""
+        if self.merge_base is not None and self.merge_base.commit == job.bridge.commit:
+            return "the merge base is the commit under test itself"
+        return self.why_no_base
+
+
+NOTHING = Allowed(roles=frozenset())
+AS_ASKED = Allowed()
+
+
+@dataclass(frozen=True, slots=True)
+class Followup:
+    """A related run to make."""
+
+    # Why it is made.
+    role: Role
+    # What it runs.
+    job: Job
+    # Which related runs it may have itself.
+    allowed: Allowed = NOTHING
+    # Related runs of the first job that serve this one too, because they would be the same.
+    inherits: tuple[RelatedRun, ...] = ()
+
+
+def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> tuple[Followup, ...]:
+    """The runs that a judged job still asks for, the most telling first; `history` are those that were made.
+
+    At most one of each role, but for the baselines of a learning signal. Run the first, judge again, and ask again.
+    """
+    made = [run.role for run in history]
+    evidence = tuple(_of_evidence(job, verdict, made, allowed))
+    asked = {followup.role for followup in evidence}
+    blame = (followup for followup in _of_blame(job, verdict, history, allowed) if followup.role not in asked)
+    return tuple(followup for followup in (*evidence, *blame) if followup.role in allowed.roles)
+
+
+def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
+    rows = []
+    if job.level is Level.SAVE_RESUME:
+        rows.append((Role.UNINTERRUPTED, "when both phases are fine"))
+    if job.level is Level.PARALLELISM:
+        rows.append((Role.UNSHARDED, "when the run is fine"))
+    if allowed.has_base(job):
+        signal = job.level is Level.LEARNING_SIGNAL
+        when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else WHEN_IT_FAILS
+        rows += [(Role.MERGE_BASE, when), (Role.RETRY, "when the merge base does not end so")]
+    if wants_save(job):
+        rows.append((Role.WITHOUT_SAVE, "when it fails in export, save or load"))
+    return tuple(row for row in rows if row[0] in allowed.roles)
+
+
+def may_follow(job: Job, allowed: Allowed) -> tuple[str, ...]:
+    """A sentence for each run that a job may ask for, with its cost."""
+    jobs = [(role, when, job_of(role, job, allowed.merge_base)) for role, when in _possible(job, allowed)]
+    return tuple(
+        f"{job.id}: may be followed by the {role.spoken} {when}, about {gpu_minutes(made)} GPU minutes"
+        for role, when, made in jobs
+        if made is not None
+    )
+
+
+def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
+    """The job of a run in that role, None where this job has no such run."""
+    match role:
+        case Role.MERGE_BASE:
+            return None if base is None else on_merge_base(job, base)
+        case Role.RETRY:
+            return without_change(job)
+        case Role.UNINTERRUPTED:
+            return without_saving(job, "uninterrupted")
+        case Role.WITHOUT_SAVE:
+            return without_saving(job, "without-save")
+        case Role.UNSHARDED:
+            return unsharded(job)
+
+
+def on_merge_base(job: Job, base: MergeBase) -> Job:
+    """The identical job on another Bridge commit, in trees of its own, planned for what the change replaced."""
+    bridge = job.bridge.model_copy(update={"commit": base.commit, "in_place": False})
+    core = base.megatron_lm if job.megatron_lm is not None else None
+    # What the change takes the place of is recorded there; what it adds is not there.
+    changed = job.changed.on_merge_base()
+    return job.model_copy(update={"bridge": bridge, "megatron_lm": core, "patches": base.patches, "changed": changed})
+
+
+def without_change(job: Job) -> Job:
+    """The same job as a run to compare with: whether it enters the changed code is asked of the first one alone."""
+    return job.model_copy(update={"changed": NO_CODE, "purposes": ()})
+
+
+def without_saving(job: Job, variant: str) -> Job | None:
+    """The same training from step 1 to the end in one go, with no checkpoint; None when the job has none to leave out.
+
+    A save/resume job without checkpoints is what level 0 runs (level 3 under FSDP), only longer, and is judged as that:
+    it could not show what level 1 is for. The focused Bridge tests are those of the first run.
+    """
+    if not wants_save(job) or job.script != WRAPPER_SCRIPT:
+        return None
+    wrapper = {**job.wrapper, "SAVE_FREQ": "-1", "RESUME_MODE": "disable", "TOTAL_TRAIN_STEPS": str(job.steps)}
+    whole = {**job.site.wrapper, **wrapper}
+    update: dict[str, object] = {
+        "wrapper": wrapper,
+        "bridge_tests": (),
+        "require_bridge_checks": False,
+        # What the change must execute is for the first run to show; this one is compared with it.
+        "changed": NO_CODE,
+        **NO_PURPOSES,
+        "expected": {**job.expected, **expected_config(whole, (*job.site.overrides, *job.overrides))},
+    }
+    if job.level is Level.SAVE_RESUME:
+        level = Level.MEGATRON_FSDP if whole.get("USE_MEGATRON_FSDP") == "True" else Level.SMOKE
+        update |= {"level": level, "variant": variant, "id": f"{int(level)}-{variant}"}
+    return job.model_copy(update=update)
+
+
+def gpu_minutes(job: Job) -> int:
+    """GPUs times minutes that one run of the job is expected to take, by its variant or its level's default one."""
+    variant = variant_named(f"{int(job.level)}-{job.variant}") or variants_of(job.level)[0]
+    return variant.cost.run_gpu_minutes(job.gpu_count)
+
+
+def asks_whose(verdict: Verdict) -> bool:
+    """Whether a run by itself ended in a way that the change may have caused."""
+    return verdict.own_result is Result.FAIL or verdict.undecided
+
+
+def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed) -> Iterator[Followup]:
+    """What is asked for when the run by itself is fine."""
+    for criterion, role in _COMPARED.items():
+        if _judges(verdict, criterion) and role not in made and _fine_but_for(verdict, criterion):
+            yield from _followup(role, job, allowed)
+    more = job.level is Level.LEARNING_SIGNAL and made.count(Role.MERGE_BASE) < allowed.baselines
+    if more and allowed.has_base(job) and _fine_but_for(verdict, Criterion.LEARNING_SIGNAL):
+        yield from _followup(Role.MERGE_BASE, job, allowed)
+
+
+def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
+    """What is asked for when the run by itself is a Fail, or is blocked by what the change may have caused."""
+    if not asks_whose(verdict):
+        return
+    made = [run.role for run in history]
+    compared = verdict.decided_by in _COMPARED
+    then = Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared else NOTHING
+    bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
+    found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
+    if not bases and allowed.has_base(job):
+        yield from _followup(Role.MERGE_BASE, job, allowed, then)
+    if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
+        evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
+        inherits = tuple(run for run in history if run.role in evidence)
+        yield Followup(Role.RETRY, without_change(job), NOTHING, inherits)
+    if verdict.stage in CHECKPOINTING and not verdict.undecided and Role.WITHOUT_SAVE not in made and not compared:
+        yield from _followup(Role.WITHOUT_SAVE, job, allowed)
+
+
+def _followup(role: Role, job: Job, allowed: Allowed, then: Allowed = NOTHING) -> Iterator[Followup]:
+    derived = job_of(role, job, allowed.merge_base)
+    if derived is not None:
+        yield Followup(role, derived, then)
+
+
+def _judges(verdict: Verdict, criterion: Criterion) -> bool:
+    return any(item.criterion == criterion for item in verdict.evidence)
+
+
+def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:
+    """Whether nothing but that criterion keeps the run from a Pass."""
+    found = {item.criterion for item in verdict.evidence if item.state in (State.MISSING, State.BROKEN)}
+    # Another job may enter the changed code; whether this run was good otherwise is then to be known.
+    gaps = found - {Criterion.CHANGE_EXECUTED}
+    return verdict.own_result is Result.PASS or gaps == {criterion}
+
+
+def without_base(allowed: Allowed, reason: str) -> Allowed:
+    """The same without a merge base, and why, for the card."""
+    return replace(allowed, roles=allowed.roles - {Role.MERGE_BASE, Role.RETRY}, merge_base=None, why_no_base=reason)

@@ -1,0 +1,638 @@
+"""What a run prints of itself, line by line: settings, builds, metrics, configuration, imports, refused weights.
+
+What a run was asked for, as its log tells: variables that the shell echoed, and the overrides of the command line.
+
+Nothing is judged here, and nothing evaluated: a value that the shell or Hydra would still have to work out is left out.
+
+What the training workers said about the models that they built: ranks, wrappers, chunks, bridges; and signs.
+
+Bounded: of each kind at most `MAX_BUILDS` are kept, and what one process repeats is kept once.
+
+Step metrics: `step:N - name:value - ...`, as verl's console logger prints them.
+
+The configuration that a run printed: collect the pretty-printed dict from prefixed lines, and read it safely.
+
+The printer's output may be cut into lines anywhere between two tokens, and lines of other streams of the same
+process may stand in between. Nothing is evaluated: the text goes through `ast.literal_eval` after names that
+are not literals (`torch.bfloat16`, `nan`, `<Enum: 1>`) became strings or numbers.
+
+From where packages under test were imported, by the paths in warnings and tracebacks.
+
+Lines on which a rollout engine says that it did not take a weight, and goes on without an exception.
+
+A wording is not what decides. A line counts when it names weights and says that some were not taken, and when it
+comes from the engine, or from any worker while weights are on their way to it. What the trainer says while it builds
+and imports its own model is a matter of `verl_e2e.core.log.literals`, and so is what a model says in its answers.
+"""
+
+import ast
+import math
+import re
+import shlex
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, overload
+
+from verl_e2e.core.log.lines import EXCERPT_CAP, Line
+from verl_e2e.core.model.facts import (
+    BridgeUse,
+    Excerpt,
+    ModelChunks,
+    ModelRank,
+    PackagePath,
+    ResolvedConfig,
+    Setting,
+    Sign,
+    WrappedModel,
+)
+from verl_e2e.core.model.stages import Stage
+
+MAX_SETTINGS = 2000
+MAX_COMMAND_LINES = 400
+MAX_ECHO = 4096
+# A line of the driver by its number.
+Echo = tuple[int, str]
+
+# Variables of the wrapper that say what is run, and those that say from where; literals of the scan nominate each.
+VARIABLE = re.compile(
+    r"(?:(?:COMMON|TRAIN|INFER|ACTOR|REF|CRITIC|ROLLOUT)_(?:TP|PP|VPP|CP|EP|ETP))|(?:CRITIC_)?LORA_RANK"
+    r"|(?:DUMMY_)?MODEL_PATH|(?:VALUE_)?VANILLA_MBRIDGE|USE_MBRIDGE|USE_MEGATRON_FSDP|USE_DUMMY_MODEL|ENGINE|ADV_ESTIMATOR|NUM_GPUS"
+    r"|MAX_(?:PROMPT|RESPONSE)_LENGTH|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|RESUME_MODE|VAL_BEFORE_TRAIN"
+    r"|PYTHONPATH|(?:[A-Z]+_)?BRIDGE(?:_(?:ROOT|PATH|DIR|SRC|HOME|REPO))?"
+)
+COMMAND_SHAPE = r"(?:\s-m\s+[\w.]*\bmain_\w+|\bmain_\w+\.py)(?:\s|$)"
+_TRACE = re.compile(r"\++ ")
+_DECLARES = re.compile(r"(?:export|declare -x|env|readonly) ")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w@]*(?:[./][\w@-]+)*)=(.*)", re.DOTALL)
+_QUOTES = re.compile(r"[\\'\"]")
+_LISTED = re.compile(r"overrides: (\[.*\])\s*$")
+
+
+class Settings(Sequence[Setting]):
+    """Settings that are read from their lines when they are first asked for: of most runs of a log they never are."""
+
+    __slots__ = ("_command", "_read", "_variables")
+
+    def __init__(self, variables: tuple[Echo, ...], command: tuple[Echo, ...]) -> None:
+        self._variables = variables
+        self._command = command
+        self._read: tuple[Setting, ...] | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> Setting: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Setting]: ...
+    def __getitem__(self, index: int | slice) -> Setting | Sequence[Setting]:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Settings):
+            return NotImplemented
+        return (self._variables, self._command) == (other._variables, other._command)
+
+    def __hash__(self) -> int:
+        return hash((self._variables, self._command))
+
+    def _all(self) -> tuple[Setting, ...]:
+        if self._read is None:
+            variables = (
+                Setting(name, value, _at(number, f"{name}={value}"))
+                for number, text in self._variables
+                for name, value in _assigned(text)
+            )
+            self._read = (*islice(variables, MAX_SETTINGS), *islice(_overrides(self._command), MAX_SETTINGS))
+        return self._read
+
+
+class AskedBook:
+    """What one run was asked for. Variables that are echoed after its command belong to the run after it."""
+
+    def __init__(self, waiting: Iterable[Echo] = ()) -> None:
+        self._variables = list(waiting)
+        self._later: list[Echo] = []
+        self._command: list[Echo] = []
+        self._open = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next line goes on with the command."""
+        return self._open
+
+    def following(self) -> "AskedBook":
+        """The book of the run after this one."""
+        return AskedBook(self._later)
+
+    def settings(self) -> Settings:
+        """Everything that was asked for, in the order in which it was printed."""
+        return Settings(tuple(self._variables), tuple(self._command))
+
+    def variables(self, line: Line, *, ended: bool) -> None:
+        """Take a line of the driver that may assign variables; `ended` when the run has ended before it."""
+        if line.driver:
+            self.echoed(line.number, line.text, ended=ended)
+
+    def echoed(self, number: int, text: str, *, ended: bool) -> None:
+        """Take what the driver's shell printed on a line; `ended` as above."""
+        rows = self._later if self._command or ended else self._variables
+        if len(rows) < MAX_SETTINGS and (not rows or rows[-1][0] != number):
+            rows.append((number, text[:MAX_ECHO]))
+
+    def command(self, line: Line) -> None:
+        """Take the line that starts the program, and go on with the next one when it ends in a backslash."""
+        if line.driver and not self._command:
+            self._open = True
+            self.go_on(line)
+
+    def go_on(self, line: Line) -> None:
+        """Take the next line of the driver while the command is open."""
+        if not line.driver or (self._command and self._command[-1][0] == line.number):
+            return
+        text = line.text.rstrip()
+        self._command.append((line.number, text.removesuffix("\\")))
+        self._open = text.endswith("\\") and len(self._command) < MAX_COMMAND_LINES
+
+    def listed(self, line: Line) -> None:
+        """Take Hydra's list of overrides, which it prints when the program failed, where no command was echoed."""
+        if not self._command and _LISTED.search(line.text):
+            self._command.append((line.number, line.text))
+
+
+def _overrides(command: tuple[Echo, ...]) -> Iterator[Setting]:
+    """The overrides of a command over one line or several, or of the list that Hydra prints."""
+    text = " ".join(text for _, text in command)
+    listed = _LISTED.search(text)
+    for word in _items(listed[1]) if listed else _words(text):
+        found = _OVERRIDE.fullmatch(word)
+        if found is not None:
+            number = next((number for number, text in command if found[0] in text), command[0][0])
+            yield Setting(found[1], found[2], _at(number, found[0]), override=True)
+
+
+def _items(listed: str) -> list[str]:
+    try:
+        items = ast.literal_eval(listed)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [item for item in items if isinstance(item, str)]
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str]]:
+    """The variables that a line assigns: all behind the shell's `+`, else only a line that is one assignment."""
+    traced = _TRACE.match(text)
+    if traced is None:
+        found = _ASSIGNMENT.fullmatch(text.strip())
+        if found is not None and VARIABLE.fullmatch(found[1]) and not re.search(r"\s", found[2]):
+            yield found[1], found[2]
+        return
+    rest = text[traced.end() :]
+    declares = _DECLARES.match(rest)
+    for word in _words(rest[declares.end() :] if declares else rest):
+        found = _ASSIGNMENT.fullmatch(word)
+        if found is None:
+            return
+        if VARIABLE.fullmatch(found[1]):
+            yield found[1], found[2]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a shell command; none when its quotes are not closed."""
+    if not _QUOTES.search(text):
+        return text.split()
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _at(number: int, text: str) -> Excerpt:
+    return Excerpt(number, text[:EXCERPT_CAP])
+
+
+MAX_BUILDS = 512
+
+# The last two numbers of a rank are always its pipeline rank and the parameter count; Megatron-LM puts its
+# rematerialization rank between tensor and pipeline, verl's own builder does not.
+RANK_SHAPE = r"model parallel rank \((\d{1,6}), (?:\d{1,6}, )?(\d{1,6})\): (\d{1,15})"
+WRAPPED_SHAPE = r"^(\w+) contains [\d.]+\w? parameters"
+# A backend of verl, as a configuration or an override names it.
+STRATEGY_SHAPE = (
+    r"\bstrategy['\"]?\s*[:=]\s*[\\'\"]*((?:fsdp|megatron|mindspeed)\w*|torchtitan|veomni|automodel|deepspeed)\b"
+)
+STRATEGY_SIGN = "strategy "
+CHUNKS_SHAPE = r"^module: (\d{1,4})$"
+BRIDGE_SHAPE = r"\((\d{1,9})/(\d{1,9})\) (\w+)\s*$"
+
+_RANK, _WRAPPED, _CHUNKS, _BRIDGE = map(re.compile, (RANK_SHAPE, WRAPPED_SHAPE, CHUNKS_SHAPE, BRIDGE_SHAPE))
+
+
+class BuildBook:
+    """Collects what models were built, by which ranks, and through which bridges."""
+
+    def __init__(self) -> None:
+        self.ranks: list[ModelRank] = []
+        self.wrapped: list[WrappedModel] = []
+        self.chunks: list[ModelChunks] = []
+        self._bridges: dict[tuple[int | None, str], BridgeUse] = {}
+        self._signs: dict[str, Sign] = {}
+
+    @property
+    def bridges(self) -> tuple[BridgeUse, ...]:
+        """Each bridge once for each process."""
+        return tuple(self._bridges.values())
+
+    @property
+    def signs(self) -> tuple[Sign, ...]:
+        """Each sign once, with its count."""
+        return tuple(self._signs.values())
+
+    def rank(self, line: Line) -> None:
+        """Take the line on which a rank says how many parameters it holds."""
+        found = _RANK.search(line.text)
+        if found and len(self.ranks) < MAX_BUILDS:
+            tensor, pipeline, parameters = map(int, found.groups())
+            self.ranks.append(ModelRank(line.number, line.pid, tensor, pipeline, parameters))
+
+    def wrap(self, line: Line) -> None:
+        """Take the line that names the class around a model."""
+        found = _WRAPPED.search(line.text)
+        if found and len(self.wrapped) < MAX_BUILDS:
+            self.wrapped.append(WrappedModel(line.excerpt(), line.pid, found[1]))
+
+    def chunk(self, line: Line) -> None:
+        """Take the line on which a rank says of how many chunks its model consists."""
+        found = _CHUNKS.search(line.text)
+        if found and len(self.chunks) < MAX_BUILDS:
+            self.chunks.append(ModelChunks(line.number, line.pid, int(found[1])))
+
+    def bridge(self, line: Line) -> None:
+        """Take a progress line of a conversion; one that is not at its end yet says nothing."""
+        found = _BRIDGE.search(line.text)
+        if found is None or found[1] != found[2] or len(self._bridges) >= MAX_BUILDS:
+            return
+        self._bridges.setdefault((line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3]))
+
+    def sign(self, name: str, line: Line) -> None:
+        """Take a line that shows a feature at work."""
+        known = self._signs.get(name)
+        excerpt: Excerpt = line.excerpt()
+        self._signs[name] = replace(known, count=known.count + 1) if known else Sign(name, excerpt, 1)
+
+
+MAX_KEYS = 2000
+
+EPOCHS_SHAPE = r"^\s*Epoch (\d{1,6})/(\d{1,6}):\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
+"""The bar of verl's SFT trainer, which counts the steps of one epoch."""
+_STEP = re.compile(r"^step:\s?(\d{1,12}) - ")
+# One number in the constructor that numpy or torch shows around it, in brackets when it is an array of one element.
+_WRAPPED_NUMBER = re.compile(
+    r"^[A-Za-z_][\w.]{0,60}\(\s*(?:(\[{1,4})\s*)?'?(?P<number>[^\s,()\[\]']{1,60})'?(?(1)\s*\]{1,4})\s*(?:,[^()\[\]]{0,200})?\)$"
+)
+# Families of metrics whose value must be a number, by the words of the name; `std` of one sample may be none.
+_FAMILIES = frozenset(
+    (
+        *("loss", "losses", "reward", "rewards", "score", "scores", "kl", "entropy", "advantage", "advantages"),
+        *(
+            "return",
+            "returns",
+            "value",
+            "values",
+            "vpred",
+            "logprob",
+            "logprobs",
+            "logp",
+            "ppl",
+            "ratio",
+            "clipfrac",
+            "lr",
+        ),
+    )
+)
+_PAIRS = re.compile(r"grad_norm|log_probs?|probs_diff|reward_kl")
+_STEM = re.compile(r"[a-z]+")
+# What is measured besides the training: clocks, memory, lengths, counts; validation is watched by its means only.
+_BESIDE = re.compile(r"(?:timing|perf|memory|mfu|global_seqlen|response|prompt|num_turns|tool)[\w-]*/|.*/perf/")
+_VALIDATION = re.compile(r"val(?:idation)?(?:-\w+)?/")
+_VALIDATED = re.compile(r".+/(?:reward|acc|score)/mean@\d+|val(?:idation)?/(?:\w+_)?(?:loss|score|reward)(?:/.+)?")
+_SPREAD = re.compile(r"(?:^|[/_])std(?:@\d+)?(?:/\w+)?$|explained_var")
+# A perplexity is an exponential: it may overflow to infinity although its logarithm, which is watched, is fine.
+_MAY_OVERFLOW = re.compile(r"(?:^|[/_])(?<!log_)ppl$")
+
+
+class MetricValues(Mapping[str, float]):
+    """An immutable mapping from metric name to value, small enough to keep many thousands of steps.
+
+    `names` is shared between steps that print the same metrics; eight bytes a value.
+    """
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: tuple[str, ...], values: "array[float]") -> None:
+        self._names = names
+        self._values = values
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[self._names.index(name)]
+        except ValueError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def pairs(self) -> Iterable[tuple[str, float]]:
+        """Names and values in the order in which they were printed."""
+        return zip(self._names, self._values, strict=True)
+
+    def __repr__(self) -> str:
+        return f"MetricValues({dict(self)!r})"
+
+
+def parse_step(text: str) -> tuple[int, dict[str, float]] | None:
+    """The step number and its metrics, or None when `text` is not a metric line.
+
+    A value that is not a number is left out; the first occurrence of a name counts.
+    """
+    match = _STEP.match(text)
+    if match is None:
+        return None
+    values: dict[str, float] = {}
+    for piece in text[match.end() :].split(" - "):
+        name, colon, shown = _parted(piece) if "(" in piece else piece.rpartition(":")
+        value = parse_number(shown) if colon else None
+        if value is not None and name and len(values) < MAX_KEYS:
+            values.setdefault(name.strip(), value)
+    return int(match[1]), values
+
+
+def _parted(piece: str) -> tuple[str, str, str]:
+    """Name, colon and value; a value in a constructor may hold colons itself, as `tensor(nan, device='cuda:0')`."""
+    head, bracket, rest = piece.partition("(")
+    if not (rest.endswith(")") and ":" in head):
+        return piece.rpartition(":")
+    name, colon, begun = head.rpartition(":")
+    return name, colon, begun + bracket + rest
+
+
+def parse_number(shown: str) -> float | None:
+    """A float from `1.5`, `nan`, `inf`, `np.float64(2.0)`, `np.int64(2)` or `tensor(0.1)`; None otherwise."""
+    try:
+        return float(shown)
+    except ValueError:
+        wrapped = _WRAPPED_NUMBER.match(shown.strip())
+        if wrapped is None:
+            return None
+    try:
+        return float(wrapped["number"])
+    except ValueError:
+        return None
+
+
+def pack(values: Mapping[str, float], shared: dict[tuple[str, ...], tuple[str, ...]]) -> MetricValues:
+    """`values` in their compact form; `shared` interns the names of earlier steps (bounded by its caller)."""
+    names = tuple(values)
+    return MetricValues(shared.setdefault(names, names), array("d", values.values()))
+
+
+@lru_cache(maxsize=MAX_KEYS)
+def watched(name: str) -> bool:
+    """Whether a metric must be a number: losses, gradient norms, rewards, KL, entropy, advantages, returns, values,
+    log-probabilities and their differences, importance ratios, learning rates."""
+    if _SPREAD.search(name):
+        return False
+    if _VALIDATION.match(name):
+        return _VALIDATED.fullmatch(name) is not None
+    if _BESIDE.match(name):
+        return False
+    return name.startswith("rollout_corr/") or bool(
+        _PAIRS.search(name) or not _FAMILIES.isdisjoint(_STEM.findall(name))
+    )
+
+
+def not_finite(values: Mapping[str, float]) -> tuple[str, ...]:
+    """The watched metrics that are NaN or infinite, in the order in which they were printed."""
+    return tuple(name for name, value in pairs(values) if not math.isfinite(value) and _is_fault(name, value))
+
+
+def _is_fault(name: str, value: float) -> bool:
+    return watched(name) and not (math.isinf(value) and _MAY_OVERFLOW.search(name))
+
+
+def pairs(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """Names and values, without a search for each name."""
+    return values.pairs() if isinstance(values, MetricValues) else values.items()
+
+
+START: Final = "{'actor_rollout_ref':"
+MAX_CHARACTERS = 2 * 1024 * 1024
+MAX_LINES = 20_000
+MAX_DEPTH = 80
+MAX_FOREIGN_LINES = 200
+
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[][(){}]""")
+_STRING_OR_WORD = re.compile(
+    r"""(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|(?:np|numpy)\.\w+\((?P<inner>[^()'"]{1,64})\)"""
+    r"""|(?P<call>[A-Za-z_][\w.]*\((?P<argument>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))"""
+    r"""|(?P<angle><[^<>'"]{1,200}(?:'[^']{0,200}')?[^<>'"]{0,200}>)"""
+    r"""|(?P<word>(?<![\w.])[A-Za-z_][\w.]*)"""
+)
+_CONTINUES = re.compile(r"""\s*(?:$|[][(){},:'"<]|-?[\d.]|(?:None|True|False|nan|-?inf|np\.|torch\.|numpy\.)\b)""")
+_KEPT_WORDS = frozenset({"None", "True", "False"})
+_NAN: Final = "\x00nan"
+
+
+class ConfigCollector:
+    """Gathers one dump, line by line, from the source that began it.
+
+    `done` turns true when its brackets are closed or it can no longer be completed.
+    """
+
+    def __init__(self, first: Line) -> None:
+        self.line = first.number
+        self.last = first.number
+        self.source = first.source
+        self.done = False
+        self._parts: list[str] = []
+        self._size = 0
+        self._depth = 0
+        self._deepest = 0
+        self._foreign = 0
+        self._problem = ""
+        self.add(first)
+
+    def add(self, line: Line) -> None:
+        """Take the next line of the same source; lines that are not part of a dict are passed over."""
+        self.last = line.number
+        if not _CONTINUES.match(line.text):
+            self._pass_over()
+            return
+        self._parts.append(line.text)
+        self._size += len(line.text)
+        for token in _TOKEN.finditer(line.text):
+            self._depth += {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}.get(token[0], 0)
+            self._deepest = max(self._deepest, self._depth)
+        if self._depth <= 0:
+            self.done = True
+        elif self._size > MAX_CHARACTERS or len(self._parts) > MAX_LINES or self._deepest > MAX_DEPTH:
+            self._give_up("the printed configuration is larger or deeper than any real one")
+
+    def result(self) -> ResolvedConfig:
+        """What was gathered so far, read; `values` is None with the reason when it is cut or broken."""
+        if self._problem:
+            return ResolvedConfig(self.line, None, self._problem)
+        if not self.done:
+            return ResolvedConfig(self.line, None, "the printed configuration is cut before its last bracket")
+        try:
+            return ResolvedConfig(self.line, read_dict("\n".join(self._parts)))
+        except ValueError as error:
+            return ResolvedConfig(self.line, None, str(error))
+
+    def _pass_over(self) -> None:
+        self._foreign += 1
+        if self._foreign > MAX_FOREIGN_LINES:
+            self._give_up("the printed configuration is cut before its last bracket")
+
+    def _give_up(self, problem: str) -> None:
+        self._problem = problem
+        self.done = True
+        self._parts.clear()
+
+
+def read_dict(text: str) -> Mapping[str, Any]:
+    """The mapping that a pretty-printed dict shows; raises ValueError with a reason when it is none."""
+    try:
+        value = ast.literal_eval(_STRING_OR_WORD.sub(_literal, text).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"the printed configuration is not a readable dict: {type(error).__name__}") from error
+    if not isinstance(value, dict):
+        raise ValueError("the printed configuration is not a dict")
+    restored = _restore(value)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def lookup(values: Mapping[str, Any] | None, key: str, default: Any = None) -> Any:
+    """The value under a dotted key, `default` where the mapping has no such key."""
+    found: Any = values
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return default
+        found = found[part]
+    return found
+
+
+def lora_rank(config: ResolvedConfig) -> float:
+    """The LoRA rank that the actor was asked for; 0 when none, or when the configuration cannot be read."""
+    rank = lookup(config.values, "actor_rollout_ref.model.lora.rank")
+    return rank if isinstance(rank, int | float) else 0
+
+
+def _literal(match: re.Match[str]) -> str:
+    if match["string"]:
+        return match[0]
+    if match["inner"]:
+        return match["inner"]
+    if match["argument"]:
+        return match["argument"]
+    word = match[0]
+    if word in _KEPT_WORDS:
+        return word
+    return {"inf": "1e999", "nan": repr(_NAN)}.get(word, repr(word))
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restore(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_restore(item) for item in value]
+    return math.nan if value == _NAN else value
+
+
+MAX_PATHS = 64
+# Ray's copy of a working directory says nothing of where it was copied from.
+_COPIED = re.compile(r"/(?:working_dir_files|py_modules_files)/")
+_PATH = re.compile(
+    r"(?<![\w./$~-])(?P<root>(?:/|~/|\$\w+/)[^\s:'\"(),]{0,400}?)/megatron/(?P<package>bridge|core)/[\w/.-]{1,200}\.py\b"
+)
+
+
+class PackageBook:
+    """The roots of each package, each with the first line of each kind of process that shows it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str, bool], PackagePath] = {}
+
+    def take(self, line: Line) -> None:
+        """Take a line that may hold a path of a package."""
+        traced = line.text.lstrip().startswith('File "')
+        for match in _PATH.finditer(line.text[:4096]):
+            package, root = f"megatron.{match['package']}", match["root"]
+            key = (package, root, line.actor, traced)
+            if len(self._found) < MAX_PATHS and key not in self._found and not _COPIED.search(match[0]):
+                self._found[key] = PackagePath(package, root, line.excerpt(), line.actor, traced)
+
+    def all(self) -> tuple[PackagePath, ...]:
+        """Every root of every package."""
+        return tuple(self._found.values())
+
+
+_ENGINE = re.compile(r"(?i)vllm|sglang|trtllm|enginecore|scheduler")
+# A logger's prefix of an engine: `WARNING 11-20 14:34:20 [utils.py:301]` or `[2026-11-20 14:34:20 TP0]`.
+_LOGGER = re.compile(r"\[[\w.]+:\d+\]|^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\]")
+_ON_THE_WAY = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.TRAIN_STEP})
+# The process that prints samples of what the model says.
+_DRIVER = re.compile(r"(?i)task_?runner|main_task")
+
+_WEIGHT = re.compile(
+    r"(?i)\b(?:weights?|tensors?|params?_dict|param(?:eter)?s?)\b|state[_ ]dict|(?:missing|unexpected)[_ ]keys?"
+    r"|\blora modules?|\badapter modules?|[\w\]}]\.(?:bias|lora_[AB])\b"
+)
+# Parameters of a request or of the program, and the memory that weights take; neither is a weight.
+_REQUEST = re.compile(
+    r"(?i)\b(?:sampling|generation|request|server|engine|config\w*|environment|init|cli)[ -]"
+    r"(?:param(?:eter)?s?|arg(?:ument)?s?)\b|\b(?:argument|flag|variable|option)s?\b"
+    r"|\b(?:memory|cache|sleep|offload\w*|[GM]iB)\b"
+)
+_REFUSED = re.compile(
+    r"(?i)(?:\bnot|n't) (?:\w+ )?(?:found|loaded|initialized|used|in|present|match\w*|updated?|copied|supported"
+    r"|accepted|recogni[sz]ed|applied|exist|known|taken|assigned|registered)\b"
+    r"|\bun(?:expected|loaded|known|used|matched|initiali[sz]ed|recogni[sz]ed|supported|assigned)\b"
+    r"|\bmissing(?![a-z])"
+    r"|\bskip(?:s|ped|ping)?\b|\bignor(?:es?|ed|ing)\b|\bmismatch\w*|\bfail(?:s|ed|ing)? to\b|\breject(?:s|ed|ing)?\b"
+    r"|\bunable to\b|\brefus(?:es?|ed|ing)\b|\bdrop(?:s|ped|ping)\b|\bdiscard(?:s|ed|ing)?\b"
+    r"|\bno (?:module|parameter|weight|such)\b|\bcould not be\b|\bcannot be\b|\bkeeping the old\b|\bleft (?:as|un)\w*"
+)
+_NONE_LOADED = re.compile(r"loaded_params: 0\b")
+# What a model does not store although a checkpoint may, and shapes that the program was set to let differ.
+_HARMLESS = re.compile(
+    r"(?i)rotary_emb\.(?:inv_freq|(?:cos|sin)_cached)|attn\.(?:masked_)?bias\b|[kvq]_scale\b|allowed by"
+    r"|missing_keys=\[\],? ?unexpected_keys=\[\]|\b(?:no|0|without) (?:missing|unexpected|mismatched|skipped)\b"
+)
+
+
+def may_refuse(text: str) -> bool:
+    """Whether `refuses` may hold of a line without colours, the person who wrote it."""
+    return bool((_REFUSED.search(text) and _WEIGHT.search(text)) or _NONE_LOADED.search(text))
+
+
+def refuses(line: Line, stood: Stage | None) -> bool:
+    """Whether the line says that the engine did not take a weight; `stood` is the stage that the run is in."""
+    if _NONE_LOADED.search(line.text):
+        return True
+    from_engine = bool(_ENGINE.search(line.process))
+    on_the_way = stood in _ON_THE_WAY and not _DRIVER.search(line.process) and bool(_LOGGER.search(line.printed))
+    if not (from_engine or on_the_way):
+        return False
+    text = line.text[:4096]
+    refused = _REFUSED.search(text) is not None and _WEIGHT.search(text) is not None
+    return refused and not _HARMLESS.search(text) and not _REQUEST.search(text)

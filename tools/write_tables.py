@@ -1,0 +1,181 @@
+"""Write what is derived from the tables of the core: bench/grep.txt and parts of pages in docs."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from verl_e2e.core.log.literals import LITERALS
+from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
+from verl_e2e.core.model.space_masks import MASKS
+from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS, Refused, Trait
+from verl_e2e.core.model.wants import SIZES, Axis, Value
+from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
+from verl_e2e.core.report.command_text import option_rows
+from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.table import NOISE, RULES
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
+_UNDECIDED = (
+    "Where code of Bridge or Megatron-LM ran, the same job on the merge base decides whether the change caused it."
+)
+_KINDS = {
+    Refused.ERROR: "refused",
+    Refused.IGNORED: "without effect",
+    Refused.UNPROVEN: "not shown to work",
+}
+# What carries out an axis that is neither a variable nor an override.
+_ELSEWHERE = {
+    Axis.DATA: "`NUM_GPUS`, with the other sizes",
+    Axis.STEPS: "`TOTAL_TRAIN_STEPS`",
+    Axis.SYNCS: "one before training and one after each step",
+    Axis.CONTENT: "the data of the job",
+}
+
+
+def grep_patterns() -> str:
+    """The literals as a pattern file for `grep -E -f`, one a line, without duplicates, in table order."""
+    special = frozenset("\\^$.[]|()*+?{}")
+    texts = dict.fromkeys(literal.text for literal in LITERALS)
+    return "".join("".join("\\" + c if c in special else c for c in text) + "\n" for text in texts)
+
+
+def render_reference() -> str:
+    """The table of `docs/commands.md`: every command with an example, and the options."""
+    blocks = [_block(item) for item in TABLE]
+    options = ["## Options", "", "| option | what it does |", "|---|---|", *option_rows()]
+    return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
+
+
+def render_capabilities() -> str:
+    """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
+    rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
+    for capability in Capability:
+        verbs = ", ".join(
+            f"`{item.shown.partition(' ')[0] or item.name}`" for item in TABLE if item.needs is capability
+        )
+        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _who(grant: Grant) -> str:
+    ways = [f"the role {role} or a higher one" for role in grant.roles]
+    ways += [f"the role {role}" for role in grant.custom_roles]
+    ways += ["the author of the pull request"] * grant.author
+    return "anyone" if grant.anyone else ", ".join(ways)
+
+
+def _block(verb: Verb) -> str:
+    return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
+
+
+def runbook(rules: Sequence[Rule]) -> str:
+    """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
+    return "\n".join(_section(rule) for rule in rules)
+
+
+def noise_table() -> str:
+    """Markdown: what is explained away after completion."""
+    rows = [f"| `{rule.name}` | `{rule.example}` | {rule.source} |" for rule in NOISE]
+    return "\n".join(["| name | example | from |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _section(rule: Rule) -> str:
+    stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
+    undecided = f" {_UNDECIDED}" if rule.undecided else ""
+    steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
+    example = rule.example.strip("\n")
+    return (
+        f"### {rule.id}\n\n"
+        f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
+        f"What to do: {rule.fix}\n\n"
+        + (f"{steps}\n" if steps else "")
+        + f"```text\n{example}\n```\n\nFrom {rule.source}.\n"
+    )
+
+
+def axes_table() -> str:
+    """Each axis with its values and what it is in verl."""
+    rows = ((str(axis), _values(axis), _shown(default), _in_verl(axis)) for axis, default in DEFAULTS.items())
+    return _table(("axis", "values", "without it", "in verl"), rows)
+
+
+def implications_table() -> str:
+    """What a setting brings with it."""
+    rows = []
+    for implication in IMPLICATIONS:
+        axes = [str(Trait(axis, value)) for axis, value in implication.axes.items()]
+        models = [f"a model with `{feature}`" for feature in sorted(implication.features)]
+        rows.append((str(implication.trait), ", ".join((*axes, *models)), implication.source))
+    return _table(("setting", "needs", "source"), rows)
+
+
+def exclusions_table() -> str:
+    """What is not put into one job."""
+    rows = []
+    for exclusion in EXCLUSIONS:
+        together = " with ".join(map(str, exclusion.traits))
+        rows.append((together, _KINDS[exclusion.kind], exclusion.reason, exclusion.source))
+    return _table(("settings", "they are", "reason", "source"), rows)
+
+
+def masks_table() -> str:
+    """Which wants are kept in different jobs."""
+    rows = ((str(mask.hiding), ", ".join(map(str, mask.hidden)), mask.reason, mask.source) for mask in MASKS)
+    return _table(("setting", "not with a want for", "reason", "source"), rows)
+
+
+def _values(axis: Axis) -> str:
+    if axis in SIZES:
+        return "a size"
+    if isinstance(DEFAULTS[axis], bool):
+        return "on, off"
+    return ", ".join(CHOICES.get(axis, ("names of modules" if axis is Axis.ADAPTER_TARGETS else "a number",)))
+
+
+def _in_verl(axis: Axis) -> str:
+    value: Value = 2 if axis in SIZES else CHOICES[axis][1] if axis in CHOICES else not DEFAULTS[axis]
+    setting = setting_of(axis, value)
+    keys = (override.lstrip("+").partition("=")[0] for override in setting.overrides)
+    # One of the roles stands for all.
+    named = dict.fromkeys(key.removeprefix("critic.").removeprefix("actor_rollout_ref.") for key in keys)
+    own = [f"`{name}`" for name in (*setting.wrapper, *dict.fromkeys(_without_role(key) for key in named))]
+    return ", ".join(own) or _ELSEWHERE[axis]
+
+
+def _without_role(key: str) -> str:
+    return key.removeprefix("actor.").removeprefix("ref.")
+
+
+def _shown(value: Value) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |\n" for row in (head, *rows)]
+    return "".join((lines[0], f"|{'---|' * len(head)}\n", *lines[1:]))
+
+
+def between(text: str, name: str, new: str) -> str:
+    """`text` with what stands between the two marks replaced."""
+    begin, end = BEGIN.format(name), END.format(name)
+    head, rest = text.split(begin)
+    return head + begin + new + end + rest.split(end)[1]
+
+
+def main() -> None:
+    """Rewrite the files in place."""
+    (ROOT / "bench" / "grep.txt").write_text(grep_patterns())
+    docs = ROOT / "docs" / "triage.md"
+    text = between(docs.read_text(), "noise", noise_table())
+    docs.write_text(between(text, "runbook", runbook(RULES)))
+    docs = ROOT / "docs" / "commands.md"
+    text = between(docs.read_text(), "capabilities", render_capabilities())
+    docs.write_text(between(text, "commands", render_reference()))
+    docs = ROOT / "docs" / "space.md"
+    text = between(between(docs.read_text(), "axes", axes_table()), "needs", implications_table())
+    docs.write_text(between(between(text, "exclusions", exclusions_table()), "masks", masks_table()))
+
+
+if __name__ == "__main__":
+    main()
