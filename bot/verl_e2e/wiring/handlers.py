@@ -161,7 +161,6 @@ def build_handlers(
             artifacts=jobs.artifacts,
             ledger=ledger,
             clock=clock,
-            program=jobs.sources.program,
         ),
         clock=clock,
     )
