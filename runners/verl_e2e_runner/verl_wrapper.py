@@ -10,7 +10,6 @@ from pathlib import Path
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
-from verl_e2e.core.model.record import QUICK_VARIABLE
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.hub import synthetic_folder
@@ -218,8 +217,6 @@ def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always:
 
 def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
     written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
-    if job.site.quick_imports:
-        written[QUICK_VARIABLE] = session.imports.with_name("quick-imports.json")
     recorded = {name: str(path) for name, path in written.items() if path}
     return {
         RUN_VARIABLE: session.nonce,

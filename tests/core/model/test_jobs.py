@@ -58,14 +58,6 @@ def _canonical(document: dict[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def test_a_site_without_quicker_imports_is_written_as_before() -> None:
-    job = make_job()
-    quick = job.model_copy(update={"site": job.site.model_copy(update={"quick_imports": True})})
-    assert "quick_imports" not in job.model_dump(mode="json")["site"]
-    assert Job.model_validate_json(quick.model_dump_json()) == quick
-    assert quick.digest() != job.digest()
-
-
 def test_a_site_without_kernel_caches_is_written_as_before() -> None:
     job = make_job()
     cached = job.model_copy(update={"site": job.site.model_copy(update={"kernel_caches": "/srv/kernels"})})

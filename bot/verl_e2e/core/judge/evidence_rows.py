@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 
-from verl_e2e.core.model.record import QUICK_VARIABLE, Environment, Record, RepositoryState
+from verl_e2e.core.model.record import Environment, Record, RepositoryState
 
 _SHOWN_ID = 12
 # The packages of the image on which a result depends most.
@@ -65,8 +65,6 @@ def instrumentation(record: Record) -> tuple[str, ...]:
         wrapped = {hook.target for hook in record.fingerprints.hooks if hook.installed}
         taken = _counted(len(record.fingerprints.snapshots), "snapshot", "snapshots")
         parts.append(f"state fingerprints ({_counted(len(wrapped), 'hook', 'hooks')}, {taken})")
-    if record.environment is not None and QUICK_VARIABLE in record.environment.process:
-        parts.append("quicker imports")
     return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
 
 

@@ -290,8 +290,6 @@ class SiteProfile(DescribedDocument):
     """How code under test is kept apart on this host."""
     needs: SiteNeeds = SiteNeeds()
     """What a job takes of this host, where the usual values do not fit."""
-    quick_imports: bool = False
-    """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
     kernel_caches: str | None = None
     """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
     cannot_run: dict[Annotated[str, one_of(FEATURES, "a feature")], Text] = Field(default_factory=dict)
@@ -317,8 +315,6 @@ class SiteProfile(DescribedDocument):
             document.pop("gpus_per_node", None)
         if self.needs == SiteNeeds():
             document.pop("needs", None)
-        if not self.quick_imports:
-            document.pop("quick_imports", None)
         if self.kernel_caches is None:
             document.pop("kernel_caches", None)
         if not self.cannot_run:
