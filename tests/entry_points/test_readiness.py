@@ -20,7 +20,6 @@ from verl_e2e.config.settings import load_settings
 from verl_e2e.wiring.app import Service, open_service
 from verl_e2e.wiring.app_services import github_work
 from verl_e2e.wiring.bounded import Bounded
-from verl_e2e.wiring.telemetry import Telemetry
 
 
 @pytest.fixture
@@ -38,8 +37,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
             "VERL_E2E_DATA": str(tmp_path),
         }
     )
-    telemetry = Telemetry()
-    opened = open_service(settings, SystemClock(), github_work({}, telemetry=telemetry), telemetry=telemetry)
+    opened = open_service(settings, SystemClock(), github_work({}))
     opened.start()
     yield opened
     opened.stop()
@@ -57,7 +55,7 @@ def test_a_service_is_ready_and_each_fault_is_named(service: Service, monkeypatc
     def fail() -> str:
         raise OSError("postgresql://bot:hunter2@db")
 
-    service.telemetry.checks["github"] = fail
+    service.monitoring.checks["github"] = fail
     assert service.readiness()["github"] == "it cannot be checked (OSError)"
     service.worker.stop()
     assert service.readiness()["worker"] == service.stalled() == "a thread of the worker has ended"

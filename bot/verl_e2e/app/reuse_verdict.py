@@ -24,6 +24,7 @@ from verl_e2e.core.pulls.reuse import (
 )
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.text import packed
+from verl_e2e.log_context import log_context
 from verl_e2e.ports import Clock, Ledger
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -119,7 +120,8 @@ class VerdictReuse:
         if wanted.job is None:
             return None
         try:
-            return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
+            with log_context(run=origin.key, head=origin.head_sha, job=origin.job_id):
+                return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
         except LimitError:
             return None
 
