@@ -11,9 +11,7 @@ from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
 from verl_e2e.core.model.variant import OWN_FILES
-from verl_e2e_runner.process.environment import inherited
-from verl_e2e_runner.process.hub import synthetic_folder
-from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES
+from verl_e2e_runner.process.environment import KERNEL_CACHES, inherited, synthetic_folder
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (
     EXECUTED_VARIABLE,
@@ -23,7 +21,7 @@ from verl_e2e_runner.process.session import (
     SHARED_RAY_VARIABLE,
     Session,
 )
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.trees import Trees
 
 # What `OWN_FILES` stands for.
 PACKAGE_FOLDER = Path(__file__).resolve().parent.parent

@@ -89,13 +89,13 @@ PLANTED = (
         "The runner knows verl_e2e.core, verl_e2e.git and nothing else of verl_e2e",
     ),
     (
-        "runners/verl_e2e_runner/trees/patches.py",
-        "import verl_e2e_runner.isolation.host",
+        "runners/verl_e2e_runner/trees.py",
+        "import verl_e2e_runner.isolation",
         "Imports point down inside the runner",
     ),
     (
-        "runners/verl_e2e_runner/watch/gpu.py",
-        "import verl_e2e_runner.isolation.host",
+        "runners/verl_e2e_runner/watch/samplers.py",
+        "import verl_e2e_runner.isolation",
         "Imports point down inside the runner",
     ),
     ("runners/verl_e2e_runner/attic.py", "", "Imports point down inside the runner"),

@@ -8,9 +8,8 @@ from threading import Event
 import pytest
 
 from tests.fakes.patience import HANG_S
-from verl_e2e_runner.bridge_tests.early import early_tests
-from verl_e2e_runner.bridge_tests.run import BridgeTests
-from verl_e2e_runner.process.program import run
+from verl_e2e_runner.bridge_tests import BridgeTests, early_tests
+from verl_e2e_runner.process.confined import run
 
 PASSED = BridgeTests("passed", (), 0.1, ())
 

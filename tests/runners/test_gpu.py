@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_e2e_runner.watch.gpu import (
+from verl_e2e_runner.watch.samplers import (
+    KEPT_BEFORE_THINNING,
     SAMPLE_S,
     GpuReading,
     GpuSampler,
@@ -14,7 +15,6 @@ from verl_e2e_runner.watch.gpu import (
     nvml_reader,
     open_sampler,
 )
-from verl_e2e_runner.watch.thinning import KEPT_BEFORE_THINNING
 
 
 class Device:

@@ -10,12 +10,11 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World
-from verl_e2e_runner.isolation.host import find_isolation, open_cage
+from verl_e2e_runner.isolation import find_isolation, open_cage
 from verl_e2e_runner.preflight.imports import prove_imports
-from verl_e2e_runner.process.confined import with_own_scratch
-from verl_e2e_runner.process.program import run
+from verl_e2e_runner.process.confined import run, with_own_scratch
 from verl_e2e_runner.process.session import planned_session
-from verl_e2e_runner.trees.worktrees import prepare_trees
+from verl_e2e_runner.trees import prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.ray]

@@ -16,10 +16,16 @@ from verl_e2e.core.model.host_memory import Bound
 from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check, Gpu
-from verl_e2e_runner.sharing.devices import Device, Devices
-from verl_e2e_runner.sharing.locks import has_locked, open_lock
-from verl_e2e_runner.sharing.memory import claim_memory
-from verl_e2e_runner.sharing.place import FOLDER_VARIABLE, Place, take_place
+from verl_e2e_runner.sharing import (
+    FOLDER_VARIABLE,
+    Device,
+    Devices,
+    Place,
+    claim_memory,
+    has_locked,
+    open_lock,
+    take_place,
+)
 
 SHARING = SiteIsolation(network=Network.NONE)
 
@@ -108,7 +114,7 @@ import subprocess, sys
 from contextlib import ExitStack
 from pathlib import Path
 from verl_e2e.core.model.host_memory import Bound
-from verl_e2e_runner.sharing.memory import claim_memory
+from verl_e2e_runner.sharing import claim_memory
 take = "import sys; held = bytearray(b'x') * (512 << 20); sys.stdin.read()"
 with ExitStack() as held:
     found = claim_memory(held, Path(sys.argv[1]), 1.0, lambda: (Bound(8.0, 8.0),), write_s=0.05)

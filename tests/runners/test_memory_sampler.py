@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from verl_e2e.core.model.host_memory import Bound
-from verl_e2e_runner.watch.memory import SAMPLE_S, MemorySampler
+from verl_e2e_runner.watch.samplers import SAMPLE_S, MemorySampler
 
 NEED = 14.0
 

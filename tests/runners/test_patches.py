@@ -9,8 +9,7 @@ import pytest
 from tests.runners.world import VERL, World
 from verl_e2e.core.model.jobs import Patch, Repository, Substitution
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
 
 FILE = "verl/utils/megatron_utils.py"
 OLD, NEW = VERL[FILE], "KIND = 'new'\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_e2e_runner.folder.redaction import host_redactor
+from verl_e2e_runner.folder.recorder import host_redactor
 
 SECRET = "tuna-Sandwich!99"
 

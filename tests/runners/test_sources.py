@@ -14,10 +14,9 @@ from tests.runners.conftest import BASE
 from tests.runners.world import World, bare_forge, fetched, git
 from verl_e2e.core.model.jobs import Job, Origin
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, portable, same_job
-from verl_e2e_runner.isolation.host import open_cage
+from verl_e2e_runner.isolation import open_cage
 from verl_e2e_runner.process.cage import Tools
-from verl_e2e_runner.trees.sources import fetch_baseline, with_clones
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, fetch_baseline, prepare_trees, with_clones
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import stops
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, prepare_trees
 
 
 def blocking(trees: Trees) -> list[Finding]:
