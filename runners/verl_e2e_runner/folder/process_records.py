@@ -1,6 +1,6 @@
 """What the instrumentation left in each process of a run: `executed.json` and `fingerprints.jsonl` come from it.
 
-The code under test may have written anything there. What a process is for is told by what it called itself: Ray and
+The code under test may have written anything there. What a process is for follows from what it called itself: Ray and
 vLLM set the titles of their processes.
 """
 
