@@ -17,23 +17,18 @@ A rebase applies the pull request's own difference to the other base; where that
 the merge. Which jobs run, and which verdicts are reused, is decided by the program itself: jobs and keys by
 `RequiredJobs`, verdicts by `VerdictReuse`. Every run passes, as the change was merged. Verdicts of other pull requests,
 and those that would have to be judged again for another change, are not counted.
-What a run entered is taken from the packaged execution maps: a job's own, and for a job without one, or made for
-conditions, all of them together with every function of the files of its model's family. That is more than a run enters
-(docs/measurements.md), so fewer verdicts count than of real records. Of each module that one of its Bridge tests
-imports, these are taken to enter every function.
 A pull request that needs no job at its merge is planned once, and stands with that for all of its pushes.
 Nothing here depends on the clock or on chance: the same repository gives the same figures.
 """
 
 import argparse
-import ast
 import json
 import os
 import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,27 +37,20 @@ from typing import Any
 from verl_e2e.adapters.store import SqlLedger
 from verl_e2e.adapters.store.database import open_store
 from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.app.compare_code import CodeComparison, compared
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs
 from verl_e2e.app.reuse_verdict import VerdictReuse
-from verl_e2e.config.maps import packaged_maps
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.core.judge.case import planned_phases
-from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Target
-from verl_e2e.core.pulls.reuse_key import same_but_lines, same_work
+from verl_e2e.core.pulls.reuse_key import same_work
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
-from verl_e2e.core.reach.changes import symbols_of
-from verl_e2e.core.text.packed import pack
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.collector import collect_seldom
 from verl_e2e.wiring.planning import PlanRequest, planner_of
@@ -236,71 +224,11 @@ class PlannedOnce(DirectAnalysis):
         head = target.head_sha
         return replace(found, plan=replace(found.plan, head=head), change=replace(found.change, head=head))
 
-    def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
-        """What a run notices, by the maps of its job."""
-        del folder
-        executed = _executed(run, tests=tests)
-        found = compared(PLANNER[0], policy, run, target.head_sha, executed, tests=tests)
-        NOTICED[run.job_id] = found.noticed
-        return found
+    def judge_again(self, run: Run, job: Job, folder: Path) -> None:
+        """Nothing: no run left a folder."""
+        del run, job, folder
 
 
-def _executed(run: Run, *, tests: bool) -> Executed | None:
-    """The record of a run as maps have it, its job's own or all of them; None where there are none."""
-    assert run.job is not None
-    known = {found.job: found for found in packaged_maps().maps}
-    job = run.job
-    repository = GitRepository(WORKSHOP[0].path)
-    there = repository.tree(run.head_sha)
-    own = None if job.settings else known.get(run.job_id)
-    entered: dict[str, set[str]] = {}
-    for found in [own] if own else known.values():
-        for path, functions in found.files.items():
-            entered.setdefault(path, set()).update(functions)
-    if not entered:
-        return None
-    for path in () if own else _files_of_family(job, there):
-        entered.setdefault(path, set()).update(symbols_of(repository.read_blob(run.head_sha, path) or b""))
-    for path in _imported_by_tests(run) if tests else ():
-        entered.setdefault(path, set()).update(symbols_of(repository.read_blob(run.head_sha, path) or b""))
-    trainers = [(phase.name, ProcessRole.TRAINER) for phase in planned_phases(job) for _ in range(job.gpu_count)]
-    processes = tuple(
-        ExecutedProcess(phase=phase, role=role, title="", pid=1, python="3.12", began_s=0.0)
-        for phase, role in (*trainers, ("bridge_tests", ProcessRole.BRIDGE_TEST))
-    )
-    files = tuple(
-        ExecutedFile(path=path, functions=tuple(ExecutedFunction(symbol=n, line=1, first_s={0: 0.0}) for n in names))
-        for path, names in sorted(entered.items())
-        if path in there
-    )
-    return Executed(bridge_commit=run.head_sha, processes=processes, files=files)
-
-
-def _files_of_family(job: Job, there: Iterable[str]) -> Iterator[str]:
-    """The sources of the family that a job trains."""
-    named = job.family or (job.checkpoint.synthetic.family if job.checkpoint.synthetic else "")
-    families = [family for family in packaged_policy().families if family.name == named]
-    yield from (path for path in there if path.endswith(".py") and any(item.paths.match(path) for item in families))
-
-
-def _imported_by_tests(run: Run) -> Iterator[str]:
-    """The modules that a run's Bridge tests import themselves."""
-    assert run.job is not None
-    repository = GitRepository(WORKSHOP[0].path)
-    there = repository.tree(run.head_sha)
-    for test in sorted({name.partition("::")[0] for name in run.job.bridge_tests}):
-        tree = ast.parse(repository.read_blob(run.head_sha, test) or b"")
-        for node in ast.walk(tree):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            for name in names:
-                place = f"src/{name.replace('.', '/')}"
-                yield from (path for path in (f"{place}.py", f"{place}/__init__.py") if path in there)
-
-
-# By job what its last run noticed of another head.
-NOTICED: dict[str, str] = {}
 WORKSHOP: list[Workshop] = []
 PLANNER: list[Planner] = []
 PLANS: dict[tuple[str, ...], Planned] = {}
@@ -376,7 +304,7 @@ def _replayed(
     analysis: Any = PlannedOnce(lambda _: repository, PLANNER[0]._uses, PLANNER[0]._summaries, folders=None)  # type: ignore[arg-type]
     clock = Clock()
     jobs = RequiredJobs(analysis, lambda _: repository, sources, ledger)
-    reuse = VerdictReuse(analysis, folder / "runs", clock, ledger, sources.program)
+    reuse = VerdictReuse(analysis, folder / "runs", clock, ledger)
     base, head = row[1], row[0]
     if not jobs.prepare(_target(Push("open", base, head), made.number), policy, ()).wanted:
         _add_baselines(made, policy, len(HOURS))
@@ -391,19 +319,18 @@ def _replayed(
         prepared = jobs.prepare(target, policy, ())
         _add_baselines(made, policy, 1)
         complete = [job for job in prepared.wanted if job.job is not None]
-        NOTICED.clear()
         missing: list[WantedJob] = []
         # Jobs that rely on the Bridge tests of another one take verdicts over once those passed.
         for due in ([job for job in complete if not job.tested_by], [job for job in complete if job.tested_by]):
             known = ledger.runs(REPOSITORY, number=made.number)
             known = (*known, *ledger.runs(REPOSITORY, head_sha=target.head_sha))
-            runs = reuse.with_reused(target, policy, prepared, (), known, may_run=lambda: True)
+            runs = reuse.with_reused(target, policy, prepared, (), known)
             for job in due:
                 if not runs_of(job, target.head_sha, runs):
                     missing.append(job)
                     cause = _cause(job, ledger.runs(REPOSITORY, number=made.number))
                     made.causes[cause] = made.causes.get(cause, 0) + job.gpu_minutes
-                    ledger.put_run(_passed(job, target.head_sha, made.number, clock.at, prepared.reached))
+                    ledger.put_run(_passed(job, target.head_sha, made.number, clock.at))
         wanted[push.kind], ran[push.kind] = len(complete), len(missing)
         made.planned += sum(job.gpu_minutes for job in complete)
         made.reused += sum(job.gpu_minutes for job in missing)
@@ -436,25 +363,11 @@ def _cause(job: WantedJob, runs: tuple[Run, ...]) -> str:
         return "no run before"
     if not any(same_work(job.job, known) for known in before):
         return "another job"
-    if not any(same_but_lines(job.job, known) for known in before):
-        return "another change"
-    return next((text for words, text in _CAUSES.items() if words in NOTICED.get(job.id, "")), "not known")
+    return "what it can read differs"
 
 
-_CAUSES = {
-    "was entered": "a function that it entered differs",
-    "imported differs": "what runs at import differs",
-    "came or went": "a method or file came or went",
-    "another way": "how a function is called differs",
-    "besides": "tests or other files differ",
-    "requirement": "a requirement differs",
-    "no whole record": "a job without a map",
-    ":": "a variable or class differs",
-}
-
-
-def _passed(job: WantedJob, head: str, number: int, at: datetime, reached: ReachedFiles) -> Run:
-    run = Run(
+def _passed(job: WantedJob, head: str, number: int, at: datetime) -> Run:
+    return Run(
         key=run_key(REPOSITORY, head, job.digest, 1),
         repository=REPOSITORY,
         number=number,
@@ -468,9 +381,6 @@ def _passed(job: WantedJob, head: str, number: int, at: datetime, reached: Reach
         updated=at,
         job=job.job,
     )
-    executed = _executed(run, tests=False)
-    paths = [file.path for file in executed.files if file.path in reached.sources] if executed is not None else []
-    return run.model_copy(update={"executed_files": pack("\n".join(paths)) if paths else ""})
 
 
 def _show(rows: list[Row]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.synthetic_models import sized, synthetic_checkpoint
-from verl_e2e_runner.models.synthetic import make_model
+from verl_e2e_runner.models import make_model
 
 FORWARD = """
 import json, sys, torch, transformers

@@ -10,13 +10,11 @@ import time
 
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.json_log import log_to_stderr
-from verl_e2e.adapters.store import SqlLedger, SqlOutbox, SqlWorklist
 from verl_e2e.adapters.worker import Work
 from verl_e2e.cli.serve import listen
-from verl_e2e.config.settings import Settings, load_settings
+from verl_e2e.config.settings import load_settings
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message
-from verl_e2e.ports import Clock
 from verl_e2e.wiring.app import open_service
 
 
@@ -26,9 +24,8 @@ def target_of(delivery: Received) -> tuple[str, ...]:
     return (f"{payload['repository']['full_name']}#{payload['number']}",)
 
 
-def make_work(settings: Settings, ledger: SqlLedger, worklist: SqlWorklist, outbox: SqlOutbox, clock: Clock) -> Work:
+def make_work(*_: object) -> Work:
     """Work that reads deliveries and pauses for each target."""
-    del settings, ledger, worklist, outbox, clock
     return Work(
         process=target_of,
         reconcile=lambda _: time.sleep(float(sys.argv[1])),

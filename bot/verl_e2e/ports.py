@@ -10,7 +10,8 @@ from verl_e2e.core.model.errors import UserError
 
 # The types alone of what is asked for: a program that plans does not load what judges runs or talks to a forge.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
 
@@ -404,7 +405,7 @@ class Ledger(Protocol):
 
 
 class RunWatcher(Protocol):
-    """Takes notice of runs, each once: of several processes the one that wrote it down."""
+    """Takes notice of runs. Their beginning and end once each: of several processes the one that wrote it down."""
 
     def run_ordered(self, run: Run) -> None:
         """A run is in the ledger for the first time."""
@@ -412,6 +413,14 @@ class RunWatcher(Protocol):
 
     def run_ended(self, run: Run) -> None:
         """A run has reached a final state."""
+        ...
+
+    def run_phases(self, phases: Iterable[tuple[str, float]]) -> None:
+        """A run was judged that spent these seconds in its phases."""
+        ...
+
+    def backend_call(self, operation: str) -> AbstractContextManager[None]:
+        """The back end is called inside; `operation` is the name of a method of `Backend`."""
         ...
 
 

@@ -13,16 +13,14 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Finding
 from verl_e2e.core.pulls.ray_nodes import by_hand_text
 from verl_e2e.git.repository import UnknownRevisionError
-from verl_e2e_runner.bridge_tests.run import bridge_tests_text
+from verl_e2e_runner.bridge_tests import bridge_tests_text
 from verl_e2e_runner.findings import stops
-from verl_e2e_runner.models.synthetic import model_folder
-from verl_e2e_runner.preflight.contract import reads
+from verl_e2e_runner.models import model_folder
 from verl_e2e_runner.preflight.prepare import prepare
+from verl_e2e_runner.preflight.wrapper import reads
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.run import own_folder
-from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.repositories import file_at, open_repository
-from verl_e2e_runner.trees.worktrees import planned_trees, prepare_trees
+from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches
 
 _NAME = "dry-run"

@@ -25,39 +25,30 @@ from verl_e2e.core.model.record import (
     Environment,
     Finding,
 )
-from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
+from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
 from verl_e2e_runner.clock import SystemClock
-from verl_e2e_runner.folder.checkpoints import CheckpointLister
-from verl_e2e_runner.folder.collect import collect, record_end
-from verl_e2e_runner.folder.executed import BRIDGE_TESTS_PHASE, ExecutionRecord, begin_record
-from verl_e2e_runner.folder.fingerprints import FingerprintLines
+from verl_e2e_runner.folder.collect import CheckpointLister, collect, record_end
+from verl_e2e_runner.folder.process_records import BRIDGE_TESTS_PHASE, ExecutionRecord, FingerprintLines, begin_record
 from verl_e2e_runner.folder.recorder import Recorder
-from verl_e2e_runner.isolation.host import (
+from verl_e2e_runner.isolation import (
     Host,
     isolation_finding,
     open_cage,
     state_of,
 )
-from verl_e2e_runner.models.synthetic import RECIPE_FILE, made_model
-from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.models import RECIPE_FILE, made_model
+from verl_e2e_runner.preflight.host import read_container
 from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.confined import with_own_scratch
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.process.processes import Ended, received_signals, start
 from verl_e2e_runner.process.session import FINGERPRINTS_VARIABLE, Session
-from verl_e2e_runner.process.signals import received_signals
-from verl_e2e_runner.sharing.devices import Devices
-from verl_e2e_runner.sharing.place import Place
-from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.sharing import Devices, Place
+from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch
-from verl_e2e_runner.watch.gpu import open_sampler
-from verl_e2e_runner.watch.memory import open_memory_sampler
-from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits
-from verl_e2e_runner.watch.watch import watch
+from verl_e2e_runner.watch.samplers import open_memory_sampler, open_sampler
+from verl_e2e_runner.watch.watch import Limits, Progress, watch
 
 
 @dataclass(frozen=True, slots=True)

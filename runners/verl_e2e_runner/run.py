@@ -22,23 +22,19 @@ from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e.core.text.redact import Redactor
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end
-from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.folder.redaction import host_redactor
+from verl_e2e_runner.folder.recorder import host_redactor, open_recorder
 from verl_e2e_runner.folder.sealing import seal, usable_key
-from verl_e2e_runner.isolation.host import (
+from verl_e2e_runner.isolation import (
     Host,
     find_isolation,
     mode_of,
 )
 from verl_e2e_runner.phases import Run, run_phases
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.recording import Part, recorded_parts
-from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
-from verl_e2e_runner.process.signals import interruptible, received_signals
-from verl_e2e_runner.sharing.devices import Devices, read_devices
-from verl_e2e_runner.sharing.place import Place, take_place
+from verl_e2e_runner.process.processes import Ended, interruptible, received_signals
+from verl_e2e_runner.process.session import Part, Session, close_session, open_session, planned_session, recorded_parts
+from verl_e2e_runner.sharing import Devices, Place, read_devices, take_place
 from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, cluster_of
-from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.watch import Progress
 
 TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[Place]]
 

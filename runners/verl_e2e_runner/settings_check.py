@@ -15,11 +15,9 @@ from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import BASE_WRAPPER, Variant
 from verl_e2e.core.model.record import Finding
 from verl_e2e.core.model.settings_check import SettingsCheck
-from verl_e2e_runner.preflight.compose import NO_HYDRA, composition_request, mismatch
-from verl_e2e_runner.preflight.contract import reads
-from verl_e2e_runner.preflight.dry_call import DryCall, dry_call
+from verl_e2e_runner.preflight.wrapper import NO_HYDRA, DryCall, composition_request, dry_call, mismatch, reads
+from verl_e2e_runner.process.confined import run
 from verl_e2e_runner.process.environment import inherited
-from verl_e2e_runner.process.program import run
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, Launch
 
 # No reward model, as in every job.

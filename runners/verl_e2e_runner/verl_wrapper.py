@@ -10,11 +10,8 @@ from pathlib import Path
 from verl_e2e.core.judge.case import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
-from verl_e2e.core.model.record import QUICK_VARIABLE
 from verl_e2e.core.model.variant import OWN_FILES
-from verl_e2e_runner.process.environment import inherited
-from verl_e2e_runner.process.hub import synthetic_folder
-from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES
+from verl_e2e_runner.process.environment import KERNEL_CACHES, inherited, synthetic_folder
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (
     EXECUTED_VARIABLE,
@@ -24,7 +21,7 @@ from verl_e2e_runner.process.session import (
     SHARED_RAY_VARIABLE,
     Session,
 )
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.trees import Trees
 
 # What `OWN_FILES` stands for.
 PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
@@ -218,8 +215,6 @@ def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always:
 
 def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
     written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
-    if job.site.quick_imports:
-        written[QUICK_VARIABLE] = session.imports.with_name("quick-imports.json")
     recorded = {name: str(path) for name, path in written.items() if path}
     return {
         RUN_VARIABLE: session.nonce,

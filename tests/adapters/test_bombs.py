@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.builders import make_job
-from tests.core.executions import ran
-from tests.core.pulls.entries import run
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import slowness
@@ -20,9 +17,7 @@ from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.config.policy import load_policy
 from verl_e2e.core.model.errors import LimitError
-from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError
@@ -88,29 +83,6 @@ def test_an_ordinary_change_is_planned_as_it_is_in_this_process(world: World, an
     uses = packaged_uses("the service plans without a verl checkout")
     here = Planner(repository, uses, SummaryCache()).plan(pull.base_sha, head, POLICY)
     assert found == here
-
-
-def test_the_code_of_an_earlier_head_is_compared_while_its_commit_is_there(
-    world: World, analysis: LimitedAnalysis, tmp_path: Path
-) -> None:
-    git = world.repository.git
-    text = "value = 1\n\n\ndef spare():\n    return 1\n"
-    first = git.commit("refs/heads/work", {ENTRY: text}, "Add it", (git.text("rev-parse", "refs/heads/main"),))
-    job = make_job(bridge=Repository(path="bridge", commit=first), bridge_tests=())
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    (tmp_path / "executed.json").write_text(ran(bridge_commit=first).model_dump_json())
-    ended = run(job, job=job, head_sha=first)
-
-    def noticed(edited: str, of: Run) -> str:
-        head = git.commit("refs/heads/work", {ENTRY: edited}, "Change it", (first,))
-        return analysis.compare_code(pull_of(world, head, 3), POLICY, of, tmp_path, tests=False).noticed
-
-    assert noticed(text.replace("return 1", "return 2"), ended) == ""
-    assert noticed(text.replace("value = 1", "value = 2"), ended) == f"{ENTRY}: what runs when it is imported differs"
-    gone = run(job, job=job, head_sha="e" * 40)
-    assert noticed(text, gone) == "no whole record of it tells what it entered"
-    (tmp_path / "executed.json").write_text(ran(bridge_commit="e" * 40).model_dump_json())
-    assert noticed(text, gone) == "it cannot be compared (UnknownRevisionError)"
 
 
 def test_a_child_gets_no_commit_but_those_of_its_pull_request(world: World, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_marks_come_back_the_same(on_disk: bool, tmp_path: Path) -> None:
 def test_what_jobs_can_read_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
     folder = tmp_path if on_disk else None
     first: SummaryStore = SummaryCache(folder)
-    reached = ReachedFiles("a" * 64, "", "b" * 64, "", frozenset({"src/b.py", "src/a.py"}), ("src/",))
+    reached = ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/a.py"}), ("src/",))
     first.save_reached("k", reached)
     second = SummaryCache(folder) if on_disk else first
     assert (second.load_reached("k"), second.load_reached("unknown")) == (reached, None)

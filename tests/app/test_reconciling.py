@@ -95,6 +95,32 @@ def to_the_end(app: App, how: object = passes, rounds: int = 6) -> None:
     look(app)
 
 
+def test_calls_about_a_run_are_counted_and_say_in_log_lines_which_run_it_is(app: App) -> None:
+    app.open()
+    for operation in ("submit", "poll"):
+        app.backend.fail.append(operation)
+        with pytest.raises(BackendError):
+            look(app)
+        look(app)
+
+    def with_a_phase(job: Job) -> tuple[Record, LogFacts | None]:
+        record, facts = passes(job)
+        phase = Event(t_s=1.0, kind="phase", data={"name": "preflight", "state": "begin"})
+        return record.model_copy(update={"events": (phase, *record.events)}), facts
+
+    finish(app, SMOKE, with_a_phase)
+    look(app)
+    (run,) = (run for run in app.backend.submitted if run.job_id == SMOKE)
+    about = {"run": run.key, "head": run.head_sha, "job": SMOKE}
+    of_run = [name for name, said in app.backend.calls if said == about]
+    assert {"submit", "poll", "artifacts", "unattested"} <= {*of_run}
+    assert all(said["head"] == run.head_sha for _, said in app.backend.calls)
+    text = app.metrics.text().decode()
+    for operation, outcome in (("submit", "failed"), ("submit", "ok"), ("poll", "failed"), ("artifacts", "ok")):
+        assert f'verl_e2e_backend_call_seconds_count{{operation="{operation}",outcome="{outcome}"}}' in text
+    assert 'verl_e2e_run_seconds_count{phase="preflight"} 1.0' in text
+
+
 def test_level_0_runs_first_and_alone_then_the_rest_then_the_gate_opens(app: App) -> None:
     app.open()
     look(app)

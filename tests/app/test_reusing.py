@@ -10,14 +10,12 @@ from tests.app.test_reconciling import SMOKE, approve, ask, finish, gate, live, 
 from tests.core.executions import DROPOUT, GATHER, TRANSFORM, change, ran
 from tests.fakes.app import BASE, POLICY, REPOSITORY, App, FakeLedger, blocks, fails, passes
 from tests.fakes.trees import sha
-from verl_e2e.app.compare_code import CodeComparison
 from verl_e2e.app.required_jobs import Prepared
 from verl_e2e.app.reuse_verdict import VerdictReuse
 from verl_e2e.config import load_policy
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.changed_code import ChangedCode
-from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -27,7 +25,6 @@ from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
 from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import PullRef
-from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.wiring.program import program_digest
 
@@ -192,78 +189,6 @@ def test_another_pull_request_takes_over_what_nothing_was_left_open_of(
         assert "of #\u200b7, 2026-11-20" in app.hub.gate(sha("other")).summary  # type: ignore[union-attr]
 
 
-PROGRAM = "a version"
-CODE = ReachedFiles("9" * 64, "9" * 64)
-
-
-class Comparing:
-    """An analysis that has one answer about the code of runs, and counts how often it is asked."""
-
-    def __init__(self, app: App, found: CodeComparison | LimitError) -> None:
-        self._direct = app.analysis()
-        self._found = found
-        self.asked: list[tuple[str, bool]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._direct, name)
-
-    def compare_code(self, _: object, __: object, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
-        assert folder.name == run.key
-        self.asked.append((run.key, tests))
-        if isinstance(self._found, LimitError):
-            raise self._found
-        return self._found
-
-
-@pytest.mark.parametrize(
-    ("found", "key", "counts"),
-    (
-        (CodeComparison("", CODE), CODE, True),
-        (CodeComparison("lora.py: LoRA.transform was entered", CODE), CODE, False),
-        # By another version of the program, or of a head of which other files are read today.
-        (CodeComparison("", CODE), ReachedFiles("8" * 64, "8" * 64), False),
-        (LimitError("the time", "1 s"), CODE, False),
-    ),
-)
-def test_a_run_that_notices_nothing_of_other_code_counts(
-    app: App, found: CodeComparison | LimitError, key: ReachedFiles, counts: bool
-) -> None:
-    app.open(path=LORA)
-    to_the_end(app, recorded)
-    (origin,) = app.ledger.kept.values()
-    assert origin.job is not None
-    app.ledger.kept[origin.key] = origin = origin.model_copy(update={"reuse_key": reuse_key(origin.job, key, PROGRAM)})
-    analysis = Comparing(app, found)
-    target = replace(app.hub.pulls[7], head_sha=sha("two"))
-    wanted = WantedJob(SMOKE, Level.SMOKE, job=job_of(app), reuse_key="7" * 64)
-    prepared = Prepared(wanted=(wanted,), reached=ReachedFiles("f" * 64))
-    reuse = VerdictReuse(analysis, Path("/artifacts"), app.clock, app.ledger, PROGRAM)
-    policy = load_policy(POLICY, "policy.yml")
-    assert reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: False) == (origin,)
-    assert analysis.asked == []
-    for _ in range(2):
-        runs = reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: True)
-    made = [run for run in runs if run.head_sha == sha("two")]
-    assert [(run.carried_from, run.differs) for run in made] == [(sha("one"), True)] * counts
-    # What was refused once is not asked again, and a verdict that is there is not looked for.
-    assert wanted.job is not None
-    assert analysis.asked == [(origin.key, bool(wanted.job.bridge_tests))] * (2 if counts else 1)
-
-
-def test_a_fork_takes_over_a_pass_on_other_code_only_when_its_head_is_approved(app: App) -> None:
-    app.open(path=LORA, head_repository="eve/bridge")
-    approve(app, "one")
-    to_the_end(app, recorded)
-    code = app.analysis().plan(app.hub.pulls[7], load_policy(POLICY, "policy.yml")).reached
-    app.handlers = app.connect(analysis=Comparing(app, CodeComparison("", code)))
-    app.push("two", LORA)
-    look(app)
-    assert (gate(app, "two")[1], len(ran_of(app))) == ("action_required", 1)
-    approve(app, "two")
-    look(app)
-    assert (gate(app, "two")[1], len(ran_of(app))) == ("success", 1)
-
-
 def reused(app: App, job: Job, **reached: Any) -> Run | None:
     """What another head takes over for a job from the one run of the first one."""
     target = replace(app.hub.pulls[7], head_sha=sha("two"))
@@ -272,9 +197,9 @@ def reused(app: App, job: Job, **reached: Any) -> Run | None:
     prepared = Prepared(wanted=(wanted,), reached=ReachedFiles("f" * 64, **reached))
     reuse = VerdictReuse(app.analysis(), Path("/artifacts"), app.clock, app.ledger)
     policy = load_policy(POLICY, "policy.yml")
-    found = reuse.with_reused(target, policy, prepared, (), (origin,), may_run=lambda: False)
+    found = reuse.with_reused(target, policy, prepared, (), (origin,))
     # Looking again changes nothing, whatever came of it.
-    assert reuse.with_reused(target, policy, prepared, (), found, may_run=lambda: False) == found
+    assert reuse.with_reused(target, policy, prepared, (), found) == found
     return next((run for run in found if run.head_sha == sha("two")), None)
 
 

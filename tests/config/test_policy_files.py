@@ -356,7 +356,7 @@ def test_the_documented_site_shows_the_defaults() -> None:
     site = documented("site-profiles.md", "name")
     # These keys are in the document of a job only where they are set.
     usual = SiteNeeds().model_dump(mode="json")
-    unset: dict[str, Any] = {"needs": usual, "gpus_per_node": None, "quick_imports": False, "cannot_run": {}}
+    unset: dict[str, Any] = {"needs": usual, "gpus_per_node": None, "cannot_run": {}}
     unset |= {"kernel_caches": None, "ray_cpus": None, "rehearsal_python": ""}
     assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json") | unset
 

@@ -148,7 +148,6 @@ MISTAKES = (
     ({"DATABASE_URL": "sqlite://"}, "a database in memory loses"),
     ({"VERL_E2E_PUBLIC_URL": "bot.example/webhook?x=1"}, "VERL_E2E_PUBLIC_URL: it is not an address"),
     ({"VERL_E2E_PORT": "80800"}, "VERL_E2E_PORT: '80800' is not a whole number from 0 to 65535"),
-    ({"VERL_E2E_TRACES": "localhost:4318"}, "VERL_E2E_TRACES: it is not an address"),
     ({"VERL_E2E_LOG_FORMAT": "jsonl"}, "VERL_E2E_LOG_FORMAT: 'jsonl' is not known"),
     ({"VERL_E2E_METRICS_ADDRESS": "9464"}, "VERL_E2E_METRICS_ADDRESS: '9464' is not an address to listen on; write"),
     ({"VERL_E2E_METRICS_ADDRESS": "::1:9464"}, "'::1:9464' is not an address to listen on"),

@@ -107,7 +107,6 @@ def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: s
 # Of each extra, and of what the packaged settings need: a module, the settings that need it, and what is said.
 _NEEDED = {
     "attestation": ("sigstore", {}, "VERL_E2E_ATTESTATION=required needs sigstore"),
-    "otel": ("opentelemetry", {"VERL_E2E_TRACES": "http://127.0.0.1:9/v1/traces"}, "pip install 'verl-e2e[otel]'"),
     "postgres": ("psycopg", {"DATABASE_URL": "postgresql://u@127.0.0.1:9/n"}, "pip install 'verl-e2e[postgres]'"),
     "ray": ("ray", {"VERL_E2E_BACKEND": "ray", "VERL_E2E_RAY_ADDRESS": "http://127.0.0.1:9"}, "verl-e2e[ray]"),
 }

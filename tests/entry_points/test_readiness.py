@@ -18,7 +18,6 @@ from verl_e2e.adapters.worker import Worker
 from verl_e2e.config.settings import load_settings
 from verl_e2e.wiring.app import Bounded, Service, open_service
 from verl_e2e.wiring.app_services import github_work
-from verl_e2e.wiring.telemetry import Telemetry
 
 
 @pytest.fixture
@@ -36,8 +35,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
             "VERL_E2E_DATA": str(tmp_path),
         }
     )
-    telemetry = Telemetry()
-    opened = open_service(settings, SystemClock(), github_work({}, telemetry=telemetry), telemetry=telemetry)
+    opened = open_service(settings, SystemClock(), github_work({}))
     opened.start()
     yield opened
     opened.stop()
@@ -51,7 +49,7 @@ def test_a_service_is_ready_and_each_fault_is_named(service: Service) -> None:
     def fail() -> str:
         raise OSError("postgresql://bot:hunter2@db")
 
-    service.telemetry.checks["github"] = fail
+    service.monitoring.checks["github"] = fail
     assert service.readiness()["github"] == "it cannot be checked (OSError)"
     service.worker.stop()
     assert service.readiness()["worker"] == service.stalled() == "the thread of the worker has ended"

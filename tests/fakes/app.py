@@ -14,6 +14,7 @@ from tests.fakes.clocks import HandClock
 from tests.fakes.run_folders import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
+from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
@@ -30,6 +31,7 @@ from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullSt
 from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
+from verl_e2e.log_context import current_log_context
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
 from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers
 
@@ -307,10 +309,13 @@ class FakeBackend:
     submitted: list[Run] = field(default_factory=list)
     doubt: str = ""
     fail: list[str] = field(default_factory=list)
+    # The calls, each with what log lines said then.
+    calls: list[tuple[str, Mapping[str, str | int]]] = field(default_factory=list)
     most_live: dict[tuple[str, str], int] = field(default_factory=dict)
     _outcomes: dict[str, Callable[[Job], tuple[Record, LogFacts | None]]] = field(default_factory=dict)
 
     def _call(self, name: str) -> None:
+        self.calls.append((name, current_log_context()))
         if name in self.fail:
             self.fail.remove(name)
             raise BackendError(f"{name}: try later")
@@ -485,6 +490,7 @@ class App:
     def __post_init__(self) -> None:
         self.hub = FakeHub(self.clock)
         self.backend = FakeBackend(self.folders)
+        self.metrics = Metrics()
         self.hub.files[(BASE, POLICY_PATH)] = POLICY.encode()
         self.hub.roles |= {"alice": "write", "mona": "maintain", "admin": "admin", "rita": "triage"}
         self.handlers = self.connect()
@@ -513,6 +519,7 @@ class App:
             changes=changes or (lambda _: source),
             sources=JobSources(verl or (lambda _: source), site(), self.fetched_from),
             artifacts=Path("/artifacts"),
+            watcher=self.metrics,
         )
         return build_handlers(
             GithubPorts(self.hub, self.hub, self.hub, self.hub, app_id=APP),

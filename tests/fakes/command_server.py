@@ -29,7 +29,7 @@ from tests.fakes.places import ROOT
 
 _CLIENT = Path(__file__).with_name("command_client.py")
 # What few commands need and takes long to import: the parts that belong to an extra.
-_LEFT_OUT = ("verl_e2e.adapters.dispatch.ray", "verl_e2e.adapters.files.plots", "verl_e2e.adapters.tracing")
+_LEFT_OUT = ("verl_e2e.adapters.dispatch.ray", "verl_e2e.adapters.files.plots")
 
 
 @cache

@@ -49,9 +49,8 @@ FOREIGN = {
     "bot/verl_e2e/git/": "what git prints",
     "bot/verl_e2e/core/judge/junit.py": "what pytest writes, errors of libraries",
     "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
-    "runners/verl_e2e_runner/bridge_tests/events.py": "errors of pytest",
-    "runners/verl_e2e_runner/bridge_tests/run.py": "what pytest prints",
-    "runners/verl_e2e_runner/folder/process_roles.py": "what Ray and vLLM call their processes",
+    "runners/verl_e2e_runner/bridge_tests.py": "errors of pytest, and what it prints",
+    "runners/verl_e2e_runner/folder/process_records.py": "what Ray and vLLM call their processes",
     "runners/verl_e2e_runner/instrumentation/": "what Python raises",
 }
 

@@ -11,10 +11,10 @@ from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
 from verl_e2e.core.model.executed import Executed
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.executed import ExecutionRecord, begin_record
+from verl_e2e_runner.folder.process_records import ExecutionRecord, begin_record
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.session import EXECUTED_VARIABLE
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 SOURCE = "src/megatron/bridge/peft.py"

@@ -1,4 +1,4 @@
-"""The focused Bridge tests, run for real in a private tree of the fixture's Bridge."""
+"""The focused Bridge tests, run for real in a private tree of the fixture's Bridge, also started early."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ from tests.runners.world import SUBMODULE, World
 from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.jobs import DeselectedTest
 from verl_e2e.core.model.record import JUNIT_FILE
-from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
-from verl_e2e_runner.isolation.host import open_cage
+from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
+from verl_e2e_runner.isolation import open_cage
 from verl_e2e_runner.process.cage import Tools
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, prepare_trees
 
 GOOD, BAD = "tests/unit/test_good.py", "tests/unit/test_bad.py"
 NEEDS_PACKAGE, BROKEN = "tests/unit/test_needs_a_package.py", "tests/unit/test_broken.py"

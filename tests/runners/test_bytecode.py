@@ -9,9 +9,9 @@ import pytest
 
 from tests.runners.world import World, fingerprint, make_world
 from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e_runner.isolation.host import find_isolation, open_cage
+from verl_e2e_runner.isolation import find_isolation, open_cage
 from verl_e2e_runner.preflight.bytecode import compile_trees
-from verl_e2e_runner.trees.worktrees import prepare_trees
+from verl_e2e_runner.trees import prepare_trees
 
 CORE = "megatron/core/__pycache__"
 # Small sources that a compiler takes very much memory or depth for.

@@ -20,8 +20,7 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.collect import collect, durations, plain, record_end
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.processes import Survivor
+from verl_e2e_runner.process.processes import Ended, Survivor
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
 ENDED = Ended(

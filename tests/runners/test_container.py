@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_e2e.core.model.record import Container
-from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.preflight.host import read_container
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
 DIGEST, CONFIG = f"sha256:{'a' * 64}", f"sha256:{'e' * 64}"

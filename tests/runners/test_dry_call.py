@@ -12,10 +12,9 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.preflight.compose import Composition, compose
-from verl_e2e_runner.preflight.dry_call import DryCall, check_dry_call, dry_call
+from verl_e2e_runner.preflight.wrapper import Composition, DryCall, check_dry_call, compose, dry_call
 from verl_e2e_runner.process.session import Session
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch, launches, python_path
 
 pytestmark = pytest.mark.host

@@ -15,11 +15,8 @@ from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch.gpu import GpuSampler
-from verl_e2e_runner.watch.memory import open_memory_sampler
-from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import FATAL_END_S, Limits
-from verl_e2e_runner.watch.watch import watch
+from verl_e2e_runner.watch.samplers import GpuSampler, open_memory_sampler
+from verl_e2e_runner.watch.watch import FATAL_END_S, Limits, Progress, watch
 
 pytestmark = pytest.mark.host
 

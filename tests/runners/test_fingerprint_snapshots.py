@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from verl_e2e.core.model.fingerprints import HookState, ModelInputs, Point, Snapshot
-from verl_e2e_runner.folder.fingerprints import FingerprintLines
+from verl_e2e_runner.folder.process_records import FingerprintLines
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 STAND_INS = Path(__file__).parent.parent / "fixtures" / "fingerprints"
@@ -297,7 +297,8 @@ def test_a_large_model_is_sampled_by_name_alike_at_each_point(out: Path) -> None
 
 
 def test_a_process_stops_at_its_limit_and_says_so(out: Path) -> None:
-    code = "import verl_e2e_lines\nverl_e2e_lines.MOST_BYTES = 4_000\nengine.initialize()\nengine.optimizer_step()"
+    code = "import verl_e2e_snapshots\nverl_e2e_snapshots.MOST_BYTES = 4_000\n"
+    code += "engine.initialize()\nengine.optimizer_step()"
     process(TRAINER + code, out)
     raw: list[dict[str, Any]] = [json.loads(line) for file in out.glob("*") for line in file.read_text().splitlines()]
     snapshots = [line for line in raw if line["kind"] == "snapshot"]

@@ -12,8 +12,8 @@ from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, Point, Tensor
 from verl_e2e.core.model.record import EVENTS_FILE
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder import fingerprints
-from verl_e2e_runner.folder.fingerprints import FingerprintLines
+from verl_e2e_runner.folder import process_records
+from verl_e2e_runner.folder.process_records import FingerprintLines
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
 
 TENSOR = {
@@ -169,8 +169,8 @@ def test_a_run_that_takes_none_has_no_such_file(recorder: Recorder) -> None:
 def test_what_is_beyond_the_limits_is_counted(
     recorder: Recorder, lines: FingerprintLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprints, "MOST_BYTES", 2 * len(json.dumps(SNAPSHOT)))
-    monkeypatch.setattr(fingerprints, "_MOST_HOOKS", 1)
+    monkeypatch.setattr(process_records, "MOST_FINGERPRINT_BYTES", 2 * len(json.dumps(SNAPSHOT)))
+    monkeypatch.setattr(process_records, "_MOST_HOOKS", 1)
     put(lines, SNAPSHOT, SNAPSHOT, SNAPSHOT, HOOK, HOOK | {"target": "m:C.g"}, HOOK | {"calls": 2})
     lines.take("train")
     found = joined(recorder, lines)

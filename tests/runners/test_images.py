@@ -13,7 +13,7 @@ from verl_e2e.core.model.record import Check
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.preflight.inputs import check_data, data_files
 from verl_e2e_runner.preflight.prepare import prepare
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import wrapper_map
 
 # They write as JSON what the libraries would write as parquet and PNG files.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from verl_e2e.core.model.outcome import Attribution
-from verl_e2e_runner.preflight.import_fault import ImportFault, import_fault
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.preflight.imports import ImportFault, import_fault
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 TREES, UNDECIDED, HOST = Attribution.TREES, Attribution.UNDECIDED, Attribution.HOST

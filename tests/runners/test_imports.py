@@ -13,10 +13,9 @@ from tests.runners.world import World
 from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
-from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
-from verl_e2e_runner.preflight.packages import ask_interpreter
+from verl_e2e_runner.preflight.imports import ImportProof, ask_interpreter, prove_imports
 from verl_e2e_runner.process.session import Session, close_session, open_session
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 
 pytestmark = pytest.mark.ray

@@ -20,9 +20,8 @@ from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.process.confined import hand_folder_over, run
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.process.program import run
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 

@@ -19,9 +19,8 @@ from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, 
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.session import Session, close_session, open_session
-from verl_e2e_runner.sharing.devices import Device, Devices, visible
-from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.worktrees import prepare_trees
+from verl_e2e_runner.sharing import Device, Devices, visible
+from verl_e2e_runner.trees import apply_patches, prepare_trees
 
 pytestmark = pytest.mark.host
 

@@ -10,9 +10,7 @@ import pytest
 from tests.runners.recorded import MLM, SOURCE, Place, lines, names
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.executed import MOST_PROCESSES, Executed, ProcessRole
-from verl_e2e_runner.folder.executed import BRIDGE_TESTS_PHASE
-from verl_e2e_runner.folder.process_records import MOST_BYTES, read_process
-from verl_e2e_runner.folder.process_roles import role_of
+from verl_e2e_runner.folder.process_records import BRIDGE_TESTS_PHASE, MOST_PROCESS_BYTES, read_process, role_of
 
 BEGIN = ["process", 7, "3.12.3", "python3", "", "", 1.0]
 
@@ -128,7 +126,7 @@ def test_a_huge_file_is_read_up_to_its_limit(place: Place) -> None:
     with (place.folder / "1.jsonl").open("w") as file:
         file.write(json.dumps(BEGIN) + "\n")
         file.write(json.dumps(_function(place)) + "\n")
-        file.truncate(MOST_BYTES * 4)
+        file.truncate(MOST_PROCESS_BYTES * 4)
     executed = place.executed()
     assert names(executed, SOURCE) == {"f"}
     assert executed.processes[0].problem == "it ran more than is recorded of one process"

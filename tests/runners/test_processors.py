@@ -7,7 +7,7 @@ import pytest
 from tests.runners.world import World
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.preflight.processors import check_processor
+from verl_e2e_runner.preflight.inputs import check_processor
 
 LOADED = "print('a library speaks')"
 # A processor of transformers imports mistral_common, which imports what is not there.

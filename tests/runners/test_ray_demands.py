@@ -20,16 +20,12 @@ from verl_e2e.core.text.redact import redactor
 from verl_e2e.core.triage.triage import TriageVerdict, triage
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.process.processes import Ended, start
 from verl_e2e_runner.process.session import Session
-from verl_e2e_runner.trees.worktrees import planned_trees
+from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
-from verl_e2e_runner.watch.gpu import GpuSampler
-from verl_e2e_runner.watch.memory import open_memory_sampler
-from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits
-from verl_e2e_runner.watch.watch import watch
+from verl_e2e_runner.watch.samplers import GpuSampler, open_memory_sampler
+from verl_e2e_runner.watch.watch import Limits, Progress, watch
 
 # What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors
 # that name no number. The four GPUs exist by number alone.

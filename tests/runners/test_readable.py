@@ -18,10 +18,10 @@ from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.causes import of_preflight
 from verl_e2e.core.model.jobs import Checkpoint, Data
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.preflight.readable import _TRY, check_readable
-from verl_e2e_runner.process.hub import cached_snapshot
+from verl_e2e_runner.preflight.inputs import _TRY, check_readable
+from verl_e2e_runner.process.environment import cached_snapshot
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.trees import Trees
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host, pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")]
 

@@ -18,10 +18,9 @@ from verl_e2e.core.model.executed import Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.manifest import Manifest
 from verl_e2e.core.model.record import Check, Finding, Gpu
-from verl_e2e_runner.process.recording import Part, RecordingError, recorded_parts
+from verl_e2e_runner.process.session import Part, RecordingError, recorded_parts
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.sharing.devices import Device, Devices
-from verl_e2e_runner.sharing.place import Place
+from verl_e2e_runner.sharing import Device, Devices, Place
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
 

@@ -41,8 +41,7 @@ from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
 from verl_e2e_runner.process.memory import Bound
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.sharing.devices import Device, Devices
-from verl_e2e_runner.sharing.place import Place, take_place
+from verl_e2e_runner.sharing import Device, Devices, Place, take_place
 
 pytestmark = pytest.mark.host
 

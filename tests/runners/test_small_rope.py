@@ -6,7 +6,7 @@ import pytest
 
 from tests.runners.test_synthetic_models import script
 
-ROPE = script("small_rope")
+ROPE = script("small_config")
 THETA = {"rope_theta": 500000.0}
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": 4096}
 OWN: dict[str, Any] = {**SIZES, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}

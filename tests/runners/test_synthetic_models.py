@@ -21,12 +21,12 @@ from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.policy import Family
 from verl_e2e.core.plan.synthetic_models import sized
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
-from verl_e2e_runner.models.synthetic import HOST_PYTHON, made_model, make_model, model_folder
+from verl_e2e_runner.models import HOST_PYTHON, made_model, make_model, model_folder
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.prepare import prepare
 from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.hub import hub_cache
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.process.environment import hub_cache
+from verl_e2e_runner.trees import Trees
 
 MODELS = tuple(family for family in packaged_policy().families if family.synthetic)
 SIZES = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 64, "vocabulary": 2048, "window": 128}
@@ -55,7 +55,7 @@ def script(name: str) -> Any:
     return module
 
 
-RULES, PUBLISHED, PUT = script("small_config"), script("published"), script("put")
+RULES, PUBLISHED, PUT = script("small_config"), script("published"), script("make_model")
 
 
 def recipe_of(family: Family) -> Synthetic:

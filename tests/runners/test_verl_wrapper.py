@@ -11,10 +11,9 @@ from tests.runners.world import SCRIPT, World
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import BASE_WRAPPER, SHARE_OF_DIGITS, Level
 from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
-from verl_e2e.core.model.record import QUICK_VARIABLE
-from verl_e2e_runner.isolation.cage_paths import read_paths
+from verl_e2e_runner.isolation import read_paths
 from verl_e2e_runner.process.session import Session, planned_session
-from verl_e2e_runner.trees.worktrees import planned_trees
+from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import (
     INSTRUMENTATION,
     cluster_of,
@@ -195,18 +194,6 @@ def test_ray_shows_every_line_unless_the_job_says_otherwise(world: World, tmp_pa
         job = world.job(process=process)
         made = launches(job, planned_trees(job, tmp_path), session, base={})[0].environment
         assert made["RAY_DEDUP_LOGS"] == shown
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_quicker_imports_reach_every_process_where_the_site_asks_for_them(
-    quick: bool, world: World, tmp_path: Path, session: Session
-) -> None:
-    job = world.job(site=world.site(quick_imports=quick))
-    start = launches(job, planned_trees(job, tmp_path), session, base={})[0]
-    file = str(tmp_path / "quick-imports.json")
-    assert start.set_here.get(QUICK_VARIABLE) == (file if quick else None)
-    override = f"++ray_kwargs.ray_init.runtime_env.env_vars.{QUICK_VARIABLE}='{file}'"
-    assert (override in start.argv) is quick
 
 
 def test_the_caches_of_a_session_win_over_those_of_the_host(world: World, tmp_path: Path, session: Session) -> None:

@@ -23,16 +23,10 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
-from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.memory import Bound
-from verl_e2e_runner.process.processes import Survivor, WrapperProcess, start
-from verl_e2e_runner.process.signals import received_signals
-from verl_e2e_runner.watch.gpu import GpuReading, GpuSampler, NoReadingError
-from verl_e2e_runner.watch.import_lines import ImportLines
-from verl_e2e_runner.watch.memory import MemorySampler, open_memory_sampler
-from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits
-from verl_e2e_runner.watch.watch import watch
+from verl_e2e_runner.process.processes import Ended, Survivor, WrapperProcess, received_signals, start
+from verl_e2e_runner.watch.samplers import GpuReading, GpuSampler, MemorySampler, NoReadingError, open_memory_sampler
+from verl_e2e_runner.watch.watch import ImportLines, Limits, Progress, watch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -588,12 +582,12 @@ import io, sys
 from pathlib import Path
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import SystemClock
-from verl_e2e_runner.watch.gpu import GpuSampler
-from verl_e2e_runner.watch.memory import open_memory_sampler
+from verl_e2e_runner.watch.samplers import GpuSampler
+from verl_e2e_runner.watch.samplers import open_memory_sampler
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.watch import Progress
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.watch.supervision import Limits
+from verl_e2e_runner.watch.watch import Limits
 from verl_e2e_runner.watch.watch import watch
 
 class Scanner:

@@ -36,7 +36,6 @@ from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web import Door, Probes, create_app
 from verl_e2e.wiring.app import open_service
 from verl_e2e.wiring.app_services import github_work
-from verl_e2e.wiring.telemetry import NoTraces, Telemetry, Tracer
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -98,15 +97,13 @@ class Service:
         self.waits = Waits(self.clock)
         self.looks = 0
         self.failures: list[Exception] = []
-        self.traces: Tracer = NoTraces()
         # Settings of this story alone; `restart` takes them up.
         self.environ: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._open()
 
     def _open(self) -> None:
-        telemetry = Telemetry(traces=self.traces)
-        made = github_work({}, connect=self._connect, make_analysis=self._make_analysis, telemetry=telemetry)
+        made = github_work({}, connect=self._connect, make_analysis=self._make_analysis)
 
         def observed(*arguments: Any) -> Work:
             work = made(*arguments)
@@ -119,7 +116,7 @@ class Service:
             process, write = self._noting_failures(work.process), self._noting_failures(work.write)
             return replace(work, process=process, reconcile=look, write=write)
 
-        self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread(), telemetry)
+        self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread())
         self._service.enter()
         self.ledger = SqlLedger(self._service.store)
 

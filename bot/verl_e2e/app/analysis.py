@@ -9,7 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.app.compare_code import CodeComparison, compare_code
 from verl_e2e.app.explain import explain
 from verl_e2e.app.judge_again import judge_again
 from verl_e2e.app.judge_finished import Judged, judge_ended
@@ -43,10 +42,6 @@ class Analysis(Protocol):
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
-        ...
-
-    def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
-        """What an ended run notices of the code of a target; `tests` says that its Bridge tests count there."""
         ...
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
@@ -86,11 +81,6 @@ class DirectAnalysis:
         """What the plan would make of a symbol of the head, were it changed."""
         planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
         return explain(planner, target.head_sha, policy, [(path, symbol)])
-
-    def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
-        """What an ended run notices of the code of a target; `tests` says that its Bridge tests count there."""
-        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
-        return compare_code(planner, policy, run, target.head_sha, folder, self.folders, tests=tests)
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""

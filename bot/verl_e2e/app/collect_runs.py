@@ -12,7 +12,8 @@ from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, Target
-from verl_e2e.ports import Backend, BackendError, Clock, Ledger
+from verl_e2e.log_context import log_context
+from verl_e2e.ports import Backend, BackendError, Clock, Ledger, RunWatcher
 
 # How often judging one run may fail by a fault of ours before it is called Blocked.
 MOST_JUDGINGS = 5
@@ -46,6 +47,7 @@ class RunCollector:
     backend: Backend
     clock: Clock
     ledger: Ledger
+    watcher: RunWatcher
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))
 
     def advance(self, run: Run, target: Target) -> Run:
@@ -56,7 +58,8 @@ class RunCollector:
         if run.state.final or (run.state is RunState.QUEUED and not run.handle):
             return run
         try:
-            progress = self.backend.poll(run)
+            with self.watcher.backend_call("poll"):
+                progress = self.backend.poll(run)
         except BackendError as error:
             if not error.final:
                 raise
@@ -93,9 +96,12 @@ class RunCollector:
             return self._blocked(run, EARLIER_HEAD, EngineEnd.NOT_JUDGED)
         folder = self.artifacts / run.key
         try:
-            if not self.backend.artifacts(run, folder):
+            with self.watcher.backend_call("artifacts"):
+                found = self.backend.artifacts(run, folder)
+            if not found:
                 return self._blocked(run, NO_FOLDER, without_folder)
-            doubt = self.backend.unattested(run)
+            with self.watcher.backend_call("unattested"):
+                doubt = self.backend.unattested(run)
         except BackendError as error:
             if not error.final:
                 raise
@@ -106,8 +112,11 @@ class RunCollector:
         """What the run folder comes to; a fault of ours is tried again a few times, and not for ever."""
         try:
             if run.rehearsal is not None:
-                return self.analysis.judge_rehearsal(target, run, folder)
-            return self.analysis.judge(run, folder)
+                judged = self.analysis.judge_rehearsal(target, run, folder)
+            else:
+                judged = self.analysis.judge(run, folder)
+            self.watcher.run_phases(judged.phase_s)
+            return judged
         except LimitError as error:
             return cannot_be_judged(error)
         except Exception as error:
@@ -152,7 +161,8 @@ class RunCollector:
 
     def _advanced(self, run: Run, target: Target, troubles: Troubles) -> Run:
         try:
-            return self.advance(run, target)
+            with log_context(run=run.key, head=run.head_sha, job=run.job_id):
+                return self.advance(run, target)
         except BackendError as error:
             troubles.found.append(error)
             return run

@@ -9,7 +9,8 @@ from verl_e2e.app.create_once import Creation, Creations
 from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, PullState, Target
-from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls
+from verl_e2e.log_context import log_context
+from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, RunWatcher
 
 UNSETTLED = "it may have been started before, and GitHub's list of runs may not show that yet"
 
@@ -23,6 +24,7 @@ class Dispatch:
     clock: Clock
     ledger: Ledger
     pulls: Pulls
+    watcher: RunWatcher
     nonce: Callable[[], str] = lambda: secrets.token_hex(16)
 
     def is_still_head(self, target: Target) -> bool:
@@ -42,7 +44,8 @@ class Dispatch:
         if kept.state is not RunState.QUEUED:
             return kept
         try:
-            handle = self._submitted(kept)
+            with log_context(run=kept.key, head=kept.head_sha, job=kept.job_id):
+                handle = self._submitted(kept)
         except BackendError as error:
             if error.final:
                 causes = (of_engine(EngineEnd.REFUSED),)
@@ -56,7 +59,8 @@ class Dispatch:
         """The run's handle; BackendError, too while no one can know whether it was started before."""
         creation = Creation(run.repository, f"{run.key}:dispatch")
         if self.creations.was_begun(creation):
-            handle = self.backend.find(run)
+            with self.watcher.backend_call("find"):
+                handle = self.backend.find(run)
             if handle:
                 self.creations.settle(creation)
                 return handle
@@ -64,7 +68,8 @@ class Dispatch:
                 raise BackendError(UNSETTLED, uncertain=True, wait_s=wait_s)
         self.creations.begin(creation)
         try:
-            handle = self.backend.submit(run)
+            with self.watcher.backend_call("submit"):
+                handle = self.backend.submit(run)
         except BackendError as error:
             if error.uncertain:
                 self.creations.note_doubt(creation)
@@ -77,7 +82,13 @@ class Dispatch:
     def end_doubles(self, run: Run) -> float:
         """End what was started twice with this run's key; gives in how many seconds to look again, 0 for never."""
         creation = Creation(run.repository, f"{run.key}:dispatch")
-        return self.creations.end_doubles_of(creation, lambda: self.backend.end_doubles(run))
+
+        def end_doubles() -> None:
+            with self.watcher.backend_call("end_doubles"):
+                self.backend.end_doubles(run)
+
+        with log_context(run=run.key, head=run.head_sha, job=run.job_id):
+            return self.creations.end_doubles_of(creation, end_doubles)
 
     def cancel(self, run: Run, troubles: Troubles) -> Run:
         """Store that the run must end, and ask the back end; `run` is the document to store."""
@@ -85,7 +96,11 @@ class Dispatch:
         if kept.state.final:
             return kept
         try:
-            self.backend.cancel(kept)
+            with (
+                log_context(run=kept.key, head=kept.head_sha, job=kept.job_id),
+                self.watcher.backend_call("cancel"),
+            ):
+                self.backend.cancel(kept)
         except BackendError as error:
             troubles.found.append(error)
         return kept

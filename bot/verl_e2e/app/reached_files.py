@@ -80,10 +80,7 @@ def _reached(
     read = _summaries_of(sources, files, summaries)
     named = {name for summary in read for name in summary.files}
     by_run = tree.read_by_run(sources, named)
-    lists = frozenset(REQUIREMENTS if policy.reach is not None and policy.reach.dependencies else ())
-    compiled = any(summary.compiled for summary in read)
-    besides = "" if compiled else digest_of(files, by_run - tree.modules - lists)
-    found = ReachedFiles(digest_of(files, by_run), besides=besides, sources=sources, roots=roots)
+    found = ReachedFiles(digest_of(files, by_run), sources=sources, roots=roots)
     tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
     among_tests = any(is_among(link, tops) for link in links)
     by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
@@ -93,10 +90,7 @@ def _reached(
     named.update(name for summary in read for name in summary.files)
     by_both = tree.read_by_run(sources, named) | by_tests
     below = frozenset(path for path in by_tests if path.startswith(roots)) if roots else frozenset()
-    compiled = not besides or any(summary.compiled for summary in read)
-    besides = "" if compiled else digest_of(files, by_both - tree.modules - (lists - {REQUIREMENTS[0]}))
-    with_tests = digest_of(files, by_both)
-    return replace(found, with_tests=with_tests, besides_with_tests=besides, sources=sources | below)
+    return replace(found, with_tests=digest_of(files, by_both), sources=sources | below)
 
 
 def _summaries_of(sources: Iterable[str], files: Mapping[str, str], summaries: Summaries) -> list[Summary]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from verl_e2e.app.base_policy import BasePolicies
 from verl_e2e.app.collect_runs import RunCollector, Troubles
@@ -51,14 +50,11 @@ class TargetStates:
             return TargetState(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
         entries, refused = self.grants.standing(target, entries, policy) if isinstance(target, Pull) else (entries, ())
         made = self.required_jobs.prepare(target, policy, entries)
-        trust_of = partial(self.permissions.trust_of, target, entries, policy)
-        runs = self.reuse.with_reused(
-            target, policy, made, entries, runs, may_run=lambda: isinstance(trust_of(), Trusted)
-        )
+        runs = self.reuse.with_reused(target, policy, made, entries, runs)
         nothing = made.plan is not None and not made.plan.levels and policy.gate.none is not Absence.OPEN
         at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
         trust = (
-            self.permissions.with_role(trust_of(), target, policy)
+            self.permissions.with_role(self.permissions.trust_of(target, entries, policy), target, policy)
             if nothing
             else self._trust(target, entries, policy, at_hand)
         )

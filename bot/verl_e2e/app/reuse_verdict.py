@@ -1,6 +1,6 @@
 """Take over a verdict on the same code where a job of a target has no run yet: no GPU learns anything new."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,16 +16,15 @@ from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.reuse import (
-    comparable,
     is_same_change,
     may_take_over,
     origin_of,
     taken_over,
     to_judge_again,
 )
-from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.text import packed
+from verl_e2e.log_context import log_context
 from verl_e2e.ports import Clock, Ledger
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -39,8 +38,6 @@ class VerdictReuse:
     artifacts: Path
     clock: Clock
     ledger: Ledger
-    program: str = ""
-    """The version of what runs and judges the jobs."""
     refused: Kept[str] = field(default_factory=lambda: Kept(1024))
 
     def with_reused(
@@ -50,21 +47,15 @@ class VerdictReuse:
         prepared: Prepared,
         entries: tuple[Entry, ...],
         runs: tuple[Run, ...],
-        *,
-        may_run: Callable[[], bool],
     ) -> tuple[Run, ...]:
-        """The runs with those that stand by the verdict of another one.
-
-        `may_run` says whether the head is trusted to run. One that is not takes nothing over from other code: what a
-        run entered is the word of the code that ran, and who approved that head did not see this one.
-        """
+        """The runs with those that stand by the verdict of another one."""
         if _is_over(target):
             return runs
         found = list(runs)
         for wanted in prepared.wanted:
             made = self._of_this_head(target, wanted, tuple(found))
             if policy.gate.reuse_h and may_take_over(wanted, target.head_sha, tuple(found), entries):
-                made = made or self._taken_over(target, policy, wanted, prepared.reached, runs, may_run)
+                made = made or self._taken_over(target, policy, wanted, prepared.reached, runs)
             found.extend([made] if made is not None else [])
         return tuple(found)
 
@@ -87,19 +78,14 @@ class VerdictReuse:
         wanted: WantedJob,
         reached: ReachedFiles,
         runs: tuple[Run, ...],
-        may_run: Callable[[], bool],
     ) -> Run | None:
-        now, most_h = self.clock.now(), policy.gate.reuse_h
-        known = tuple(self._known(target, wanted, runs))
-        origin = origin_of(wanted, target, known, now, most_h)
+        now = self.clock.now()
+        origin = origin_of(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
         judged = self._same_code(wanted, origin, reached) if origin is not None else None
-        others = comparable(wanted, target, known, now, most_h) if judged is None else ()
-        others = others if others and may_run() else ()
-        judged = judged or next((run for run in others if self._unaffected(target, policy, wanted, run, reached)), None)
         if judged is None:
             return None
         here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
-        made = taken_over(judged, wanted, target, here, now).model_copy(update={"differs": judged in others})
+        made = taken_over(judged, wanted, target, here, now)
         # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
         return self.ledger.add_run(made)
 
@@ -111,23 +97,6 @@ class VerdictReuse:
         if judged is None:
             self.refused.put((origin.key, wanted.digest), origin.key)
         return judged
-
-    def _unaffected(self, target: Target, policy: Policy, wanted: WantedJob, run: Run, reached: ReachedFiles) -> bool:
-        """Whether a run on other code does the same on that of a target, by what it recorded."""
-        if (run.key, wanted.digest) in self.refused or run.job is None:
-            return False
-        tests = bool(run.job.bridge_tests) and not wanted.tested_by
-        try:
-            found = self.analysis.compare_code(target, policy, run, self.artifacts / run.key, tests=tests)
-        except LimitError:
-            found = None
-        if found is not None and not found.noticed and not _ran_outside(run, reached):
-            # With the same key today it ran by this very program, and reach is followed as it was then.
-            key = reuse_key(run.job, found.reached, self.program, tested_by=wanted.tested_by)
-            if key == run.reuse_key:
-                return True
-        self.refused.put((run.key, wanted.digest), run.key)
-        return False
 
     def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
         """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""
@@ -151,7 +120,8 @@ class VerdictReuse:
         if wanted.job is None:
             return None
         try:
-            return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
+            with log_context(run=origin.key, head=origin.head_sha, job=origin.job_id):
+                return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
         except LimitError:
             return None
 

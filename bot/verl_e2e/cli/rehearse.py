@@ -154,7 +154,7 @@ def run_ordered(
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.apart import Limits
     from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal
-    from verl_e2e_runner.trees.sources import fetch
+    from verl_e2e_runner.trees import fetch
 
     python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)
     place = runner.Place(

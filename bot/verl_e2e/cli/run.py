@@ -97,7 +97,7 @@ def run(
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
-    from verl_e2e_runner.trees.sources import fetch_baseline, with_clones
+    from verl_e2e_runner.trees import fetch_baseline, with_clones
 
     if keep_caches:
         _check_new(keep_caches, runs=not (flags["prepare"] or flags["dry_run"]))

@@ -37,7 +37,6 @@ def serve(*, check: bool) -> int:
     from verl_e2e.wiring.app import open_service
     from verl_e2e.wiring.app_services import github_work
     from verl_e2e.wiring.engines import check_installation, check_sources
-    from verl_e2e.wiring.telemetry import telemetry_of
 
     be_private()
     settings = load_settings(os.environ)
@@ -45,8 +44,7 @@ def serve(*, check: bool) -> int:
     secret_texts = (settings.webhook_secret, settings.private_key, settings.database_url, settings.metrics_token)
     tokens = (value.split()[-1] for value in settings.ray_headers.values())
     log_to_stderr(settings.log_level, *secret_texts, *tokens, form=settings.log_format)
-    telemetry = telemetry_of(settings)
-    service = open_service(settings, SystemClock(), github_work(os.environ, telemetry=telemetry), telemetry=telemetry)
+    service = open_service(settings, SystemClock(), github_work(os.environ))
     if check:
         service.store.close()
         engine = check_installation(settings, os.environ)
@@ -69,7 +67,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     from verl_e2e.web import Door, PatientProtocol, Probes, create_app
 
     listeners = _listeners(settings)
-    metrics = service.telemetry.metrics
+    metrics = service.monitoring.metrics
     probes = Probes(
         service.stalled,
         service.readiness,

@@ -273,12 +273,6 @@ class Settings(JobSettings):
         "",
         secret=True,
     )
-    traces: Annotated[str, BeforeValidator(lambda text: read.url(text) if text else "")] = variable(
-        "VERL_E2E_TRACES",
-        "Where traces are sent by OTLP over HTTP, as `http://127.0.0.1:4318/v1/traces` (needs the extra `otel`). "
-        "Empty: nowhere.",
-        "",
-    )
     log_format: Annotated[str, read.one_of("auto", "json", "text")] = variable(
         "VERL_E2E_LOG_FORMAT",
         "Log lines as `json` or as `text`; `auto`: text where standard error is a terminal, JSON elsewhere.",

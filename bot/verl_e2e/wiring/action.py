@@ -7,6 +7,7 @@ from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.config.action_settings import ActionSettings
@@ -49,6 +50,7 @@ def _handlers(
         changes=mirrors.changes,
         sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
         artifacts=settings.work / "artifacts",
+        watcher=Metrics(),
     )
     return build_handlers(forge, jobs, memory, clock, analysis.commands), memory
 

@@ -16,7 +16,6 @@ from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepR
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
-from verl_e2e.app.compare_code import CodeComparison
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
@@ -111,11 +110,6 @@ class LimitedAnalysis:
         found: tuple[Explanation, ...] = self._asked("explain", [target], (target, policy, path, symbol))
         return found
 
-    def compare_code(self, target: Target, policy: Policy, run: Run, folder: Path, *, tests: bool) -> CodeComparison:
-        """What an ended run notices of the code of a target; `tests` says that its Bridge tests count there."""
-        found: CodeComparison = self._asked("compare_code", [target], (target, policy, run, folder.absolute(), tests))
-        return found
-
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines."""
         found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
@@ -177,9 +171,6 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
             return None
         case "commands":
             return command_lines(*values)
-        case "compare_code":
-            *given, tests = values
-            return _direct(place, ask).compare_code(*given, tests=tests)
         case "plan" | "explain" | "annotate" | "judge" | "judge_rehearsal" | "judge_again":
             return getattr(_direct(place, ask), name)(*values)
         case _:

@@ -1,13 +1,14 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from verl_e2e.adapters.metrics import CountsCollector, SharedCollector
+from verl_e2e.adapters.metrics import CountsCollector, Metrics, SharedCollector
 from verl_e2e.adapters.store import (
     Retention,
     SqlDeliveries,
@@ -23,15 +24,24 @@ from verl_e2e.adapters.worker.lanes import MakePool, thread_pool
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.ports import Clock
-from verl_e2e.wiring.telemetry import Telemetry, observed_work
+from verl_e2e.ports import Clock, UnreadableDeliveryError
 
 # The worker begins a round several times a second; one that has not for so long hangs.
 _SILENT_S = 120.0
 # The database has so long to answer a check or a request for metrics.
 _DATABASE_S = 3.0
 
-MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock], Work]
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Where this process says how it is."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    # Checks of readiness beyond the service's own, by name: what is wrong, empty for nothing.
+    checks: dict[str, Callable[[], str]] = field(default_factory=dict)
+
+
+MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock, Monitoring], Work]
 
 
 T = TypeVar("T")
@@ -68,7 +78,7 @@ class Service:
     deliveries: SqlDeliveries
     worker: Worker
     clock: Clock
-    telemetry: Telemetry
+    monitoring: Monitoring
     # True; an error where the database does not answer in time.
     database_answers: Callable[[], bool]
 
@@ -104,7 +114,7 @@ class Service:
         """Each thing that the work needs, with what is wrong with it; empty for nothing. No secrets."""
         database = "" if self._database_is_there() else "it does not answer"
         checks = {"database": database, "worker": self.stalled()}
-        return checks | {name: _said(check) for name, check in self.telemetry.checks.items()}
+        return checks | {name: _said(check) for name, check in self.monitoring.checks.items()}
 
     def _database_is_there(self) -> bool:
         try:
@@ -116,7 +126,6 @@ class Service:
         """End in good order."""
         self.worker.stop()
         self.store.close()
-        self.telemetry.close()
 
     def counters(self) -> Iterable[tuple[str, str, float]]:
         """What the worker did since the start of the process, as rows of metrics."""
@@ -150,21 +159,21 @@ def open_service(
     clock: Clock,
     make_work: MakeWork,
     make_pool: MakePool = thread_pool,
-    telemetry: Telemetry | None = None,
 ) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
-    telemetry = telemetry or Telemetry()
+    monitoring = Monitoring()
+    metrics = monitoring.metrics
     try:
         settings.data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"VERL_E2E_DATA {settings.data}: {error.strerror}"
         raise UserError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
-    ledger, worklist, outbox = SqlLedger(store, telemetry), SqlWorklist(store), SqlOutbox(store)
+    ledger, worklist, outbox = SqlLedger(store, metrics), SqlWorklist(store), SqlOutbox(store)
     deliveries, figures = SqlDeliveries(store), SqlFigures(store)
     retention = Retention(store, settings.data / "runs")
     worker = Worker(
-        observed_work(make_work(settings, ledger, worklist, outbox, clock), telemetry, clock),
+        _counted(make_work(settings, ledger, worklist, outbox, clock, monitoring), metrics),
         deliveries,
         worklist,
         outbox,
@@ -176,7 +185,32 @@ def open_service(
         make_pool=make_pool,
     )
     answers = Bounded(figures.answers, _DATABASE_S)
-    service = Service(settings, store, deliveries, worker, clock, telemetry, answers)
-    telemetry.metrics.watch(CountsCollector(service.counters, service.gauges))
-    telemetry.metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
+    service = Service(settings, store, deliveries, worker, clock, monitoring, answers)
+    metrics.watch(CountsCollector(service.counters, service.gauges))
+    metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
     return service
+
+
+def _counted(work: Work, metrics: Metrics) -> Work:
+    """The same work, each piece of which is counted."""
+
+    def process(delivery: Received) -> Collection[str]:
+        outcome = "failed"
+        try:
+            targets = work.process(delivery)
+            outcome = "processed"
+            return targets
+        except UnreadableDeliveryError:
+            outcome = "refused"
+            raise
+        finally:
+            metrics.processed(delivery.event, outcome)
+
+    def reconcile(target: str) -> float | None:
+        began = time.perf_counter()
+        try:
+            return work.reconcile(target)
+        finally:
+            metrics.reconciled(time.perf_counter() - began)
+
+    return replace(work, process=process, reconcile=reconcile)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
@@ -29,14 +29,13 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.needs import Capacity
 from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
-from verl_e2e.ports import Backend, Clock, ForgeError
+from verl_e2e.ports import Backend, Clock, ForgeError, RunWatcher
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
-from verl_e2e.wiring.app import Bounded, MakeWork
+from verl_e2e.wiring.app import Bounded, MakeWork, Monitoring
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
-from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers, github_ports
+from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
-from verl_e2e.wiring.telemetry import Telemetry, observed_analysis, observed_backend, observed_writes
 from verl_e2e.wiring.verl import verl_source
 
 # A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
@@ -81,10 +80,8 @@ def github_work(
     connect: Connect = connect_app,
     make_analysis: MakeAnalysis = limited_analysis,
     make_backend: MakeBackend | None = None,
-    telemetry: Telemetry | None = None,
 ) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
-    observed = telemetry or Telemetry()
 
     def make(
         settings: Settings,
@@ -92,10 +89,11 @@ def github_work(
         worklist: SqlWorklist,
         outbox: SqlOutbox,
         clock: Clock,
+        monitoring: Monitoring,
     ) -> Work:
         github, served = connect(settings), settings.repositories
-        observed.checks["github"] = Bounded(github.trouble, _READY_S)
-        observed.metrics.watch(
+        monitoring.checks["github"] = Bounded(github.trouble, _READY_S)
+        monitoring.metrics.watch(
             ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp()))
         )
 
@@ -104,7 +102,7 @@ def github_work(
 
         queue = SharedQueue(ledger, settings.slots, wake)
         makers = _Makers(make_analysis, make_backend or backend_of)
-        handlers = _handlers(settings, github, ledger, outbox, clock, environ, makers, observed, queue)
+        handlers = _handlers(settings, github, ledger, outbox, clock, environ, makers, monitoring.metrics, queue)
         redelivery = Redelivery(GithubAdministration(github), clock)
         deliveries = DeliveryHandler(handlers.events, handlers.base_changes, worklist, served)
         lost = LostEvents(handlers.pulls, handlers.heads, handlers.base_changes, worklist, served)
@@ -142,7 +140,7 @@ def _handlers(
     clock: Clock,
     environ: Mapping[str, str],
     makers: _Makers,
-    telemetry: Telemetry,
+    watcher: RunWatcher,
     queue: SharedQueue,
 ) -> Handlers:
     tokens = github.tokens
@@ -154,8 +152,8 @@ def _handlers(
     )
     analysis = makers.analysis(settings, mirrors)
     jobs = JobPorts(
-        backend=observed_backend(makers.backend(settings, github, analysis, clock, environ), telemetry),
-        analysis=observed_analysis(analysis, telemetry),
+        backend=makers.backend(settings, github, analysis, clock, environ),
+        analysis=analysis,
         changes=mirrors.changes,
         sources=JobSources(
             verl_source(settings.verl),
@@ -164,21 +162,12 @@ def _handlers(
             program=_program(settings),
         ),
         artifacts=settings.data / "runs",
+        watcher=watcher,
         poll_s=float(settings.tick_s),
     )
     courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
     forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
-    forge = _observed_forge(forge, telemetry)
     return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, queue)
-
-
-def _observed_forge(forge: GithubPorts, telemetry: Telemetry) -> GithubPorts:
-    """The same GitHub, whose writes are spans; messages of the outbox are spans already."""
-    return replace(
-        forge,
-        checks=observed_writes(forge.checks, telemetry, ("write_check",)),
-        conversation=observed_writes(forge.conversation, telemetry, ("comment", "delete", "edit", "react")),
-    )
 
 
 def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float | None:

@@ -38,7 +38,7 @@ from verl_e2e.app.run_queue import RunQueue, SharedQueue
 from verl_e2e.app.show import Display
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.pull import Target
-from verl_e2e.ports import Backend, Checks, Clock, Conversation, Ledger, Outbox, People, Pulls, SourceTrees
+from verl_e2e.ports import Backend, Checks, Clock, Conversation, Ledger, Outbox, People, Pulls, RunWatcher, SourceTrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class JobPorts:
     sources: JobSources
     # The folder that run folders are brought into.
     artifacts: Path
+    # Takes notice of runs and of calls to the back end.
+    watcher: RunWatcher
     # How long a run under way is left alone when no event tells of it: short where none ever does.
     poll_s: float = 30.0
 
@@ -157,12 +159,16 @@ def build_handlers(
             artifacts=jobs.artifacts,
             ledger=ledger,
             clock=clock,
-            program=jobs.sources.program,
         ),
         clock=clock,
     )
     collector = RunCollector(
-        backend=jobs.backend, analysis=jobs.analysis, artifacts=jobs.artifacts, ledger=ledger, clock=clock
+        backend=jobs.backend,
+        analysis=jobs.analysis,
+        artifacts=jobs.artifacts,
+        ledger=ledger,
+        clock=clock,
+        watcher=jobs.watcher,
     )
     targets = TargetReader(
         pulls=pulls, ledger=ledger, groups=groups, runs=collector, target_states=target_states, open_checks=open_checks
@@ -177,7 +183,14 @@ def build_handlers(
     queue = RunQueue(clock=clock, ledger=ledger, groups=groups, shared=shared_queue)
     reconciler = Reconciler(
         reader=targets,
-        dispatch=Dispatch(creations=creations, backend=jobs.backend, pulls=pulls, ledger=ledger, clock=clock),
+        dispatch=Dispatch(
+            creations=creations,
+            backend=jobs.backend,
+            pulls=pulls,
+            ledger=ledger,
+            clock=clock,
+            watcher=jobs.watcher,
+        ),
         queue=queue,
         display=display,
         first_check=first_check,

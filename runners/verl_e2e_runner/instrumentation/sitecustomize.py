@@ -5,8 +5,7 @@ every Ray worker and in every spawned engine process. On the first import of a w
 JSON line to the file that VERL_E2E_IMPORTS names. It imports nothing heavy, swallows its own faults, and then
 hands over to the `sitecustomize` that it hides, the image's own.
 
-VERL_E2E_EXECUTED, where it is set, starts the execution record of `verl_e2e_executed`, and VERL_E2E_QUICK the quicker
-imports of `verl_e2e_quick`.
+VERL_E2E_EXECUTED, where it is set, starts the execution record of `verl_e2e_executed`.
 
 VERL_E2E_PATH holds the PYTHONPATH that the runner asked for. A wrapper may put folders of its own before it
 (verl's puts a baked-in Megatron-LM there); the instrumentation moves the asked-for entries back to the front.
@@ -102,14 +101,6 @@ try:
         verl_e2e_finder.watch_imports(WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
         if not any(os.environ.get(name) for name in _NOT_WATCHED):
             verl_e2e_finder.watch_imports(("ray",), _watch_demands)
-except Exception:
-    pass
-
-try:
-    if os.environ.get("VERL_E2E_QUICK"):
-        import verl_e2e_quick
-
-        verl_e2e_quick.begin(os.environ["VERL_E2E_QUICK"])
 except Exception:
     pass
 

@@ -128,10 +128,10 @@ class _Hook:
             action()
 
     def _say(self, installed, problem=""):
-        import verl_e2e_lines
+        import verl_e2e_snapshots
 
         line = {"kind": "hook", "target": self._target, "installed": installed, "calls": self._calls}
-        self._guarded(lambda: verl_e2e_lines.write(self._folder, {**line, "problem": problem}))
+        self._guarded(lambda: verl_e2e_snapshots.write_line(self._folder, {**line, "problem": problem}))
 
 
 def _arguments(original, args, kwargs):
@@ -144,6 +144,6 @@ def _arguments(original, args, kwargs):
 
 
 def _explained(error):
-    import verl_e2e_lines
+    import verl_e2e_snapshots
 
-    return verl_e2e_lines.explained(error)
+    return verl_e2e_snapshots.explained(error)

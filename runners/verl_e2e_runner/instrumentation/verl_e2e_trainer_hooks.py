@@ -1,16 +1,165 @@
-"""What is read in a trainer: the hooks of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`."""
+"""What is read in a trainer: the hooks of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`.
+
+Of the model as built it is read which adapters Bridge's modules hold, with what was asked for. It is counted what the
+model is given besides text, and how often its towers for images and sound run: a tower is the outermost part of the
+model whose name says so. Nothing is read for that but shapes, and nothing is changed. A call counts as training where
+gradients are recorded, so that a pass for log-probabilities alone does not.
+"""
 
 import re
 import sys
 import threading
+import time
+import weakref
 from contextlib import contextmanager, suppress
 
-import verl_e2e_inputs
-import verl_e2e_lines
 import verl_e2e_state
-from verl_e2e_adapters import adapters_of
-from verl_e2e_checkpoint import write_files
-from verl_e2e_snapshots import Counter, Snapshot, is_read
+from verl_e2e_snapshots import Counter, Snapshot, explained, is_read, now, write_files, write_line
+from verl_e2e_state import short_name
+
+# Names of arguments of the models of Megatron-Bridge and transformers.
+INPUTS = (
+    *("pixel_values", "pixel_values_videos", "images", "imgs"),
+    *("input_features", "input_audio_features", "sound_clips"),
+)
+TOWERS = ("vision", "visual", "image", "video", "audio", "sound")
+# Far beyond any model.
+MOST_TOWERS = 16
+
+_watched = weakref.WeakKeyDictionary()
+
+
+def watch_inputs(engine):
+    """Count from now on; once for an engine."""
+    if engine not in _watched:
+        _watched[engine] = _Counts(engine.module)
+
+
+def counted_inputs(engine):
+    """What was counted so far, as the fields of a line; None for a model that has no tower and got text alone."""
+    counts = _watched.get(engine)
+    if counts is None or not (counts.inputs or counts.towers):
+        return None
+    return {
+        "t_s": time.monotonic(),
+        "inputs": list(counts.inputs.values()),
+        "towers": list(counts.towers.values()),
+    }
+
+
+class _Counts:
+    """The counts of one engine's model, all its chunks together."""
+
+    def __init__(self, chunks):
+        self._torch = sys.modules["torch"]
+        self.inputs = {}
+        self.towers = {}
+        for chunk in chunks:
+            model = _unwrapped(chunk)
+            model.register_forward_pre_hook(self._given, with_kwargs=True)
+            for name, tower in list(_towers(model))[:MOST_TOWERS]:
+                self.towers[name] = {"name": name, "type": type(tower).__name__, **_NEVER}
+                tower.register_forward_pre_hook(self._ran(name))
+
+    def _given(self, _model, _args, kwargs):
+        for name in INPUTS:
+            tensor = kwargs.get(name)
+            if self._torch.is_tensor(tensor) and tensor.numel():
+                self._count(self.inputs.setdefault(name, {"name": name, "shape": list(tensor.shape)[:8], **_NEVER}))
+
+    def _ran(self, name):
+        def count(_tower, _args):
+            self._count(self.towers[name])
+
+        return count
+
+    def _count(self, entry):
+        entry["calls"] += 1
+        entry["training_calls"] += self._torch.is_grad_enabled()
+
+
+_NEVER = {"calls": 0, "training_calls": 0}
+
+
+def _unwrapped(model):
+    """The model itself, below the wrappers for precision and data parallelism."""
+    for _ in range(8):
+        inner = getattr(model, "module", None)
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def _towers(model, prefix=""):
+    """The outermost parts whose name is that of a tower, with their names."""
+    for name, part in model.named_children():
+        if any(word in name.lower() for word in TOWERS):
+            yield f"{prefix}{name}", part
+        else:
+            yield from _towers(part, f"{prefix}{name}.")
+
+
+def adapters_of(chunks, request, tensor_size, expert_tensor_size):
+    """The adapters of a model as built; `request` is Bridge's object of the fine-tuning method, None without one."""
+    if request is None:
+        return None
+    modules = []
+    for index, chunk in enumerate(chunks):
+        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+        for path, module in chunk.named_modules():
+            adapter, wrapped = getattr(module, "adapter", None), getattr(module, "to_wrap", None)
+            if adapter is not None and wrapped is not None:
+                sizes = (tensor_size, expert_tensor_size)
+                modules += _adapters_of_module(prefix + short_name(path), wrapped, adapter, sizes)
+    targets = getattr(request, "target_modules", None) or ()
+    return {
+        "type": type(request).__name__,
+        "rank": _whole(getattr(request, "dim", 0)),
+        "targets": [str(target) for target in targets],
+        "modules": modules,
+    }
+
+
+def _adapters_of_module(name, wrapped, adapter, sizes):
+    """One entry, or one for each of the several adapters of a module that computes several projections at once."""
+    if hasattr(adapter, "linear_in"):
+        base = _first(wrapped, ("weight", "weight0"))
+        return [_adapter(name, adapter, base, sizes)]
+    parts = getattr(adapter, "named_children", tuple)()
+    return [_adapter(f"{name}.{key}", part, None, sizes) for key, part in parts if hasattr(part, "linear_in")]
+
+
+def _adapter(name, adapter, base, sizes):
+    """Its features are those of the weight that it is attached to, or its own where it adapts a part of one."""
+    first, last = adapter.linear_in.weight, adapter.linear_out.weight
+    size = sizes[1] if getattr(adapter, "is_expert", False) else sizes[0]
+    if base is not None and not getattr(adapter, "base_linear_is_parallel", True):
+        # Transformer Engine marks such a weight as divided although each rank holds all of it.
+        size = 1
+    return {
+        "name": name,
+        "features_in": _features(first if base is None else base, -1, size),
+        "features_out": _features(last if base is None else base, -2, size),
+        "rank": _whole(getattr(adapter, "dim", 0)),
+        "parameters": sum(parameter.numel() for parameter in adapter.parameters()),
+    }
+
+
+def _features(weight, dimension, size):
+    """The size of a dimension, all tensor-parallel ranks together."""
+    split = getattr(weight, "partition_dim", None) if getattr(weight, "tensor_model_parallel", False) else None
+    parallel = split is not None and split >= 0 and split - weight.dim() == dimension
+    return weight.shape[dimension] * (size if parallel else 1)
+
+
+def _first(module, names):
+    return next((found for name in names if (found := getattr(module, name, None)) is not None), None)
+
+
+def _whole(value):
+    return int(value) if isinstance(value, (int, float)) else 0
+
 
 _counter = Counter()
 _inside = threading.local()
@@ -30,7 +179,7 @@ def initialize(call):
         model.ranks.get("expert_tensor_size", 1),
     )
     model.write(call.folder, "model built", header={"adapters": request} if request else {})
-    verl_e2e_inputs.watch(engine)
+    watch_inputs(engine)
 
 
 def load_hf_weights(call):
@@ -56,8 +205,8 @@ def _files(folder, model, path):
     try:
         write_files(folder, path, header)
     except Exception as error:
-        problem = verl_e2e_lines.explained(error)
-        verl_e2e_lines.write(folder, {"kind": "snapshot", **header, "t_s": verl_e2e_lines.now(), "problem": problem})
+        problem = explained(error)
+        write_line(folder, {"kind": "snapshot", **header, "t_s": now(), "problem": problem})
 
 
 def optimizer_step(call):
@@ -74,11 +223,11 @@ def optimizer_step(call):
 
 def _inputs(folder, engine, model):
     """What the model was given besides text until now."""
-    counted = verl_e2e_inputs.counted(engine)
+    counted = counted_inputs(engine)
     number = _counter.next(model.name, "inputs")
     if counted is not None and is_read(number):
         line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, **counted}
-        verl_e2e_lines.write(folder, line)
+        write_line(folder, line)
 
 
 def save_checkpoint(call):
@@ -198,10 +347,10 @@ class _Export:
             action(*arguments)
         except Exception as error:
             self._snapshot = None
-            problem = verl_e2e_lines.explained(error)
+            problem = explained(error)
             line = {"kind": "snapshot", "point": "exported", "model": self._model, "number": self._number}
             with suppress(Exception):
-                verl_e2e_lines.write(self._folder, {**line, "t_s": verl_e2e_lines.now(), "problem": problem})
+                write_line(self._folder, {**line, "t_s": now(), "problem": problem})
 
     def begin(self):
         """Read the model before the export."""

@@ -1,1 +1,104 @@
-"""Synthetic models: started here, made by the job's own Python with the scripts in `host_python`."""
+"""Makes the synthetic model of a job before the wrapper starts, and exercises about small pictures for one that sees.
+
+Each is made once for each recipe, among the downloaded models, where the cage reads it like a model of the hub and code
+under test cannot change it. The scripts in `host_python` run in the job's own Python, with the libraries of the run and
+without the code under test.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e_runner.process.confined import Finished, let_everyone_read, run
+from verl_e2e_runner.process.environment import synthetic_folder
+
+HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
+RECIPE_FILE = "recipe.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a model was made, or was there already."""
+
+    # What it is, in words, and where it lies; empty where there is none.
+    summary: str
+    # Why there is none, empty where there is one.
+    problem: str = ""
+
+
+def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
+    """Where the model of a recipe lies, or will."""
+    text = json.dumps(_recipe(recipe), sort_keys=True)
+    name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
+    return synthetic_folder(variables) / safe
+
+
+def made_model(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
+    """The folder of the model where it has been made."""
+    folder = model_folder(recipe, variables)
+    return folder if (folder / RECIPE_FILE).is_file() else None
+
+
+def make_model(
+    recipe: Synthetic, folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float
+) -> Made:
+    """Make the model in `folder`, unless it lies there as this recipe and these libraries make it."""
+    argv = (python, str(HOST_PYTHON / "verl_e2e_make_model.py"))
+    make_shared_folder(folder.parent)
+    # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
+    finished = run(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
+    answer = answer_of(finished)
+    if finished.code != 0 or "problem" in answer:
+        return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
+    # safetensors writes files for one user.
+    let_everyone_read(folder)
+    lost = answer.get("missing_kinds") or []
+    without = f", without layers of the kinds {', '.join(map(str, lost))}" if lost else ""
+    parameters = f"{answer.get('parameters', 0) / 1e6:.1f} million parameters"
+    return Made(f"{recipe.what}{without}, {parameters}, made in {answer.get('seconds', 0)} s: {folder}")
+
+
+def make_shared_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for every user to read; an error is left to who writes."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with suppress(OSError):
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+
+
+def _recipe(recipe: Synthetic) -> dict[str, Any]:
+    return recipe.model_dump(mode="json")
+
+
+def answer_of(finished: Finished) -> dict[str, Any]:
+    """The last line of the program's output, an empty document where it is none."""
+    try:
+        answer = json.loads(finished.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+_SCRIPT = HOST_PYTHON / "verl_e2e_make_images.py"
+
+
+def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float) -> Made:
+    """Make both files in `folder` afresh: it takes seconds, so what lies there is never trusted."""
+    # The libraries keep what they wrote and read in a folder of their own, which goes away with the run.
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(work / "datasets"), "PYTHONDONTWRITEBYTECODE": "1"}
+    make_shared_folder(folder.parent)
+    finished = run((python, str(_SCRIPT), str(folder)), env={**variables, **quiet}, cwd=work, timeout_s=timeout_s)
+    answer = answer_of(finished)
+    if finished.code != 0 or "problem" in answer:
+        return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
+    let_everyone_read(folder)
+    return Made(f"exercises about small pictures, made in {finished.seconds:.0f} s: {folder}")

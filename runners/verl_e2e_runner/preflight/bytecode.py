@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
-from verl_e2e_runner.process.confined import with_own_scratch
-from verl_e2e_runner.process.program import run
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.process.confined import run, with_own_scratch
+from verl_e2e_runner.trees import Trees
 
 _PACKAGES = {"bridge": "src", "megatron_lm": "megatron", "verl": "verl"}
 _CACHE = "__pycache__"

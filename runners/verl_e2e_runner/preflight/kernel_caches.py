@@ -21,7 +21,7 @@ from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.process.confined import hand_file_over, hand_folder_over
-from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES, CacheCopy, CacheRefusedError, open_folder
+from verl_e2e_runner.process.environment import KERNEL_CACHES, CacheCopy, CacheRefusedError, open_folder
 from verl_e2e_runner.process.session import Session
 
 # Their versions are part of the keys of the caches, or choose the kernels that are compiled.

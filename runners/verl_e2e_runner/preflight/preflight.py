@@ -10,27 +10,31 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu, ImportLine
 from verl_e2e_runner.findings import Emit, note, stops
-from verl_e2e_runner.models.synthetic import made_model
+from verl_e2e_runner.models import made_model
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
-from verl_e2e_runner.preflight.compose import Config
-from verl_e2e_runner.preflight.container import read_container
-from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
-from verl_e2e_runner.preflight.imports import prove_imports
+from verl_e2e_runner.preflight.host import (
+    check_disk,
+    check_gpus,
+    check_image,
+    check_ray_cpus,
+    read_container,
+    usable_processors,
+)
+from verl_e2e_runner.preflight.imports import Interpreter, ask_interpreter, prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
     check_model,
+    check_readable,
     check_reward_model,
     check_stale_checkpoints,
     model_path,
 )
-from verl_e2e_runner.preflight.packages import Interpreter, ask_interpreter
 from verl_e2e_runner.preflight.prepare import cache_variables, prepare
-from verl_e2e_runner.preflight.readable import check_readable
-from verl_e2e_runner.preflight.wrapper import WrapperCheck, check_wrapper
-from verl_e2e_runner.process.hub import cached_snapshot, hub_cache
+from verl_e2e_runner.preflight.wrapper import Config, WrapperCheck, check_wrapper
+from verl_e2e_runner.process.environment import cached_snapshot, hub_cache
 from verl_e2e_runner.process.session import Session
-from verl_e2e_runner.sharing.devices import Devices, read_devices, visible
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.sharing import Devices, read_devices, visible
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import Launch, launches
 
 

@@ -11,15 +11,13 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, stops
-from verl_e2e_runner.models.images import make_images
-from verl_e2e_runner.models.synthetic import make_model, model_folder
+from verl_e2e_runner.models import make_images, make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
-from verl_e2e_runner.preflight.inputs import data_files, model_path
-from verl_e2e_runner.preflight.processors import check_processor
+from verl_e2e_runner.preflight.inputs import check_processor, data_files, model_path
 from verl_e2e_runner.process.cage import OWN_PLACES
-from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
-from verl_e2e_runner.process.program import Finished, run
-from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.process.confined import Finished, run
+from verl_e2e_runner.process.environment import cached_snapshot, hub_home, is_offline
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import pictures_folder
 
 GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"

@@ -15,8 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Network, SiteIsolation
-from verl_e2e_runner.process.hub import hub_cache
-from verl_e2e_runner.process.kernel_caches import KERNEL_CACHES
+from verl_e2e_runner.process.environment import KERNEL_CACHES, hub_cache
 
 # What every program needs of a Linux system. Not among them: homes, /run with its sockets, /var, /mnt.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/sys")

@@ -7,6 +7,8 @@ remembered by number and start time, so that neither a dead parent nor a reused 
 
 All of that can be escaped on purpose. In a cage (see `cage`) it cannot: everything descends from the cage's first
 process, and the end is the kernel's word, not that of a search.
+
+Interruptions of the runner itself are taken in order, so that the folder is whole and the host clean when it ends.
 """
 
 import fcntl
@@ -14,16 +16,61 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from verl_e2e.core.model.record import EndReason
+from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.process.confined import Confined, hand_over, launch
+
+# A terminal that goes away sends SIGHUP; a runner started with nohup ignores it and goes on.
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def received_signals() -> Iterator[list[str]]:
+    """Names of the SIGINT, SIGTERM and SIGHUP that this process gets meanwhile, instead of being ended by them."""
+    received: list[str] = []
+    with _handled(received.append):
+        yield received
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The first of these signals raises KeyboardInterrupt with its name; later ones do not cut the clean-up short."""
+    received: list[str] = []
+
+    def interrupt(name: str) -> None:
+        received.append(name)
+        if len(received) == 1:
+            raise KeyboardInterrupt(name)
+
+    with _handled(interrupt):
+        yield
+
+
+@contextmanager
+def _handled(take: Callable[[str], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    ours = [number for number in _NUMBERS if number != signal.SIGHUP or before[number] is not signal.SIG_IGN]
+    for number in ours:
+        signal.signal(number, lambda got, _: take(signal.Signals(got).name))
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
 
 RUN_VARIABLE = "VERL_E2E_RUN"
 MARKER_FILE = ".verl-e2e-run"
@@ -213,3 +260,20 @@ def _describe(process: psutil.Process) -> Survivor | None:
             command = " ".join(process.cmdline())[:200]
         return Survivor(process.pid, name, command)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the wrapper ended."""
+
+    reason: EndReason
+    # Of a wrapper that ended by itself, negative for a signal. None for a run that we ended, whose code says nothing.
+    exit_code: int | None
+    # One sentence, empty for an ordinary exit.
+    note: str = ""
+    # Processes that could not be ended.
+    survivors: tuple[Survivor, ...] = ()
+    # The stages as they were entered, with seconds since the folder was opened.
+    stages: tuple[tuple[Stage, float], ...] = ()
+    # The end, in seconds since the folder was opened.
+    ended_s: float = 0.0

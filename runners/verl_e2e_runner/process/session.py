@@ -1,9 +1,15 @@
-"""What is private to one run on the host: its mark, its Ray folder, and where the instrumentation writes."""
+"""What is private to one run on the host: its mark, its Ray folder, and where the instrumentation writes.
+
+Which records the instrumentation takes can be switched, to measure what they cost.
+"""
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.processes import make_own_folder, remove_own_folder
 
 IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
@@ -68,3 +74,32 @@ def _short_root() -> Path:
     """The system's temporary folder, or `/tmp` where that one is too long for Ray's sockets."""
     root = Path(tempfile.gettempdir()).resolve()
     return root if len(str(root)) + len("/ve-12345678") <= _LONGEST_RAY_FOLDER else Path("/tmp")  # noqa: S108
+
+
+RECORD_VARIABLE = "VERL_E2E_RECORD"
+_OFF = "off"
+
+
+class Part(StrEnum):
+    """A record that can be switched off."""
+
+    EXECUTED = "executed"
+    FINGERPRINTS = "fingerprints"
+
+
+class RecordingError(UserError):
+    """The variable has a value that it cannot have; the message names those that it can."""
+
+
+def recorded_parts(environ: Mapping[str, str]) -> frozenset[Part]:
+    """The records that the runner's variable asks for: all of them where it is not set, none for `off`."""
+    given = environ.get(RECORD_VARIABLE, "").strip()
+    if not given:
+        return frozenset(Part)
+    if given == _OFF:
+        return frozenset()
+    names = {name.strip() for name in given.split(",")}
+    if unknown := sorted(names - {part.value for part in Part}):
+        known = ", ".join(part.value for part in Part)
+        raise RecordingError(f"{RECORD_VARIABLE}={given}: {unknown[0]!r} is not one of {known}; `off` stands for none")
+    return frozenset(Part(name) for name in names)

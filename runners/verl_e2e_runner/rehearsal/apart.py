@@ -19,12 +19,10 @@ from verl_e2e.core.compare.rehearsal import MOST_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.isolation.cage_paths import hidden_paths, interpreter_folders
-from verl_e2e_runner.isolation.host import ISOLATION_FIX, Host, try_cage, with_user
+from verl_e2e_runner.isolation import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_folder_over, let_everyone_read
+from verl_e2e_runner.process.confined import Finished, hand_folder_over, let_everyone_read, run
 from verl_e2e_runner.process.memory import held_gib
-from verl_e2e_runner.process.program import Finished, run
 
 REQUEST = "request.json"
 _FOLDERS = ("out", "home", "cache", "huggingface", "tmp")

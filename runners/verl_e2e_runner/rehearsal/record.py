@@ -18,11 +18,9 @@ from verl_e2e.core.model.record import JOB_FILE, EndReason
 from verl_e2e.core.model.rehearsal_job import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
-from verl_e2e_runner.folder.redaction import host_redactor
+from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder
 from verl_e2e_runner.folder.sealing import seal, usable_key
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.signals import interruptible, received_signals
+from verl_e2e_runner.process.processes import Ended, interruptible, received_signals
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.rehearsal.rehearse import (
     Place,
@@ -34,7 +32,7 @@ from verl_e2e_runner.rehearsal.rehearse import (
     rehearse,
     table_rows,
 )
-from verl_e2e_runner.trees.repositories import RepositoryError
+from verl_e2e_runner.trees import RepositoryError
 
 # The base and the head, each with what is to run over it.
 Sides = tuple[tuple[Sources, Wanted], tuple[Sources, Wanted]]

@@ -17,12 +17,11 @@ from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.observation import Faults
 from verl_e2e.core.compare.rehearsal import RunNote
 from verl_e2e.core.model.errors import UserError
-from verl_e2e_runner.process.program import run
+from verl_e2e_runner.process.confined import run
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
-from verl_e2e_runner.sharing.locks import lock_within
-from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
-from verl_e2e_runner.trees.sources import SUBMODULE
+from verl_e2e_runner.sharing import lock_within
+from verl_e2e_runner.trees import SUBMODULE, RepositoryError, borrow, check_out, open_repository
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"

@@ -4,25 +4,272 @@ A run is lost when a fatal error leaves its processes hanging, when a fact of th
 wrong tree makes its result worthless, when the host has no memory left and the run took more than it states, when a
 stage makes no progress, at the time limit, or when a person or the system interrupts us. Nothing is judged here: the
 reason is recorded, `verl_e2e.core` judges.
+
+Progress tells a person how far the run is, on one moving line of a terminal or in plain lines elsewhere.
 """
 
+import json
 import os
+import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TextIO
 
+from verl_e2e.core.model.facts import Excerpt, LoggedError
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
-from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.processes import Survivor
-from verl_e2e_runner.process.signals import received_signals
-from verl_e2e_runner.watch.import_lines import ImportLines
-from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits, MemorySampler, Sampler, Scanner, Supervised
+from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.process.processes import Ended, Survivor, received_signals
+
+_READ_BYTES = 1 << 18
+
+
+@dataclass(slots=True)
+class ImportLines:
+    """Reads the lines of the import instrumentation as they grow, and looks for a module from the wrong tree."""
+
+    path: Path
+    roots: Mapping[str, str]
+    _offset: int = 0
+
+    def wrong(self) -> str:
+        """A sentence about the first module below none of its roots since the last call, empty when all is well."""
+        grown = read_below(self.path.parent, self.path.name, limit=_READ_BYTES, offset=self._offset) or b""
+        whole = grown[: grown.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return next((sentence for line in whole.splitlines() if (sentence := self._wrong(line))), "")
+
+    def _wrong(self, line: bytes) -> str:
+        try:
+            entry = json.loads(line)
+            module, file = str(entry["module"]), str(entry.get("file") or "")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return ""
+        root = self.roots.get(module)
+        if not root or not file or _is_below(file, root):
+            return ""
+        return f"{module} was imported from {file}, not from {root} (process {entry.get('pid')})."
+
+
+def _is_below(file: str, root: str) -> bool:
+    pairs = ((os.path.normpath(file), os.path.normpath(root)), (os.path.realpath(file), os.path.realpath(root)))
+    return any(path == base or path.startswith(base.rstrip("/") + "/") for path, base in pairs)
+
+
+PLAIN_S = 30.0
+MOVING_S = 0.5
+
+
+@dataclass(slots=True)
+class Progress:
+    """Writes the phase, the time since the start, the stage and the step to a stream."""
+
+    stream: TextIO
+    # Seconds of a monotonic clock.
+    monotonic: Callable[[], float]
+    # True (a terminal) keeps one line up to date. False writes a line on each change, and after `PLAIN_S` seconds
+    # without one, so that a reader of the output sees that the run is alive.
+    moving: bool
+    # Begins each line, for example the job's id.
+    label: str = ""
+    _phase: str = ""
+    _stage: str = ""
+    _step: str = ""
+    _shown: str = ""
+    _shown_at: float = field(default=-PLAIN_S)
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.monotonic()
+
+    def phase(self, name: str) -> None:
+        """A phase begins (preflight, bridge tests, prepare, run, collect)."""
+        self._phase, self._stage, self._step = name, "", ""
+        self.tick()
+
+    def stage(self, name: str) -> None:
+        """The run entered a stage."""
+        self._stage = name
+        self.tick()
+
+    def step(self, done: int, total: int = 0) -> None:
+        """The run finished a step; `total` 0 when unknown."""
+        self._step = f"step {done}/{total}" if total else f"step {done}"
+        self.tick()
+
+    def note(self, text: str) -> None:
+        """One sentence that stays on the screen."""
+        self._write(f"\r\x1b[K{text}\n" if self.moving else f"{text}\n")
+        if self.moving:
+            self._shown = ""
+            self.tick()
+
+    def tick(self) -> None:
+        """Show how far the run is, if that changed or if enough time has passed; call it often."""
+        now = self.monotonic()
+        state = " · ".join(part for part in (self._phase, self._stage, self._step) if part)
+        due = now - self._shown_at >= (MOVING_S if self.moving else PLAIN_S)
+        if state and (due or state != self._shown):
+            self._shown, self._shown_at = state, now
+            self._show(f"[{_clock_face(now - self._began)}] {self.label + ': ' if self.label else ''}{state}")
+
+    def close(self) -> None:
+        """Leave the moving line; later text begins on a line of its own."""
+        if self.moving and self._shown:
+            self._write("\n")
+        self._shown = ""
+
+    def _show(self, line: str) -> None:
+        if self.moving:
+            width = shutil.get_terminal_size().columns
+            self._write(f"\r\x1b[K{line[: max(20, width - 1)]}")
+        else:
+            self._write(f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        # A reader that went away must not end a run that costs GPU hours.
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.moving = False
+
+
+def _clock_face(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:2}:{rest:02}"
+
+
+class Scanner(Protocol):
+    """What the watch asks of `verl_e2e.core.log.scan`; every property is cheap and may be read after each chunk."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the log."""
+        ...
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage that the log has reached."""
+        ...
+
+    @property
+    def step(self) -> int | None:
+        """The last step whose metrics were printed."""
+        ...
+
+    @property
+    def fatal(self) -> LoggedError | None:
+        """An error after which the run cannot go on."""
+        ...
+
+    @property
+    def unrecoverable(self) -> Excerpt | None:
+        """A fact that makes the rest of the run worthless."""
+        ...
+
+    @property
+    def marker(self) -> object:
+        """Differs from its last value whenever the run got on."""
+        ...
+
+
+class Supervised(Protocol):
+    """What the watch asks of the wrapper's process; `process.processes.WrapperProcess` is the real one."""
+
+    @property
+    def output(self) -> int:
+        """The file descriptor of its output."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        ...
+
+    def observe(self) -> None:
+        """Remember the processes that it started."""
+        ...
+
+    def alive(self) -> tuple[Survivor, ...]:
+        """Those of its processes that run now."""
+        ...
+
+    def end(
+        self, *, grace_s: float, clock: Clock, wait: Callable[[float], object], hurry: Callable[[], bool]
+    ) -> tuple[Survivor, ...]:
+        """End them all; what is left comes back."""
+        ...
+
+
+class Sampler(Protocol):
+    """What the watch asks of `verl_e2e_runner.watch.samplers.GpuSampler`."""
+
+    def tick(self, now: float) -> dict[str, object] | None:
+        """The data of a `gpu` event, when one is due."""
+        ...
+
+    def peak(self) -> dict[str, object] | None:
+        """The data of the closing `gpu` event."""
+        ...
+
+
+class MemorySampler(Protocol):
+    """What the watch asks of `verl_e2e_runner.watch.samplers.MemorySampler`."""
+
+    @property
+    def loss(self) -> str:
+        """Why the run must end now to leave memory to others; else empty."""
+        ...
+
+    def tick(self, now: float) -> dict[str, object] | None:
+        """The data of a `memory` event, when one is due."""
+        ...
+
+    def peak(self) -> dict[str, object] | None:
+        """The data of the closing `memory` event."""
+        ...
+
+
+FATAL_END_S = 10.0
+KILL_MARGIN_S = 0.7
+MIN_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a run is given up."""
+
+    time_limit_s: float
+    # How long a stage may show no progress, by the stage's name; `default` for the others.
+    stall_s: Mapping[str, float]
+    # How long after a fatal error the run may take to exit by itself.
+    hang_grace_s: float = 8.0
+    # Between SIGTERM and SIGKILL. Less after a fatal error: a run that hangs is gone `FATAL_END_S` after the error.
+    end_grace_s: float = 10.0
+    # The same where the host has no memory left: the run goes on taking it meanwhile.
+    memory_grace_s: float = 2.0
+    # How long daemons may take to end by themselves after an ordinary exit.
+    linger_s: float = 2.0
+
+    @staticmethod
+    def of(job: Job) -> "Limits":
+        """The limits that a job and its site ask for."""
+        return Limits(job.time_limit_s, dict(job.site.stall_s), job.site.hang_grace_s)
+
+    def kill_grace_s(self, fatal_for_s: float) -> float:
+        """How long a run may take between SIGTERM and SIGKILL when its fatal error is `fatal_for_s` old."""
+        return min(self.end_grace_s, max(MIN_GRACE_S, FATAL_END_S - KILL_MARGIN_S - fatal_for_s))
+
+    def stall(self, stage: Stage) -> float:
+        """How long this stage may show no progress."""
+        return self.stall_s.get(stage.value, self.stall_s.get("default", 600.0))
+
 
 _TICK_S = 0.5
 _LOOK_S = 5.0

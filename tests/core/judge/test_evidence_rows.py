@@ -5,7 +5,7 @@ from verl_e2e.core.judge.verdict import host_rows, instrumentation_rows, judge
 from verl_e2e.core.model.executed import Executed, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
 from verl_e2e.core.model.kernel_caches import CachesOrigin, KernelCaches
-from verl_e2e.core.model.record import QUICK_VARIABLE, Container, Environment
+from verl_e2e.core.model.record import Container, Environment
 from verl_e2e.core.report.run_card import Card, render_text
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})
@@ -81,12 +81,6 @@ def test_what_of_ours_ran_in_the_run_is_declared() -> None:
     row = "Instrumentation: execution record (1 process), state fingerprints (1 hook, 2 snapshots)"
     assert instrumentation_rows(record) == (row,)
     assert f"- {row}\n" in render_text(Card((judge(record, make_facts()),)))
-
-
-def test_quicker_imports_are_declared_where_the_run_had_them() -> None:
-    environment = make_environment(process={QUICK_VARIABLE: "/run/out/quick-imports.json"})
-    record = make_record(environment=environment, executed=None, fingerprints=None)
-    assert instrumentation_rows(record) == ("Instrumentation: quicker imports",)
 
 
 def test_nothing_is_declared_where_nothing_was_recorded() -> None:

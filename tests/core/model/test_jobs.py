@@ -55,13 +55,6 @@ def _canonical(document: dict[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def test_quicker_imports_are_in_the_digest() -> None:
-    job = make_job()
-    quick = job.model_copy(update={"site": job.site.model_copy(update={"quick_imports": True})})
-    assert Job.model_validate_json(quick.model_dump_json()) == quick
-    assert quick.digest() != job.digest()
-
-
 def test_kernel_caches_are_in_the_digest() -> None:
     job = make_job()
     cached = job.model_copy(update={"site": job.site.model_copy(update={"kernel_caches": "/srv/kernels"})})

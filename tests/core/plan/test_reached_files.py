@@ -97,6 +97,5 @@ def test_a_source_that_ran_and_is_not_covered_is_named() -> None:
 
 
 def test_each_job_has_digests_by_whether_it_has_tests() -> None:
-    reached = ReachedFiles("d", "t", "b", "w")
+    reached = ReachedFiles("d", "t")
     assert [reached.digest_for(tests=tests) for tests in (False, True)] == ["d", "t"]
-    assert [reached.besides_for(tests=tests) for tests in (False, True)] == ["b", "w"]

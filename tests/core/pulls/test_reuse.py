@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_job
-from tests.core.executions import AT_IMPORT, DROPOUT, TRANSFORM, change
+from tests.core.executions import DROPOUT, TRANSFORM, change
 from tests.core.pulls.entries import GROUP, HEAD, NOW, OTHER, PULL, asked, run
-from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines
 from verl_e2e.core.model.jobs import ChosenTest, Job, Repository, WhyChosen
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -17,8 +16,8 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import Target
-from verl_e2e.core.pulls.reuse import comparable, is_same_change, may_take_over, origin_of, origin_text, taken_over
-from verl_e2e.core.pulls.reuse_key import reuse_key, same_but_commit, same_but_lines
+from verl_e2e.core.pulls.reuse import is_same_change, may_take_over, origin_of, origin_text, taken_over
+from verl_e2e.core.pulls.reuse_key import reuse_key, same_but_commit
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
 KEY = "1" * 64
@@ -223,113 +222,3 @@ def test_the_same_change_is_the_same_job_at_another_commit() -> None:
     assert same_but_commit(changed, job_at(OTHER, changed=change(TRANSFORM)))
     assert not same_but_commit(changed, job_at(changed=change(DROPOUT)))
     assert not is_same_change(earlier(), replace(WANTED, job=None))
-
-
-def moved(function: ChangedFunction, by: int) -> ChangedFunction:
-    """A function after other changes put lines above it."""
-    lines = tuple(line + by for line in function.lines)
-    return function.model_copy(
-        update={"first_line": function.first_line + by, "last_line": function.last_line + by, "lines": lines}
-    )
-
-
-LONGER = AT_IMPORT.model_copy(update={"last_line": 400})
-WITH_EXCUSE = TRANSFORM.model_copy(update={"excused": (ExcusedLines(excuse=Excuse.LOGGING, lines=(46,)),)})
-
-
-@pytest.mark.parametrize(
-    ("changes", "same"),
-    (
-        ({}, True),
-        ({"changed": change(moved(TRANSFORM, 7), DROPOUT)}, True),
-        ({"changed": change(moved(TRANSFORM, 7), moved(DROPOUT, 9))}, True),
-        ({"changed": change(TRANSFORM)}, False),
-        ({"changed": change(TRANSFORM.model_copy(update={"lines": (44,)}), DROPOUT)}, False),
-        ({"changed": change(WITH_EXCUSE, DROPOUT)}, False),
-        ({"changed": change(TRANSFORM, DROPOUT, LONGER)}, False),
-        ({"changed": change(TRANSFORM, DROPOUT, left_out=1)}, False),
-        ({"steps": 2}, False),
-    ),
-)
-def test_the_same_change_may_have_moved(changes: dict[str, Any], same: bool) -> None:
-    job = job_at(changed=change(TRANSFORM, DROPOUT))
-    assert same_but_lines(job, job_at(OTHER, **{"changed": job.changed, **changes})) is same
-
-
-def test_what_runs_at_import_may_stand_in_a_longer_file_but_not_on_other_lines() -> None:
-    job = job_at(changed=change(AT_IMPORT))
-    assert same_but_lines(job, job_at(OTHER, changed=change(LONGER)))
-    assert not same_but_lines(job, job_at(OTHER, changed=change(moved(AT_IMPORT, 1))))
-    assert same_but_lines(job_at(changed=change(WITH_EXCUSE)), job_at(OTHER, changed=change(WITH_EXCUSE)))
-
-
-DIFFERING = "2" * 64
-
-
-@pytest.mark.parametrize(
-    ("given", "target", "counts"),
-    (
-        ({}, PULL, True),
-        ({"from_fork": True}, PULL, True),
-        ({"number": 8}, replace(GROUP, pulls=(7, 8)), True),
-        ({"reuse_key": KEY}, PULL, False),
-        ({"reuse_key": ""}, PULL, False),
-        ({"number": 8}, PULL, False),
-        ({"number": None}, GROUP, False),
-        ({"executed_files": ""}, PULL, False),
-        ({"result": Result.FAIL}, PULL, False),
-        ({"result": Result.BLOCKED, "never_entered": True}, PULL, False),
-        ({"state": RunState.RUNNING}, PULL, False),
-        ({"required": False}, PULL, False),
-        ({"carried_from": OTHER}, PULL, False),
-        ({"job": None}, PULL, False),
-        ({"job": job_at(OTHER, steps=2)}, PULL, False),
-        ({"job": job_at(OTHER, changed=change(TRANSFORM))}, PULL, False),
-        ({"updated": NOW - timedelta(hours=24)}, PULL, False),
-    ),
-)
-def test_which_runs_on_other_code_are_compared(given: dict[str, Any], target: Target, counts: bool) -> None:
-    found = earlier(reuse_key=DIFFERING).model_copy(update=given)
-    assert comparable(WANTED, target, [found], NOW + timedelta(hours=1), 24) == ((found,) if counts else ())
-
-
-def test_a_failure_on_either_code_speaks_against_a_comparison_and_the_newest_two_are_compared() -> None:
-    runs = [earlier(reuse_key=DIFFERING, attempt=n, updated=NOW + timedelta(minutes=n)) for n in (1, 3, 2)]
-    assert comparable(WANTED, PULL, runs, NOW, 24) == (runs[1], runs[2])
-    for key in (KEY, DIFFERING):
-        failed = earlier(result=Result.FAIL, reuse_key=key, number=8)
-        assert comparable(WANTED, PULL, [*runs, failed], NOW, 24) == ()
-        stranger = failed.model_copy(update={"from_fork": True})
-        assert comparable(WANTED, PULL, [*runs, stranger], NOW, 24) != ()
-    assert comparable(WANTED, PULL, [*runs, earlier(result=Result.FAIL, reuse_key="3" * 64)], NOW, 24) != ()
-
-
-@pytest.mark.parametrize(
-    ("given", "minutes", "counts"),
-    (
-        ({}, 1, False),
-        # It failed on what may be the code of this head, with or without a record.
-        ({"executed_files": ""}, 1, False),
-        ({"reuse_key": ""}, 1, False),
-        ({"job": job_at(OTHER, changed=change(TRANSFORM))}, 1, False),
-        ({"from_fork": True}, 1, False),
-        # What passed after it is the newer word.
-        ({}, -1, True),
-        ({"number": 8}, 1, True),
-        ({"job_id": "1-resume"}, 1, True),
-        ({"required": False}, 1, True),
-        ({"result": Result.BLOCKED}, 1, True),
-    ),
-)
-def test_no_pass_is_compared_after_which_the_job_failed_in_the_same_pull_request(
-    given: dict[str, Any], minutes: int, counts: bool
-) -> None:
-    passed = earlier(reuse_key=DIFFERING)
-    known = {"result": Result.FAIL, "reuse_key": "3" * 64, "updated": NOW + timedelta(minutes=minutes)}
-    failed = passed.model_copy(update=known | given)
-    assert comparable(WANTED, PULL, [passed, failed], NOW, 24) == ((passed,) if counts else ())
-
-
-def test_that_code_differs_is_said() -> None:
-    said = earlier(carried_from=OTHER, differs=True)
-    assert origin_text(said) == f"reused from {OTHER[:12]}, which entered nothing that differs here"

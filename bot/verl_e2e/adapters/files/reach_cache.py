@@ -119,13 +119,13 @@ class _Table(Generic[Value]):
 
 
 def _summary_text(summary: Summary) -> str:
-    rest = (summary.problem, summary.lazy, summary.files, summary.compiled)
+    rest = (summary.problem, summary.lazy, summary.files)
     return json.dumps((summary.symbols, summary.imports, *rest), separators=(",", ":"))
 
 
 def _summary(text: str) -> Summary:
     row: list[Any] = json.loads(text)
-    symbols, imports, problem, lazy, files, compiled = row
+    symbols, imports, problem, lazy, files = row
     return Summary(
         tuple(
             Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
@@ -135,7 +135,6 @@ def _summary(text: str) -> Summary:
         problem,
         tuple((name, module) for name, module in lazy),
         tuple(files),
-        compiled,
     )
 
 
@@ -151,16 +150,14 @@ def _marks(text: str) -> Marks:
 
 
 def _reached_text(reached: ReachedFiles) -> str:
-    digests = (reached.digest, reached.with_tests, reached.besides, reached.besides_with_tests)
-    return json.dumps([digests, sorted(reached.sources), reached.roots])
+    return json.dumps([reached.digest, reached.with_tests, sorted(reached.sources), reached.roots])
 
 
 def _reached(text: str) -> ReachedFiles:
-    (digest, with_tests, besides, besides_with_tests), sources, roots = json.loads(text)
-    digests = (digest, with_tests, besides, besides_with_tests)
-    if not all(isinstance(found, str) for found in (*digests, *sources, *roots)):
+    digest, with_tests, sources, roots = json.loads(text)
+    if not all(isinstance(found, str) for found in (digest, with_tests, *sources, *roots)):
         raise ValueError(text)
-    return ReachedFiles(*digests, frozenset(sources), tuple(roots))
+    return ReachedFiles(digest, with_tests, frozenset(sources), tuple(roots))
 
 
 @cache

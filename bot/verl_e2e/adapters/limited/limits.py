@@ -13,8 +13,10 @@ from verl_e2e.core.model.errors import UserError
 
 # A child must not be able to name any other class: a pickle may call whatever it names.
 _VALUES: Final = (
-    *("verl_e2e.core.", "verl_e2e.ports", "verl_e2e.app.plan_change", "verl_e2e.app.judge_finished"),
-    "verl_e2e.app.compare_code",
+    "verl_e2e.core.",
+    "verl_e2e.ports",
+    "verl_e2e.app.plan_change",
+    "verl_e2e.app.judge_finished",
 )
 _PLAIN: Final = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("pathlib", "PurePosixPath")})
 

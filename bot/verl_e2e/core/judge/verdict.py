@@ -33,7 +33,6 @@ from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     JOB_FILE,
-    QUICK_VARIABLE,
     STOPPED,
     EndReason,
     Environment,
@@ -349,8 +348,6 @@ def instrumentation_rows(record: Record) -> tuple[str, ...]:
         wrapped = {hook.target for hook in record.fingerprints.hooks if hook.installed}
         taken = _counted(len(record.fingerprints.snapshots), "snapshot", "snapshots")
         parts.append(f"state fingerprints ({_counted(len(wrapped), 'hook', 'hooks')}, {taken})")
-    if record.environment is not None and QUICK_VARIABLE in record.environment.process:
-        parts.append("quicker imports")
     return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
 
 

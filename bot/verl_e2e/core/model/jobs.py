@@ -278,8 +278,6 @@ class SiteProfile(DescribedDocument):
     """How code under test is kept apart on this host."""
     needs: SiteNeeds = SiteNeeds()
     """What a job takes of this host, where the usual values do not fit."""
-    quick_imports: bool = False
-    """Whether the processes of a run share what importing finds out, and collect garbage less often meanwhile."""
     kernel_caches: str | None = None
     """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
     cannot_run: dict[Annotated[str, one_of(FEATURES, "a feature")], Text] = Field(default_factory=dict)

@@ -153,10 +153,6 @@ class Container(Document):
     asked: str = ""
 
 
-# Set in every process of a run whose site asks for quicker imports: the file that they share.
-QUICK_VARIABLE = "VERL_E2E_QUICK"
-
-
 class IsolationState(Document):
     """How code under test was kept apart from the recorder in this run."""
 

@@ -23,10 +23,6 @@ class ReachedFiles:
     digest: str = ""
     # The same together with what the Bridge tests of the plan can read; empty where that is not known.
     with_tests: str = ""
-    # The same two without the modules of the package under test and the files of requirements, which are compared by
-    # what they hold; empty too where a source may be compiled in a way that no record of a run shows.
-    besides: str = ""
-    besides_with_tests: str = ""
     # The source files below `roots` that the digests cover.
     sources: frozenset[str] = frozenset()
     # The import roots of the policy.
@@ -35,10 +31,6 @@ class ReachedFiles:
     def digest_for(self, *, tests: bool) -> str:
         """The digest for a job with or without Bridge tests, empty where it is not known."""
         return self.with_tests if tests else self.digest
-
-    def besides_for(self, *, tests: bool) -> str:
-        """The digest for such a job of all but the modules of the package, empty where it is not known."""
-        return self.besides_with_tests if tests else self.besides
 
     def outside(self, executed: Iterable[str]) -> str:
         """The first executed source that no digest covers, empty for none: then reach was not followed far enough."""

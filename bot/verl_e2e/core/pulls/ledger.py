@@ -170,8 +170,6 @@ class Run(Document):
     origin_number: int | None = None
     # When that verdict was made, None for its own.
     origin_at: AwareDatetime | None = None
-    # Whether the code of that head differs in reach, though in nothing that the run entered.
-    differs: bool = False
     # What its verdict depends on as a digest, empty where that is not known; see `verl_e2e.core.pulls.reuse_key`.
     reuse_key: str = ""
     # The sources of Bridge of which it executed something, packed; empty where no whole record tells.

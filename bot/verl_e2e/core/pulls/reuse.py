@@ -12,12 +12,10 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, asked_for
-from verl_e2e.core.pulls.reuse_key import is_image_pinned, same_but_commit, same_but_lines
+from verl_e2e.core.pulls.reuse_key import is_image_pinned, same_but_commit
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, must_be_judged_again, runs_of
 
 _RUN_AGAIN = "rerun"
-# Each comparison reads two trees.
-_MOST_COMPARED = 2
 
 
 def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[Entry]) -> bool:
@@ -40,7 +38,7 @@ def to_judge_again(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> R
     """The run behind the last verdict of a job of this head, where that was good for what was asked then; else None."""
     known = [run for run in runs if does(run, wanted) and (run.required or not wanted.required)]
     last = max((run for run in known if run.head_sha == head_sha), key=lambda run: run.attempt, default=None)
-    if last is None or last.differs or not must_be_judged_again(last, wanted):
+    if last is None or not must_be_judged_again(last, wanted):
         return None
     ran = (run for run in known if run.head_sha == (last.carried_from or head_sha) and not run.carried_from)
     good = (run for run in ran if run.state is RunState.FINISHED and run.result is last.result)
@@ -71,27 +69,6 @@ def origin_of(wanted: WantedJob, target: Target, found: Iterable[Run], now: date
     if newest is None:
         return None
     return newest if newest.result is Result.PASS or is_same_change(newest, wanted) else None
-
-
-def comparable(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> tuple[Run, ...]:
-    """The runs on other code whose Pass counts for a job if they notice nothing of what differs, the newest first.
-
-    They are of the same pull request, or of one in the merge group, and for the same change. None counts after which
-    the job failed on any code of the target: what it ran on may do the same as the code of this head.
-    """
-    age = timedelta(hours=most_h)
-    runs = [run for run in found if now - run.updated <= age and run.state is RunState.FINISHED and run.required]
-    failed = {run.reuse_key for run in runs if run.result is Result.FAIL and _may_contradict(run, target)}
-    if wanted.reuse_key in failed:
-        return ()
-    own = [run for run in runs if run.number is not None and run.number in _numbers(target)]
-    last_fail = max((run.updated for run in own if run.result is Result.FAIL and run.job_id == wanted.id), default=None)
-    passed = (run for run in own if run.result is Result.PASS and run.reuse_key and not run.carried_from)
-    since = (run for run in passed if last_fail is None or run.updated > last_fail)
-    recorded = (run for run in since if run.executed_files)
-    others = (run for run in recorded if run.reuse_key not in {*failed, wanted.reuse_key})
-    same = (run for run in others if run.job and wanted.job and same_but_lines(run.job, wanted.job))
-    return tuple(sorted(same, key=lambda run: (run.updated, run.key), reverse=True))[:_MOST_COMPARED]
 
 
 def is_same_change(run: Run, wanted: WantedJob) -> bool:
@@ -158,12 +135,11 @@ def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Ru
 
 
 def origin_text(run: Run) -> str:
-    """Where a verdict was taken from, empty for a run's own: head, pull request and day, and whether code differs."""
+    """Where a verdict was taken from, empty for a run's own: head, pull request and day."""
     if not run.carried_from:
         return ""
     if run.carried_from == run.head_sha and run.origin_at is not None:
         return f"judged again for this job, from the run that ended on {run.origin_at:%Y-%m-%d}"
-    met = ", which entered nothing that differs here" if run.differs else ""
     whose = f" of #{run.origin_number}" if run.origin_number is not None else ""
     when = f", {run.origin_at:%Y-%m-%d}" if run.origin_at is not None else ""
-    return f"reused from {run.carried_from[:12]}{whose}{when}{met}"
+    return f"reused from {run.carried_from[:12]}{whose}{when}"

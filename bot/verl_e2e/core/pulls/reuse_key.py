@@ -7,7 +7,7 @@ the changed functions, the purposes, and why a Bridge test was chosen. A verdict
 import hashlib
 import json
 
-from verl_e2e.core.model.changed_code import NO_CODE, ChangedFunction
+from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
 from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.job_order import portable
@@ -59,11 +59,6 @@ def differing_keys(job: Job, other: Job) -> frozenset[str]:
     return frozenset(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
 
 
-def same_but_lines(job: Job, other: Job) -> bool:
-    """Whether two jobs do the same for the same change, though other changes may have moved its lines."""
-    return differing_keys(job, other) <= _FOR_CHANGE and _change_of(job) == _change_of(other)
-
-
 def is_image_pinned(job: Job) -> bool:
     """Whether the image of a job is named by its digest: what it holds is then known."""
     return "@sha256:" in job.site.image
@@ -96,24 +91,3 @@ def _without_change(job: Job) -> Job:
         for chosen in job.chosen_tests
     )
     return _at_any_commit(portable(job)).model_copy(update={"changed": NO_CODE, "purposes": (), "chosen_tests": tests})
-
-
-def _change_of(job: Job) -> tuple[object, ...]:
-    """The change that a job is for, with the lines of each function counted from its first one."""
-    functions = tuple(tuple(map(_from_first_line, part)) for part in (job.changed.functions, job.changed.earlier))
-    purposes = tuple(purpose.model_copy(update={"lines": ()}) for purpose in job.purposes)
-    return functions, purposes, job.changed.unread, job.changed.left_out
-
-
-def _from_first_line(function: ChangedFunction) -> ChangedFunction:
-    if function.at_import:
-        # It ends with the file, which other changes make longer; its lines count as they are.
-        return function.model_copy(update={"last_line": function.first_line})
-    first = function.first_line
-    excused = tuple(
-        part.model_copy(update={"lines": tuple(line - first for line in part.lines)}) for part in function.excused
-    )
-    lines = tuple(line - first for line in function.lines)
-    return function.model_copy(
-        update={"first_line": 1, "last_line": function.last_line - first + 1, "lines": lines, "excused": excused}
-    )

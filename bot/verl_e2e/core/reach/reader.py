@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from verl_e2e.core.reach.named_files import may_be_compiled, named_files
+from verl_e2e.core.reach.named_files import named_files
 from verl_e2e.core.reach.nodes import children, own_nodes, stored_names
 from verl_e2e.core.reach.normal import bound_names, is_plain, plain_decorators, type_checking_names
 from verl_e2e.core.reach.read_trees import parse_to_read
@@ -34,7 +34,7 @@ def summarize(source: bytes) -> Summary:
     try:
         typing_tests = type_checking_names(tree) if b"TYPE_CHECKING" in source else frozenset()
         found = _Reader(typing_tests).read(tree)
-        return replace(found, files=named_files(source), compiled=may_be_compiled(source))
+        return replace(found, files=named_files(source))
     except (RecursionError, MemoryError) as error:
         return Summary((), (), f"it nests too deeply to be read ({type(error).__name__})")
 

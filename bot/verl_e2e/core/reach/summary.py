@@ -75,8 +75,6 @@ class Summary:
     lazy: tuple[tuple[str, str], ...] = ()
     # The files that texts name, each with its folder where the text has one.
     files: tuple[str, ...] = ()
-    # Whether functions may be compiled so that they run though Python never enters them.
-    compiled: bool = False
 
     # A summary is kept as long as its file's content is in use, and these with it.
 
@@ -110,7 +108,7 @@ def references(summary: Summary) -> Summary:
     """The summary without lines and files that texts name: equal where the same symbols refer to the same."""
     symbols = tuple(symbol._replace(line=0) for symbol in summary.symbols)
     imports = tuple(item._replace(line=0) for item in summary.imports)
-    return replace(summary, symbols=symbols, imports=imports, files=(), compiled=False)
+    return replace(summary, symbols=symbols, imports=imports, files=())
 
 
 def encoding_of(source: bytes | None) -> str:

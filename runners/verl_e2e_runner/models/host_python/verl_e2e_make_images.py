@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from verl_e2e_put import new_folder, turn
+from verl_e2e_make_model import new_folder, turn
 
 ROWS = {"train": 256, "test": 32}
 DATA_SOURCE = "openai/gsm8k"

@@ -3,16 +3,68 @@
 The question is a JSON object: `recipe`, what the model is to be, and `folder`, where it is to lie. It runs in the
 job's own Python, with the torch and transformers of the run. Equal recipes and equal libraries give equal files.
 The last line of the output is a JSON object: what was made, or `problem`.
+
+Other runs of the host may look for the folder and read it: it is put there whole, and by one process at a time.
 """
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
+import os
+import shutil
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
-from verl_e2e_put import new_folder, turn
+
+@contextmanager
+def turn(folder):
+    """Wait until no other process makes this folder; the system ends the turn with the process."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def new_folder(folder):
+    """A folder to fill, which takes the place of `folder` when it is whole.
+
+    Where the same lies there already it stays as it is: another run may read it, and must not find it gone.
+    """
+    unfinished, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{word}") for word in ("unfinished", "old"))
+    for rest in (unfinished, old):
+        shutil.rmtree(rest, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        if contents(unfinished) != contents(folder):
+            if folder.exists():
+                folder.rename(old)
+            unfinished.rename(folder)
+    finally:
+        for rest in (unfinished, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def contents(folder):
+    """The digest of every file, by its path; nothing of a folder that is not there."""
+    found = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(root, name)
+            with open(path, "rb") as file:
+                digest = hashlib.sha256()
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            found[os.path.relpath(path, folder)] = digest.hexdigest()
+    return found
+
 
 RECORD = "recipe.json"
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
@@ -89,8 +141,7 @@ def write_model(recipe, folder):
     import transformers
     from verl_e2e_published import publish
     from verl_e2e_random_weights import fill
-    from verl_e2e_small_processor import write_processor
-    from verl_e2e_small_tokenizer import make_tokenizer
+    from verl_e2e_small_processor import make_tokenizer, write_processor
 
     torch.manual_seed(recipe["seed"])
     torch.set_num_threads(1)
@@ -128,8 +179,16 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 def small_config(recipe, tokenizer):
     """The configuration by the rules, then by the recipe; and the kinds of layers that it has none of."""
     from transformers import CONFIG_MAPPING
-    from verl_e2e_small_config import KINDS, merged, missing_kinds, placed, small, stated
-    from verl_e2e_small_rope import with_newer_names, with_whole_rope
+    from verl_e2e_small_config import (
+        KINDS,
+        merged,
+        missing_kinds,
+        placed,
+        small,
+        stated,
+        with_newer_names,
+        with_whole_rope,
+    )
 
     family = CONFIG_MAPPING[recipe["model_type"]]
     own = family().to_dict()

@@ -15,7 +15,6 @@ import types
 from functools import partial
 
 import layers
-import optimizers
 import torch
 from layers import ON_CPU
 from torch import nn
@@ -73,11 +72,11 @@ PARTS = {
         "Linear": layers.Linear,
         "RMSNorm": layers.RMSNorm,
         "_SplitAlongDim": _SplitAlongDim,
-        "FusedAdam": optimizers.FusedAdam,
-        "multi_tensor_applier": optimizers.multi_tensor_applier,
-        "multi_tensor_l2norm": optimizers.multi_tensor_l2norm,
-        "multi_tensor_scale": optimizers.multi_tensor_scale,
-        "multi_tensor_scale_tensor": optimizers.multi_tensor_scale,
+        "FusedAdam": layers.FusedAdam,
+        "multi_tensor_applier": layers.multi_tensor_applier,
+        "multi_tensor_l2norm": layers.multi_tensor_l2norm,
+        "multi_tensor_scale": layers.multi_tensor_scale,
+        "multi_tensor_scale_tensor": layers.multi_tensor_scale,
         "parallel_cross_entropy": layers.parallel_cross_entropy,
         "activation_recompute_forward": lambda *_values, **_options: contextlib.nullcontext(),
         "fp8_autocast": lambda *_values, **_options: contextlib.nullcontext(),

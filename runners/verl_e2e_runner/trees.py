@@ -1,31 +1,189 @@
 """The trees that a run imports from: private worktrees at the job's commits, or checkouts used as they stand.
 
-A private tree is a repository of its own that borrows the objects of the user's (`objects/info/alternates`):
-the user's repository is only read, and not even its `.git` learns of the run.
+A private tree is a repository of its own that borrows the objects of the user's (`objects/info/alternates`): the user's
+repository is only read, and not even its `.git` learns of the run.
+
+Repositories of a job that names addresses are fetched at the exact commits into bare clones that runs share. Each host
+has clones of its own, also where hosts share the disk, so that a lock of this host's kernel is enough. A credential
+goes to the host of the repository under test and to no other one.
+
+Declared patches are exact substitutions in a private worktree, proved by digests before and after.
 """
 
+import hashlib
+import os
+import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from verl_e2e.core.model.change import readable
-from verl_e2e.core.model.errors import LimitError
-from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.errors import ForgeError, LimitError
+from verl_e2e.core.model.jobs import Job, Origin, Patch, Repository
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
+from verl_e2e.core.model.rehearsal_job import Order
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
+from verl_e2e.git.clone import Bounds, Clone, Wanted
+from verl_e2e.git.program import Finished, Git, Limits
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.trees.repositories import (
-    DamagedRepositoryError,
-    RepositoryError,
-    borrow,
-    check_out,
-    open_repository,
+
+_LIMITS = Limits(time_s=300.0)
+
+
+class RepositoryError(Exception):
+    """A repository cannot give what the job asks for: `summary` says what was found, `fix` what to do."""
+
+    def __init__(self, summary: str, fix: str) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.fix = fix
+
+
+class DamagedRepositoryError(RepositoryError):
+    """Objects of a repository are missing or cannot be read."""
+
+
+def open_repository(path: Path, *, base: Mapping[str, str]) -> GitRepository:
+    """The checkout or bare git directory at a path, for reading; GitError."""
+    return GitRepository(path, environ=base, limits=_LIMITS, own_session=True)
+
+
+def file_at(repository: Repository, path: str, *, base: Mapping[str, str]) -> str | None:
+    """The text of a file at the repository's commit, None when it cannot be had; only reads."""
+    try:
+        content = open_repository(Path(repository.path), base=base).read_blob(repository.commit, path)
+    except GitError:
+        return None
+    return None if content is None else content.decode(errors="replace")
+
+
+def borrow(target: Path, objects: Path, *, base: Mapping[str, str]) -> GitRepository:
+    """A new empty repository in `target` that reads the objects of another one where they are."""
+    target.mkdir(parents=True, exist_ok=True)
+    git = Git(target / ".git", target, base, _LIMITS, own_session=True)
+    _done(git, git.borrow(objects), "init")
+    return open_repository(target, base=base)
+
+
+def check_out(repository: GitRepository, commit: str, patterns: Iterable[str]) -> None:
+    """Write the files of `commit` that match the sparse patterns; HEAD is detached there, hooks do not run."""
+    info = repository.git.git_dir / "info"
+    info.mkdir(exist_ok=True)
+    (info / "sparse-checkout").write_bytes(os.fsencode("".join(f"{pattern}\n" for pattern in patterns)))
+    _change_repository(repository.git, "config", "core.sparseCheckout", "true")
+    _change_repository(repository.git, "update-ref", "--no-deref", "HEAD", commit)
+    _change_repository(repository.git, "read-tree", "-m", "-u", commit)
+
+
+def _change_repository(git: Git, *arguments: str) -> None:
+    _done(git, git.run(*arguments), *arguments)
+
+
+def _done(git: Git, finished: Finished, *arguments: str) -> None:
+    if not finished.ok:
+        raise DamagedRepositoryError(
+            f"git {arguments[0]} in {git.work_tree} {finished.ending}: {finished.error}",
+            f"run `git -C {git.work_tree} {' '.join(arguments)}` by hand and fix the repository",
+        )
+
+
+Name = Literal["bridge", "megatron_lm", "verl"]
+SUBMODULE = "3rdparty/Megatron-LM"
+_BOUNDS = Bounds(
+    git=Limits(time_s=1800.0, memory_bytes=4 << 30), lock_s=1800.0, fetch_bytes=4 << 30, disk_bytes=64 << 30
 )
-from verl_e2e_runner.trees.sources import SUBMODULE, Name, fetch, fetch_again
+_FIX = f"see that this host reaches it, and that {TOKEN_VARIABLE} names a token where it is private; then rerun"
+
+
+def with_clones(job: Ordered, folder: Path) -> Ordered:
+    """The job with this host's clones below a folder in the place of the names of repositories that have an address.
+
+    A repository that the job names by its place is the user's own: nothing is fetched into it.
+    """
+    own = folder.resolve() / "repositories" / (platform.node() or "host")
+    named: dict[Name, Repository] = {"bridge": job.bridge}
+    if isinstance(job, Job):
+        named["verl"] = job.verl
+    origins: Mapping[Any, Origin] = job.origins
+    clones: dict[Any, object] = {
+        name: repository.model_copy(update={"path": str(own / _folder_of(origins[name].url))})
+        for name, repository in named.items()
+        if name in origins and not Path(repository.path).is_absolute()
+    }
+    # Bridge's clone holds the one of Megatron-LM.
+    fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
+    kept = {name: origin for name, origin in origins.items() if name in fetched}
+    return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
+
+
+def fetch(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
+    """See that a clone has a commit, from the job's address for it; nothing without one. RepositoryError."""
+    _fetch(job, name, commit, renewed=False, base=base)
+
+
+def fetch_again(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
+    """Make a clone that was found damaged again and fetch the commit; false where it is the user's. RepositoryError."""
+    return _fetch(job, name, commit, renewed=True, base=base)
+
+
+def _fetch(job: Order, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
+    origins: Mapping[Any, Origin] = job.origins
+    origin = origins.get(name)
+    if origin is None:
+        return False
+    # Where git itself keeps a submodule, so that it is found as in any other Bridge repository.
+    places = {"bridge": job.bridge.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
+    places |= {"verl": job.verl.path} if isinstance(job, Job) else {}
+    wanted = Wanted(commit, commit, origin.ref or commit)
+    clone = Clone(
+        Path(places[name]),
+        _BOUNDS,
+        url=origin.url,
+        token=lambda: _token(job, origin.url, base),
+        environ=base,
+        credential=TOKEN_VARIABLE,
+        shallow=True,
+    )
+    try:
+        if renewed:
+            clone.renew(clone.generation())
+        clone.bring_commits([wanted])
+    except (ForgeError, GitError, OSError, ValueError) as error:
+        raise RepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
+    return True
+
+
+def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
+    """Fetch what a comparison with another commit of Bridge reads; why that failed, empty where it did not."""
+    try:
+        fetch(job, "verl", job.verl.commit, base=base)
+        fetch(job, "bridge", job.bridge.commit, base=base)
+        fetch(job, "bridge", commit, base=base)
+    except RepositoryError as error:
+        return str(error)
+    return ""
+
+
+def _folder_of(url: str) -> str:
+    """The folder of an address's clone: hosts take the names of repositories in any case for the same one."""
+    parts = urlsplit(url)
+    return f"{parts.netloc.replace(':', '_')}/{parts.path.strip('/').removesuffix('.git').lower()}.git"
+
+
+def _token(job: Order, url: str, base: Mapping[str, str]) -> str | None:
+    """What the owner of this host keeps for fetching; OSError, ValueError."""
+    file = base.get(TOKEN_VARIABLE, "")
+    return (
+        Path(file).read_text(encoding="ascii").strip() if file and takes_token(url, job.origins.get("bridge")) else None
+    )
+
 
 _MARKER = ".git/verl-e2e"
 # What a person does who has Megatron-LM elsewhere.
@@ -288,3 +446,69 @@ def _sentence(state: RepositoryState, *, private: bool) -> str:
     kind = "private worktree" if private else "used in place"
     dirty = f", {len(state.dirty)} dirty files" if state.dirty else ""
     return f"{state.name} {state.commit} at {state.root} ({kind}{dirty})"
+
+
+def apply_patches(job: Job, trees: Trees) -> Trees:
+    """Apply every patch of the job to its private tree; the trees come back with the findings and names added."""
+    findings: list[Finding] = [] if job.patches else [good(Check.PATCHES, "the job declares none")]
+    applied: dict[str, list[str]] = {}
+    for patch in job.patches:
+        finding = _apply(patch, trees)
+        findings.append(finding)
+        if finding.ok:
+            applied.setdefault(patch.repository, []).append(patch.name)
+    states = tuple(
+        state.model_copy(update={"patches": (*state.patches, *applied.get(state.name, ()))}) for state in trees.states
+    )
+    return replace(trees, states=states, findings=(*trees.findings, *findings))
+
+
+def _apply(patch: Patch, trees: Trees) -> Finding:
+    root = trees.root(patch.repository)
+    place = f"patch {patch.name}: {patch.repository} {patch.file}"
+    if not trees.has(patch.repository):
+        return note(Check.PATCHES, f"{place}: not tried, because the repository is not as the job needs it")
+    if patch.repository not in trees.private:
+        return blocked(
+            Check.PATCHES,
+            f"{place}: {root} is used in place and is never changed",
+            f"drop in_place of {patch.repository}, or remove the patch from the job",
+        )
+    file = root / patch.file
+    if not file.resolve().is_relative_to(root) or not file.is_file():
+        return blocked(Check.PATCHES, f"{place}: no such file in {root}", "declare the patch for a file of the commit")
+    text = file.read_bytes()
+    if _digest(text) == patch.after:
+        return good(Check.PATCHES, f"{place}: already as patched ({patch.after[:12]})")
+    if _digest(text) != patch.before:
+        return blocked(
+            Check.PATCHES,
+            f"{place}: digest {_digest(text)} is neither the one before ({patch.before}) nor the one after"
+            f" ({patch.after})",
+            "declare the patch again for this commit, or remove it if the commit no longer needs it",
+        )
+    return _write_patched(patch, file, text, place)
+
+
+def _write_patched(patch: Patch, file: Path, text: bytes, place: str) -> Finding:
+    for position, change in enumerate(patch.substitutions, 1):
+        found = text.count(change.old.encode())
+        if found != change.count:
+            return blocked(
+                Check.PATCHES,
+                f"{place}: substitution {position} occurs {found} times, {change.count} declared",
+                "declare the substitution again for this commit",
+            )
+        text = text.replace(change.old.encode(), change.new.encode())
+    if _digest(text) != patch.after:
+        return blocked(
+            Check.PATCHES,
+            f"{place}: the substitutions give digest {_digest(text)}, declared is {patch.after}",
+            "correct `after` or the substitutions",
+        )
+    file.write_bytes(text)
+    return good(Check.PATCHES, f"{place}: applied, {patch.before[:12]} -> {patch.after[:12]}; {patch.reason}")
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()

@@ -1,1 +1,0 @@
-"""The focused Bridge tests, before any GPU hour."""

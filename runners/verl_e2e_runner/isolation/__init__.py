@@ -1,1 +1,0 @@
-"""Keeping code under test apart from the recorder: what this host can do, and the cage of one run."""

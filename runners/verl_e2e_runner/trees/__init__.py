@@ -1,1 +1,0 @@
-"""The trees that a run imports from, and declared patches of them."""
