@@ -42,7 +42,7 @@ import json, resource, sys, time
 sys.path.insert(0, sys.argv[2])
 started = time.perf_counter()
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.files.prefilter import fastest_prefilter
+from verl_e2e.adapters.files.logs import fastest_prefilter
 from verl_e2e.core.log.scan import literal_bytes, scan
 from verl_e2e.core.log.scan import FindPrefilter
 from verl_e2e.core.triage.triage import triage

@@ -18,9 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bot"))
 
-from verl_e2e.app.known_code import entered_by_runs  # noqa: E402  (this checkout)
-from verl_e2e.config.callers import packaged_uses  # noqa: E402
-from verl_e2e.config.maps import packaged_maps  # noqa: E402
+from verl_e2e.app.plan_change import entered_by_runs  # noqa: E402  (this checkout)
+from verl_e2e.config.maps import packaged_maps, packaged_uses  # noqa: E402
 from verl_e2e.config.policy import packaged_policy  # noqa: E402
 from verl_e2e.core.reach.program import Node, Program, module_name  # noqa: E402
 from verl_e2e.core.reach.reader import summarize  # noqa: E402

@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "bot"))
 
 from verl_e2e.config.policy import packaged_policy  # noqa: E402  (this checkout)
 from verl_e2e.core.model.levels import POINTS  # noqa: E402
+from verl_e2e.core.model.settings import SIZES, Axis  # noqa: E402
 from verl_e2e.core.model.space import Point  # noqa: E402
-from verl_e2e.core.model.wants import SIZES, Axis  # noqa: E402
 from verl_e2e.core.plan.job_models import is_on_family  # noqa: E402
 from verl_e2e.core.plan.outline import JobOutline  # noqa: E402
 from verl_e2e.core.plan.policy import Policy  # noqa: E402

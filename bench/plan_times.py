@@ -24,8 +24,7 @@ from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_contract, render_plan_text
 from verl_e2e.git.program import Git
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.collector import collect_seldom
-from verl_e2e.wiring.planning import PlanRequest, planner_of, with_details
+from verl_e2e.wiring.planning import PlanRequest, collect_seldom, planner_of, with_details
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Targe
 from verl_e2e.core.pulls.reuse_key import same_work
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.collector import collect_seldom
-from verl_e2e.wiring.planning import PlanRequest, planner_of
+from verl_e2e.wiring.planning import PlanRequest, collect_seldom, planner_of
 
 REPOSITORY = "NVIDIA-NeMo/Megatron-Bridge"
 SOURCES = ("src/", "3rdparty/")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.stories.recordings import SMOKE, adapted  # noqa: E402  (the checkout that this file lies in)
 from verl_e2e.core.model.jobs import Job  # noqa: E402
-from verl_e2e.core.model.manifest import Manifest  # noqa: E402
+from verl_e2e.core.model.record import Manifest  # noqa: E402
 from verl_e2e.core.pulls.job_order import NONCE_FILE  # noqa: E402
 from verl_e2e_runner.folder.sealing import seal, usable_key  # noqa: E402
 

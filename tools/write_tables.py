@@ -5,10 +5,8 @@ from pathlib import Path
 
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
-from verl_e2e.core.model.space_masks import MASKS
-from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS, Refused, Trait
-from verl_e2e.core.model.wants import SIZES, Axis, Value
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, Value, setting_of
+from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS, Refused, Trait
 from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
 from verl_e2e.core.report.command_text import option_rows
 from verl_e2e.core.triage.rules import Rule

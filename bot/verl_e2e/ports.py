@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.record import CheckNotes, Record
     from verl_e2e.core.model.rehearsal_job import RehearsalJob
-    from verl_e2e.core.plan.pytest_marks import Marks
-    from verl_e2e.core.plan.reached_files import ReachedFiles
+    from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
     from verl_e2e.core.pulls.check_runs import CheckRun
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Received
     from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from verl_e2e.core.pulls.queue import Snapshot
     from verl_e2e.core.reach.changes import FileDifference
     from verl_e2e.core.reach.entries import Uses
-    from verl_e2e.core.reach.summary import Summary
-    from verl_e2e.core.signal.figure import SignalFigure
+    from verl_e2e.core.reach.program import Summary
+    from verl_e2e.core.signal.report import SignalFigure
 
 
 class ChangeSource(Protocol):

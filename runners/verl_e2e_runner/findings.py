@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.stages import Stage
 
 
 class Emit(Protocol):

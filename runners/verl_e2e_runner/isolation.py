@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Isolation, Job, SiteIsolation
-from verl_e2e.core.model.manifest import Mode
-from verl_e2e.core.model.record import Check, Finding, IsolationState
+from verl_e2e.core.model.record import Check, Finding, IsolationState, Mode
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.sealing import key_file

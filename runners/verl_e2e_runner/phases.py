@@ -13,13 +13,16 @@ from pathlib import Path
 from verl_e2e.core.judge.case import wants_save
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import Scanner
-from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
-from verl_e2e.core.model.executed import EXECUTED_FILE
+from verl_e2e.core.model.execution import EXECUTED_FILE
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import (
+    BEGIN,
+    END,
     ENVIRONMENT_FILE,
     JUNIT_FILE,
+    RUN_PHASE,
     SUSPECTS_WORD,
+    TESTS_PHASE,
     Check,
     EndReason,
     Environment,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TextIO
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.manifest import Manifest
 from verl_e2e.core.model.record import (
     JOB_FILE,
     EndReason,
+    Manifest,
 )
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e.core.text.redact import Redactor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.files.baselines import BaselineCache
+from verl_e2e.adapters.files.folders import BaselineCache
 
 
 def _yes(_: Path) -> bool:

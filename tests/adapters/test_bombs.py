@@ -11,10 +11,10 @@ import pytest
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import slowness
-from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import load_policy
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.levels import Level

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.dispatch.copying import Caps, copy_folder
+from verl_e2e.adapters.dispatch.order_folder import Caps, copy_folder
 from verl_e2e.ports import BackendError
 
 CAPS = Caps(total_bytes=100, files=3, depth=3)

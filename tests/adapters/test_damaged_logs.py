@@ -11,8 +11,7 @@ import pytest
 from backports import zstd
 
 from tests.fakes.places import FIXTURES
-from verl_e2e.adapters.files.log_facts import log_facts
-from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.logs import log_facts, open_log
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.triage.triage import TRUNCATED, TriageVerdict, triage
 

@@ -16,8 +16,7 @@ from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK, DerivedLedger
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubPulls
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT

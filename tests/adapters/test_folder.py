@@ -14,12 +14,11 @@ from tests.core.executions import REMOVED, TRANSFORM, ran
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files import run_folder as disk
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.executed import EXECUTED_FILE
+from verl_e2e.core.model.execution import EXECUTED_FILE
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.stages import Stage
 
 
 @pytest.fixture

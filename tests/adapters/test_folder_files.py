@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.files.folder_files import FolderFilesError, folder_files
+from verl_e2e.adapters.files.folders import FolderFilesError, folder_files
 from verl_e2e.core.pulls.folder_digest import folder_digest
 
 

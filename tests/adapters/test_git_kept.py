@@ -9,11 +9,10 @@ import pytest
 
 from tests.adapters.test_git import Checkout
 from tests.app.test_planning import BASE, CALLER, POLICY
-from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.reach.entries import uses_of
-from verl_e2e.git.kept import KeptContents, KeptListings, Listing
-from verl_e2e.git.repository import GitRepository
+from verl_e2e.git.repository import GitRepository, KeptContents, KeptListings, Listing
 
 
 class CountedGit:

@@ -10,7 +10,7 @@ from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_ad
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import anonymously, as_app
 from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
 from verl_e2e.ports import ForgeError
@@ -41,7 +41,7 @@ def test_check_runs_that_are_held_back_come_back_one_by_one(
     at: GithubAdapters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("verl_e2e.adapters.github.requester.time.monotonic", lambda: clock[0])
     policy = RetryPolicy(total_s=4.0)
     github = as_app(APP_ID, at.world.private_key, api_url=at.world.url, limiter=((3, 3600.0),), retry_policy=policy)
     checks = GithubChecks(github)

@@ -9,8 +9,8 @@ from tests.adapters.github_adapters import ONE, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down, used_up
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from tests.fakes.github_standin.world import APP_ID
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.github.pulls import GithubConversation
+from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import with_token
 from verl_e2e.ports import ForgeError
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.pulls import GithubConversation
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
 from verl_e2e.ports import ForgeError

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
-from verl_e2e.adapters.github.known_answers import KnownAnswers
-from verl_e2e.adapters.github.pace import Answer
 from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.requester import Answer, KnownAnswers
 
 
 @pytest.fixture

@@ -21,15 +21,10 @@ from tests.fakes.github_standin.faults import Fault, server_error
 from tests.fakes.github_standin.world import APP_ID, living
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.downloads import download
-from verl_e2e.adapters.github.pace import Lane, RateLimiter
-from verl_e2e.adapters.github.people import GithubPeople
-from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.requester import ApiRequester
-from verl_e2e.adapters.github.retry import RetryPolicy
-from verl_e2e.adapters.github.session import as_app, checked_api_url, with_token
-from verl_e2e.adapters.github.tokens import Tokens, narrowed
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
+from verl_e2e.adapters.github.requester import ApiRequester, Lane, RateLimiter, RetryPolicy
+from verl_e2e.adapters.github.session import Tokens, as_app, checked_api_url, narrowed, with_token
+from verl_e2e.adapters.github.workflows import download
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.ports import ForgeError, UnknownPullError
 
@@ -366,7 +361,7 @@ def test_a_pace_holds_back_what_is_too_much() -> None:
 
 def test_each_that_is_sent_away_comes_back_at_a_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("verl_e2e.adapters.github.requester.time.monotonic", lambda: clock[0])
     limiter = RateLimiter(((6, 60.0),))
 
     def away(lane: Lane, what: object) -> float:
@@ -395,7 +390,7 @@ def test_each_that_is_sent_away_comes_back_at_a_time_of_its_own(monkeypatch: pyt
 
 def test_writes_that_are_held_back_are_not_overtaken_by_all_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("verl_e2e.adapters.github.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("verl_e2e.adapters.github.requester.time.monotonic", lambda: clock[0])
     limiter = RateLimiter(((12, 60.0), (60, 3600.0)))
     # 60 an hour where 50 may be written, and each comes back a second late.
     due, waited = [(number * 60.0, number) for number in range(500)], []

@@ -11,9 +11,8 @@ import pytest
 
 from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
-from verl_e2e.adapters.github.archives import safe_member, unpack
 from verl_e2e.adapters.github.session import with_token
-from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.adapters.github.workflows import GithubWorkflows, safe_member, unpack
 from verl_e2e.core.pulls.forge import Artifact, WorkflowRun
 from verl_e2e.ports import ForgeError
 

@@ -9,9 +9,8 @@ from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Network
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.model.stages import Stage
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures/runs"
 # All four were recorded by one recorder.

@@ -18,7 +18,7 @@ from verl_e2e.adapters.limited.limits import dumps, loads
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.jobs import Network
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.ports import ForgeError
 
 LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)

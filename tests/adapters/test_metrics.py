@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.adapters.databases import database, server, store
 from tests.core.pulls.entries import NOW, SMOKE, run
 from tests.fakes.places import ROOT
-from verl_e2e.adapters.github.pace import Calls
-from verl_e2e.adapters.github.retry import is_limit
+from verl_e2e.adapters.github.requester import Calls, is_limit
 from verl_e2e.adapters.metrics import ApiCollector, CountsCollector, Metrics, SharedCollector
 from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlLedger, SqlOutbox, SqlWorklist, Store
 from verl_e2e.core.judge.criteria.run_record import BackendTimes

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.dispatch.copying import CAPS
-from verl_e2e.adapters.dispatch.order_folder import RUNNER_LOG, OrderFolder
+from verl_e2e.adapters.dispatch.order_folder import CAPS, RUNNER_LOG, OrderFolder
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE
 

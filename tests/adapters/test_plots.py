@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.signal.series import noisy, run_of, with_value
-from verl_e2e.core.signal.compare import Run
-from verl_e2e.core.signal.figure import THEMES, SignalFigure, signal_figure
+from verl_e2e.core.signal.report import THEMES, Run, SignalFigure, signal_figure
 
 pytestmark = pytest.mark.plots
 

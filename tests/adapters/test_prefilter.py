@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.core.logs import NAMES, recorded
-from verl_e2e.adapters.files.prefilter import HyperscanPrefilter, fastest_prefilter
+from verl_e2e.adapters.files.logs import HyperscanPrefilter, fastest_prefilter
 from verl_e2e.core.log.scan import FindPrefilter, Prefilter, literal_bytes, scan
 from verl_e2e.core.triage.triage import triage
 

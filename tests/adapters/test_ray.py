@@ -17,16 +17,19 @@ from tests.fakes.engines import order
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_entrypoint import (
+from verl_e2e.adapters.dispatch.ray_jobs import (
+    BROKEN,
     CLAIM,
     KEY_OF_RUN,
+    Phase,
+    RayJob,
     RaySettings,
+    RefusedError,
     entrypoint,
     resources,
     runtime_env,
     submission_id,
 )
-from verl_e2e.adapters.dispatch.ray_jobs import BROKEN, Phase, RayJob, RefusedError
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.pulls.ledger import Run, RunState

@@ -3,8 +3,8 @@
 import pytest
 from github.GithubException import GithubException
 
-from verl_e2e.adapters.github.refusals import Doing, refusal_text, refusals
-from verl_e2e.adapters.github.retry import RefusedError, as_forge_error
+from verl_e2e.adapters.github.actions import Doing, refusal_text, refusals
+from verl_e2e.adapters.github.requester import RefusedError, as_forge_error
 from verl_e2e.ports import BackendError, ForgeError
 
 NOT_ACCESSIBLE = "Resource not accessible by integration"

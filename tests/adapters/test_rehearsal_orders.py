@@ -10,9 +10,8 @@ from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.engines import LocalEngine, order, ready, unending, until
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
-from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings, resources
-from verl_e2e.adapters.dispatch.slurm_script import batch_script, sbatch_words
-from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
+from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, resources
+from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
 from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal

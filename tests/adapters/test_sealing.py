@@ -9,10 +9,10 @@ import pytest
 
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.files.folders import run_folders
-from verl_e2e.adapters.files.sealing import public_keys, read_seal
+from verl_e2e.adapters.files.run_folder import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.model.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from verl_e2e_runner.folder.sealing import (
     KEY_VARIABLE,
     key_file,

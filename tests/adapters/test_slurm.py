@@ -18,13 +18,26 @@ from tests.fakes.slurm_accounting import accounted_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
-from verl_e2e.adapters.dispatch.slurm_check import check_cluster
-from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_container import HANDED_DOWN, container_words, enroot_image, enroot_words
-from verl_e2e.adapters.dispatch.slurm_jobs import BROKEN, Phase, SlurmJob, read_jobs, read_submitted
-from verl_e2e.adapters.dispatch.slurm_script import batch_script, sbatch_words
-from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
+from verl_e2e.adapters.dispatch.slurm_backend import (
+    BROKEN,
+    Phase,
+    SlurmBackend,
+    SlurmCommands,
+    SlurmJob,
+    check_cluster,
+    read_jobs,
+    read_submitted,
+)
+from verl_e2e.adapters.dispatch.slurm_script import (
+    HANDED_DOWN,
+    Container,
+    SlurmSettings,
+    batch_script,
+    container_words,
+    enroot_image,
+    enroot_words,
+    sbatch_words,
+)
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.ledger import RunState

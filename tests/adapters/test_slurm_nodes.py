@@ -10,9 +10,8 @@ import pytest
 from tests.fakes.engines import SlurmEngine, engine, order, until
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.runners.world import World, make_world
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
-from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
+from verl_e2e.adapters.dispatch.slurm_script import SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.pulls.ledger import RunState

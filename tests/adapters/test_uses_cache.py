@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.files.uses_cache import UsesCache
+from verl_e2e.adapters.files.caches import UsesCache
 from verl_e2e.core.reach.entries import Uses, uses_of
 
 SOURCES = {

@@ -22,15 +22,14 @@ from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase
 from verl_e2e.core.judge.verdict import Result
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
-from verl_e2e.core.model.executed import Executed
+from verl_e2e.core.model.execution import Executed
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.outcome import Attribution
+from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Record
 from verl_e2e.core.model.record import Finding as PreflightFinding
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import plan

@@ -1,7 +1,7 @@
 """Differences of files are found again by both contents, and only where two versions could be compared."""
 
 from tests.fakes.trees import FakeSummaries
-from verl_e2e.app.compared_files import compared_files
+from verl_e2e.app.plan_change import compared_files
 from verl_e2e.core.reach.changes import compare
 
 OLD, NEW, OTHER = b"x = 1\n", b"x = 2\n", b"x = 3\n"

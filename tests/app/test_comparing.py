@@ -12,14 +12,20 @@ from tests.fakes.places import ROOT
 from tests.runners.world import commit, git
 from verl_e2e.adapters.demo_repository import build_demo_repository
 from verl_e2e.adapters.files import folders
-from verl_e2e.app.compare_runs import NotComparableError, add_healthy, add_pair, compare_folders, described
-from verl_e2e.app.judge_folder import judge_folders, write_judgement
-from verl_e2e.config.bands import bands_text, load_bands, packaged_bands, read_bands
+from verl_e2e.app.judge_folder import (
+    NotComparableError,
+    add_healthy,
+    add_pair,
+    compare_folders,
+    described,
+    judge_folders,
+    write_judgement,
+)
+from verl_e2e.config.maps import bands_text, load_bands, packaged_bands, read_bands
 from verl_e2e.config.policy import load_policy
-from verl_e2e.config.problems import ConfigError
-from verl_e2e.core.compare.bands import ENOUGH, band_of, only_of, with_healthy
-from verl_e2e.core.compare.healthy_runs import NotHealthyError
-from verl_e2e.core.compare.workload import probe_digest
+from verl_e2e.config.validation import ConfigError
+from verl_e2e.core.compare.bands import ENOUGH, NotHealthyError, band_of, only_of, with_healthy
+from verl_e2e.core.compare.tolerances import probe_digest
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.outcome import Result

@@ -9,11 +9,10 @@ import pytest
 from tests.fakes.places import FIXTURES
 from tests.fakes.trees import FakeSummaries, FakeTrees
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.config.callers import packaged_uses
-from verl_e2e.config.maps import packaged_maps
+from verl_e2e.config.maps import packaged_maps, packaged_uses
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.reach.changed_functions import graph_names
 from verl_e2e.core.reach.program import Node, Program, module_name
-from verl_e2e.core.reach.reached_functions import graph_names
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.walk import Entry, Reach
 

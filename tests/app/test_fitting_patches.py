@@ -3,7 +3,7 @@
 import hashlib
 
 from tests.fakes.trees import FakeTrees
-from verl_e2e.app.fit_patches import fit_patches
+from verl_e2e.app.required_jobs import fit_patches
 from verl_e2e.core.model.jobs import Patch, Substitution
 
 OLD = "import os\nX = 1\n"

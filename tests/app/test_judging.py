@@ -23,9 +23,8 @@ from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_j
 from verl_e2e.cli.command import exit_code
 from verl_e2e.config import packaged_policy
 from verl_e2e.core.judge.criteria.table import ROWS
-from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
+from verl_e2e.core.model.execution import EXECUTED_FILE, ChangedCode, Executed
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.report.run_card import NotRun, card_json, render_markdown, render_text, sentence_of
 

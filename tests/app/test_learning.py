@@ -9,8 +9,7 @@ from tests.core.builders import make_facts, make_record
 from tests.core.judge.criteria.test_signal import base, facts, job
 from tests.core.signal.series import noisy, run_of
 from tests.fakes.run_folders import FakeFolders
-from verl_e2e.app.judge_folder import judge_folders, write_judgement
-from verl_e2e.app.learning_signal import NoSignalError, Source, signal_of, source_of
+from verl_e2e.app.judge_folder import NoSignalError, Source, judge_folders, signal_of, source_of, write_judgement
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record

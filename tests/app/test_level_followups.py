@@ -28,9 +28,8 @@ from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.model.stages import Stage
 
 HEAD, BASE = "a" * 40, "d" * 40
 ALLOWED = Allowed(roles=frozenset(Role), merge_base=MergeBase(BASE))

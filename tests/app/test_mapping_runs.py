@@ -7,11 +7,10 @@ import pytest
 from tests.core.builders import ended, make_facts, make_job, make_record
 from tests.core.model.test_execution_maps import LORA, map_of, process
 from tests.fakes.run_folders import FakeFolders
-from verl_e2e.app.map_runs import NotMappableError, add_maps, described_maps
-from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ProcessRole
-from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMaps
+from verl_e2e.app.judge_folder import NotMappableError, add_maps, described_maps
+from verl_e2e.core.model.execution import NO_MAPS, Executed, ExecutedFile, ExecutedFunction, ExecutionMaps, ProcessRole
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis
 
 FUNCTION = ExecutedFunction(symbol="LoRA.transform", line=3, first_s={0: 12.5})
 EXECUTED = Executed(

@@ -10,7 +10,7 @@ from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.walk import Entry
 from verl_e2e.core.report.plan_text import render_plan_text
-from verl_e2e.core.text.words import any_word
+from verl_e2e.core.text.escape import any_word
 
 ODD = "\udcff"
 SOURCE = "import megatron.bridge.peft.lora\n\n\nclass Odd:\n    def run(self):\n        return 1\n"

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
 from verl_e2e.app.explain import UnknownTargetError, explain
-from verl_e2e.app.known_repository import OtherRepositoryError
-from verl_e2e.app.plan_change import Planned, Planner
-from verl_e2e.app.plan_details import with_bumps
+from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner
+from verl_e2e.app.plan_pull import with_bumps
 from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
-from verl_e2e.core.model.execution_maps import ExecutionMaps
+from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text

@@ -14,7 +14,7 @@ from verl_e2e.adapters.dispatch.order_folder import follow_ups
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
-from verl_e2e.app.look_up_person import AUTHOR_KEPT
+from verl_e2e.app.current_grants import AUTHOR_KEPT
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.facts import LogFacts

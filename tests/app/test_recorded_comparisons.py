@@ -10,16 +10,14 @@ from backports import zstd
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.app.compare_runs import add_healthy, add_pair, described
-from verl_e2e.app.judge_folder import judge_folders
+from verl_e2e.app.judge_folder import add_healthy, add_pair, described, judge_folders
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import summary
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
 
 RUNS = FIXTURES / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
 from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
-from verl_e2e.adapters.github.check_limits import checked
+from verl_e2e.adapters.github.checks import checked
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record

@@ -19,7 +19,7 @@ from tests.fakes.recorded import (
     recorded_job,
 )
 from verl_e2e.adapters.files import folders as stored
-from verl_e2e.adapters.files.baselines import BaselineCache
+from verl_e2e.adapters.files.folders import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import judge_folders

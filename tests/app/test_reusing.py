@@ -15,7 +15,7 @@ from verl_e2e.app.reuse_verdict import VerdictReuse
 from verl_e2e.config import load_policy
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.verdict_document import read_verdict
-from verl_e2e.core.model.changed_code import ChangedCode
+from verl_e2e.core.model.execution import ChangedCode
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.places import FIXTURES
 from tests.fakes.trees import FakeSummaries
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.git.repository import GitRepository

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.fakes.trees import FakeTrees, Files
-from verl_e2e.adapters.files.uses_cache import UsesCache
+from verl_e2e.adapters.files.caches import UsesCache
 from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.policy import ReachPolicy

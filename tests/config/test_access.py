@@ -3,7 +3,7 @@
 import pytest
 
 from verl_e2e.config.policy import load_policy
-from verl_e2e.config.problems import ConfigError
+from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.model.access import DEFAULT_GATE, Access, Capability, Grant, Start
 
 POLICY = """

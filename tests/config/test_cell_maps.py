@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.config.cell_maps import NAME, cell_map_content, packaged_cell_map, read_cell_map
+from verl_e2e.config.maps import NAME, cell_map_content, packaged_cell_map, read_cell_map
 from verl_e2e.core.model.errors import UserError
 
 LORA = "src/megatron/bridge/peft/lora.py"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from verl_e2e.config import load_policy, load_profile, packaged_policy
-from verl_e2e.config.problems import ConfigError
+from verl_e2e.config.validation import ConfigError
 
 POLICY: dict[str, Any] = {
     "schema": 1,

@@ -9,7 +9,7 @@ from tests.core.model.test_execution_maps import map_of
 from verl_e2e.adapters.files.folders import keep_maps, own_maps
 from verl_e2e.config.maps import known_maps, load_maps, maps_content, packaged_maps, read_maps
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution_maps import MOST_MAPS_BYTES, NO_MAPS, ExecutionMaps
+from verl_e2e.core.model.execution import MOST_MAPS_BYTES, NO_MAPS, ExecutionMaps
 
 MAPS = ExecutionMaps(maps=(map_of(),))
 

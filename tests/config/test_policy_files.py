@@ -19,7 +19,7 @@ from verl_e2e.config import (
     packaged_profiles,
     policy_at,
 )
-from verl_e2e.config.bands import load_bands
+from verl_e2e.config.maps import load_bands
 from verl_e2e.config.profiles import checked_for_slots
 from verl_e2e.config.settings import load_settings
 from verl_e2e.core.model.change import Change

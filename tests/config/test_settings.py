@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.json_log import JsonLines
 from verl_e2e.config.environment import settings_table, variables
-from verl_e2e.config.problems import ConfigError
 from verl_e2e.config.settings import Settings, load_settings
+from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.pulls.queue import Pool
 
 KEY = (

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.engines import Engine, order, runners_of, until
 from tests.fakes.smart_http import serving
 from tests.runners.world import World, bare_forge, fetched
-from verl_e2e.adapters.dispatch.copying import Caps
+from verl_e2e.adapters.dispatch.order_folder import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.causes import EngineEnd, of_engine

@@ -10,9 +10,7 @@ from tests.contract.openapi import all_violations, contract
 from tests.fakes.github_standin.faults import server_error
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.people import GithubPeople
-from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.pulls.check_runs import Annotation, CheckRun

@@ -23,6 +23,7 @@ from verl_e2e.core.model.facts import (
 )
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
     Check,
     Container,
@@ -36,7 +37,6 @@ from verl_e2e.core.model.record import (
     RepositoryState,
     TestCase,
 )
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.triage import triage
 
 RESOLVED = FIXTURES / "build" / "level0-config.json"

@@ -6,8 +6,16 @@ from typing import Any
 
 from tests.core.builders import BRIDGE, judged, make_job
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Side
-from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
+from verl_e2e.core.model.execution import (
+    ChangedCode,
+    ChangedFunction,
+    Executed,
+    ExecutedFile,
+    ExecutedFunction,
+    ExecutedProcess,
+    ProcessRole,
+    Side,
+)
 from verl_e2e.core.model.jobs import Job
 
 LORA, MAPPING = "src/megatron/bridge/peft/lora.py", "src/megatron/bridge/models/mapping.py"

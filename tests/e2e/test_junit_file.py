@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.builders import BRIDGE, make_job
-from verl_e2e.adapters.files.job_files import read_junit_file
+from verl_e2e.adapters.files.folders import read_junit_file
 from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.errors import UserError
 

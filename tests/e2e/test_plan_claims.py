@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_planning import GIT
-from verl_e2e.config.cell_maps import NAME, cell_map_content, packaged_cell_map
+from verl_e2e.config.maps import NAME, cell_map_content, packaged_cell_map
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.report.plan_text import render_plan_text

@@ -17,7 +17,7 @@ __all__ = ["key", "settings"]
 # As someone who is not root: root reads everything.
 PEEK = """
 import ctypes, os, subprocess, sys
-from verl_e2e.cli.privacy import be_private
+from verl_e2e.cli.serve import be_private
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     # A change of user shuts a process as well; here it is the call alone that must do it.

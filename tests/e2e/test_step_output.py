@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
-from verl_e2e.cli.step_output import StepOutput
+from verl_e2e.cli.command import StepOutput
 from verl_e2e.core.text.escape import BREAK, step_text
 
 PIECES = st.lists(st.text(alphabet=st.sampled_from(list(":#[]\n\r \t\x85\u2028ea")), max_size=5), max_size=8)

@@ -9,7 +9,7 @@ from tests.fakes.patience import HANG_S
 PROGRAM = """
 import atexit, gc
 atexit.register(lambda: print(len(gc.get_objects()) < 1000, gc.get_threshold()[0] > 1_000_000))
-from verl_e2e.wiring.collector import collect_seldom
+from verl_e2e.wiring.planning import collect_seldom
 collect_seldom()
 kept = [[number] for number in range(10_000)]
 """

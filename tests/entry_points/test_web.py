@@ -24,9 +24,7 @@ from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.figures import SharedFigures
 from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, Probes, create_app
-from verl_e2e.web.bodies import Bodies
-from verl_e2e.web.connections import MOST_WAITING
-from verl_e2e.web.probes import ProbePages
+from verl_e2e.web.app import MOST_WAITING, Bodies, ProbePages
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"

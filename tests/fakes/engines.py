@@ -26,14 +26,12 @@ from tests.fakes.ray_cluster import SLOT, RayCluster
 from tests.fakes.slurm_cluster import SlurmCluster
 from tests.runners.world import World
 from verl_e2e.adapters.dispatch import COMMAND
-from verl_e2e.adapters.dispatch.copying import CAPS, Caps
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
-from verl_e2e.adapters.dispatch.order_folder import ORDER_VARIABLE
+from verl_e2e.adapters.dispatch.order_folder import CAPS, ORDER_VARIABLE, Caps
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
-from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_settings import SlurmSettings
+from verl_e2e.adapters.dispatch.ray_jobs import RaySettings
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
+from verl_e2e.adapters.dispatch.slurm_script import SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE

@@ -10,7 +10,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CHECK_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import RELATED_FILE, Related
-from verl_e2e.core.signal.figure import SignalFigure
+from verl_e2e.core.signal.report import SignalFigure
 from verl_e2e.ports import RehearsalFolder
 
 

@@ -118,7 +118,7 @@ def _tell(found: Figures, quiet: Figures) -> str:
 
 
 def main() -> int:
-    from verl_e2e.adapters.files.reach_cache import SummaryCache
+    from verl_e2e.adapters.files.caches import SummaryCache
     from verl_e2e.config.policy import packaged_policy
     from verl_e2e.git.repository import GitRepository
     from verl_e2e.wiring.planning import PlanRequest, uses_for

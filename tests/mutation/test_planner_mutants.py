@@ -15,7 +15,7 @@ from tests.fakes.trees import FakeSummaries, FakeTrees, Files
 from tests.mutation.campaign import Campaign, run
 from tests.mutation.overlay import Overlay
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.reach.entries import Uses
 

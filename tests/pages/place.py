@@ -25,10 +25,10 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import commit, git, make_world
 from verl_e2e.adapters.store import open_store
-from verl_e2e.config.cell_maps import NAME as NAME_OF_MAP
-from verl_e2e.config.cell_maps import cell_map_content, packaged_cell_map
+from verl_e2e.config.maps import NAME as NAME_OF_MAP
+from verl_e2e.config.maps import cell_map_content, packaged_cell_map
 from verl_e2e.config.workflow_file import workflow_text
-from verl_e2e.core.model.executed import (
+from verl_e2e.core.model.execution import (
     EXECUTED_FILE,
     Executed,
     ExecutedFile,

@@ -16,7 +16,7 @@ from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.web.connections import HEAD_S
+from verl_e2e.web.app import HEAD_S
 
 __all__ = ["server"]
 

@@ -23,7 +23,7 @@ from tools.write_tables import (
     render_capabilities,
     render_reference,
 )
-from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
+from verl_e2e.adapters.github.session import ORGANISATION, PERMISSIONS
 from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
 from verl_e2e.config.environment import variables

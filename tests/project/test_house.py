@@ -74,13 +74,13 @@ def locked(name: str) -> dict[str, str]:
 
 # Each line would break one arrow: where it is planted, what it says, and the contract that must notice.
 PLANTED = (
-    ("bot/verl_e2e/core/model/stages.py", "import os", "verl_e2e.core is pure"),
-    ("bot/verl_e2e/core/model/stages.py", "from pathlib import Path", "verl_e2e.core is pure"),
-    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.ports", "Imports point down through the layers"),
+    ("bot/verl_e2e/core/model/outcome.py", "import os", "verl_e2e.core is pure"),
+    ("bot/verl_e2e/core/model/outcome.py", "from pathlib import Path", "verl_e2e.core is pure"),
+    ("bot/verl_e2e/core/model/outcome.py", "import verl_e2e.ports", "Imports point down through the layers"),
     ("bot/verl_e2e/app/planted.py", "import verl_e2e.adapters.planted", "Imports point down through the layers"),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e.cli", "Imports point down through the layers"),
     ("bot/verl_e2e/attic.py", "", "Imports point down through the layers"),
-    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.core.judge.decide", "Imports point down inside core"),
+    ("bot/verl_e2e/core/model/outcome.py", "import verl_e2e.core.judge.decide", "Imports point down inside core"),
     ("bot/verl_e2e/core/log/lines.py", "import verl_e2e.core.reach.walk", "Imports point down inside core"),
     ("bot/verl_e2e/adapters/planted.py", "import verl_e2e.adapters.other", "Adapters never import each other"),
     (
@@ -105,7 +105,7 @@ PLANTED = (
         "No circles inside any package",
     ),
     ("bot/verl_e2e/core/pulls/ledger.py", "import verl_e2e.core.pulls.decide", "No circles inside any package"),
-    ("bot/verl_e2e/app/create_once.py", "import verl_e2e.app.reconcile", "No circles inside any package"),
+    ("bot/verl_e2e/app/publish.py", "import verl_e2e.app.reconcile", "No circles inside any package"),
     ("bot/verl_e2e/app/planted.py", "import verl_e2e.git.program", "Only the adapters, the wiring and the runner use"),
     ("bot/verl_e2e/git/planted.py", "import verl_e2e.ports", "Imports point down through the layers"),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e_runner", "Only the command line starts the runner"),
@@ -161,9 +161,8 @@ def test_core_needs_two_libraries_and_git_nothing_beside_the_standard_library() 
 
 # Each starts programs for a reason of its own, which docs/design.md gives.
 STARTS_PROGRAMS = {
-    "bot/verl_e2e/adapters/dispatch/local.py",
     "bot/verl_e2e/adapters/dispatch/local_backend.py",
-    "bot/verl_e2e/adapters/dispatch/slurm_commands.py",
+    "bot/verl_e2e/adapters/dispatch/slurm_backend.py",
     "bot/verl_e2e/adapters/limited/processes.py",
     "bot/verl_e2e/git/program.py",
     "runners/verl_e2e_runner/process/confined.py",

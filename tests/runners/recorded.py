@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fakes.patience import HANG_S
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
-from verl_e2e.core.model.executed import Executed
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.process_records import ExecutionRecord, begin_record
 from verl_e2e_runner.folder.recorder import open_recorder

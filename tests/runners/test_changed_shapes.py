@@ -13,9 +13,15 @@ import pytest
 from tests.runners.changed_shapes import SHAPES, Shape
 from tests.runners.recorded import Place
 from verl_e2e.core.judge.execution import Recorded, execution_of
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Side
-from verl_e2e.core.model.executed import Executed, ProcessRole
-from verl_e2e.core.model.execution import Entered, FunctionRun
+from verl_e2e.core.model.execution import (
+    ChangedCode,
+    ChangedFunction,
+    Entered,
+    Executed,
+    FunctionRun,
+    ProcessRole,
+    Side,
+)
 from verl_e2e.core.reach.changes import compare
 
 pytestmark = [pytest.mark.monitoring]

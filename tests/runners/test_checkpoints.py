@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from verl_e2e.core.model.record import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.collect import HASHED_BYTES, MAX_FILES, CheckpointLister, listing
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder

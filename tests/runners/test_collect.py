@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_e2e.core.model.facts import LogFacts, ResolvedConfig, StepMetrics
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
     CONFIG_FILE,
     EVENTS_FILE,
@@ -16,7 +17,6 @@ from verl_e2e.core.model.record import (
     Event,
     ImportLine,
 )
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.collect import collect, durations, plain, record_end
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.text.redact import redactor
-from verl_e2e.core.text.secret_names import is_secret, is_secret_name
+from verl_e2e.core.text.redact import is_secret, is_secret_name, redactor
 from verl_e2e_runner.folder.recorder import host_redactor
 from verl_e2e_runner.process.environment import inherited
 

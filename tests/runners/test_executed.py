@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.recorded import FILES, MLM, SOURCE, Place, lines, names
-from verl_e2e.core.model.executed import ProcessRole
+from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 pytestmark = [pytest.mark.monitoring]

@@ -12,8 +12,7 @@ import pytest
 
 from tests.runners.world import BRIDGE, VERL, World, commit
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.adapters.files.sealing import public_keys, read_seal
+from verl_e2e.adapters.files.run_folder import public_keys, read_record, read_seal
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.jobs import Isolation, Job, Repository
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu

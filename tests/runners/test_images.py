@@ -9,8 +9,8 @@ import pytest
 
 from tests.runners.world import World
 from verl_e2e.core.model.jobs import PICTURES, Job
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check
-from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.preflight.inputs import check_data, data_files
 from verl_e2e_runner.preflight.prepare import prepare
 from verl_e2e_runner.trees import Trees

@@ -10,9 +10,8 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World
-from verl_e2e.core.model.outcome import Attribution
+from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.preflight.imports import ImportProof, ask_interpreter, prove_imports
 from verl_e2e_runner.process.session import Session, close_session, open_session
 from verl_e2e_runner.trees import Trees, prepare_trees

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runners.recorded import MLM, SOURCE, Place, lines, names
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.model.executed import MOST_PROCESSES, Executed, ProcessRole
+from verl_e2e.core.model.execution import MOST_PROCESSES, Executed, ProcessRole
 from verl_e2e_runner.folder.process_records import BRIDGE_TESTS_PHASE, MOST_PROCESS_BYTES, read_process, role_of
 
 BEGIN = ["process", 7, "3.12.3", "python3", "", "", 1.0]

@@ -13,11 +13,9 @@ import pytest
 from tests.runners.recorded import lines, names
 from tests.runners.world import BRIDGE, VERL, World, commit
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
-from verl_e2e.core.model.executed import Executed, ProcessRole
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e.core.model.manifest import Manifest
-from verl_e2e.core.model.record import Check, Finding, Gpu
+from verl_e2e.core.model.record import Check, Finding, Gpu, Manifest
 from verl_e2e_runner.process.session import Part, RecordingError, recorded_parts
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.sharing import Device, Devices, Place

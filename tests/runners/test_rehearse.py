@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.core.compare.test_rehearsal import GOOD, record
 from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.observation import Faults, ObserveLimits
 from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, RunNote

@@ -12,13 +12,10 @@ import pytest
 
 from tests.runners.world import VERL
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.levels import VARIANTS, Level, variant_named
-from verl_e2e.core.model.probes import setting_probes
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS
-from verl_e2e.core.model.settings_check import SettingsCheck
+from verl_e2e.core.model.levels import VARIANTS, Level, setting_probes, variant_named
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, SettingsCheck, Value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.variant import Variant
-from verl_e2e.core.model.wants import SIZES, Axis, Value
 from verl_e2e_runner.settings_check import check_settings
 
 pytestmark = pytest.mark.host

@@ -34,8 +34,8 @@ from tests.runners.world import (
     make_world,
 )
 from verl_e2e.core.model.jobs import Job, Origin, Patch, Repository, Substitution
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, portable, same_job
 from verl_e2e_runner.findings import stops
 from verl_e2e_runner.isolation import open_cage

@@ -18,8 +18,8 @@ from tests.fakes.places import ROOT
 from verl_e2e.core.log.scan import Scanner as LogScanner
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder

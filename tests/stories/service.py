@@ -18,17 +18,17 @@ import uvicorn
 
 from tests.fakes.clocks import StoryClock
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.files.folders import run_folders
-from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.github.archives import unpack
-from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
+from verl_e2e.adapters.github.workflows import unpack
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.adapters.store import SqlLedger
 from verl_e2e.adapters.worker import Work
 from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.pulls.commands import CommandLine

@@ -6,8 +6,7 @@ import pytest
 
 from tools.write_tables import axes_table, exclusions_table, implications_table, masks_table
 from verl_e2e.core.model.settings import DEFAULTS
-from verl_e2e.core.model.space_masks import MASKS
-from verl_e2e.core.model.space_rules import EXCLUSIONS, IMPLICATIONS
+from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS
 
 
 @pytest.mark.parametrize(

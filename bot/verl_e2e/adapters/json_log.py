@@ -8,7 +8,7 @@ import logging
 import re
 from datetime import UTC, datetime
 
-from verl_e2e.core.text.secret_patterns import hide_secrets
+from verl_e2e.core.text.redact import hide_secrets
 from verl_e2e.log_context import current_log_context
 
 # What every record has anyway; anything else was given as `extra`.

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from verl_e2e.app.base_branch_changed import BaseChanges
-from verl_e2e.app.merge_groups import MergeGroups
+from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.core.pulls.pull import PullRef

@@ -1,24 +1,24 @@
-"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
+"""Which commits a check on this machine takes, and which runs may follow its jobs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
-from verl_e2e.app.judge_folder import coverage, make_card
+from verl_e2e.app.judge_folder import coverage, judge_folders, make_card, write_judgement
 from verl_e2e.app.plan_change import Planner
+from verl_e2e.app.required_jobs import fit_patches
 from verl_e2e.core.compare.jobs import for_parity
-from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, gpu_minutes, may_follow
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, gpu_minutes, may_follow, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
+from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.images import site_in_image
-from verl_e2e.core.plan.outline import in_order
+from verl_e2e.core.plan.outline import in_order, site_in_image
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
@@ -26,7 +26,78 @@ from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT
 from verl_e2e.core.pulls.job_status import status_of_verdict, turn_of
 from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
-from verl_e2e.ports import Baselines, ChangeSource, Dispatcher, RunFolders
+from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, RunFolders
+
+_MEGATRON_LM = "3rdparty/Megatron-LM"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkouts:
+    """The repositories on this machine that jobs are run from."""
+
+    bridge: Checkout
+    verl: Checkout
+    megatron_lm: Checkout | None = None
+
+    def megatron_lm_at(self, commit: str) -> Repository | None:
+        """Megatron-LM at the commit that a commit of Bridge names, None where Bridge's own submodule is used."""
+        if self.megatron_lm is None:
+            return None
+        found = self.bridge.submodule_commit(commit, _MEGATRON_LM)
+        if found is None:
+            missing = f"{self.bridge.path}: {commit[:12]} has no submodule {_MEGATRON_LM}"
+            raise UserError(f"{missing}; leave --megatron-lm out")
+        return Repository(path=str(self.megatron_lm.path.resolve()), commit=found)
+
+    def merge_base(self, commit: str, verl_commit: str, patches: Iterable[Patch]) -> MergeBase:
+        """A commit of Bridge as a merge base, with the patches that fit it."""
+        fitting = fit_patches(patches, {"bridge": (self.bridge, commit), "verl": (self.verl, verl_commit)}).chosen
+        return MergeBase(commit, self.megatron_lm_at(commit), fitting)
+
+
+def verl_commit_of(verl: Checkout, asked: str | None, policy: Policy) -> tuple[str, tuple[str, ...]]:
+    """The verl commit to test with: the one asked for, else the policy's pin, else the checkout's HEAD, said so."""
+    if asked:
+        return verl.resolve(asked), ()
+    pinned = verl.find(policy.verl.commit)
+    if pinned:
+        return pinned, ()
+    head = verl.resolve("HEAD")
+    return head, (f"verl {head[:12]} was used: the policy's pin {policy.verl.commit[:12]} is not in {verl.path}.",)
+
+
+def check_follow_ups(
+    places: Checkouts,
+    commits: tuple[str, str, str],
+    patches: Iterable[Patch],
+    *,
+    parity: bool,
+    repeats: int,
+    baseline: bool,
+) -> Allowed:
+    """The runs that may follow a job of a check of `commits`: base and head of Bridge, and verl's."""
+    base, head, verl_commit = commits
+    roles = AS_ASKED.roles | ({Role.UNSHARDED} if parity else set())
+    allowed = Allowed(roles=roles, baselines=repeats)
+    if not baseline:
+        return without_base(allowed, "--no-baseline was given")
+    commit = places.bridge.merge_base(base, head)
+    if commit is None:
+        return without_base(allowed, "base and head do not have exactly one merge base in this repository")
+    return replace(allowed, merge_base=places.merge_base(commit, verl_commit, patches))
+
+
+def follow_ups_of_job(job: Job, baseline: str, places: Checkouts, *, lenient: bool) -> Allowed:
+    """The runs that may follow a single job, with a commit of its Bridge repository as its merge base.
+
+    Of the patches that the job declares those are taken that fit the commit. A `lenient` caller, a machine that was
+    sent here with the commit, goes on without one that the repository does not have, and the card says so.
+    """
+    commit = places.bridge.find(baseline) if lenient else places.bridge.resolve(baseline)
+    if commit is None:
+        return without_base(AS_ASKED, f"{baseline[:12]} is not in the repository of the job")
+    return replace(AS_ASKED, merge_base=places.merge_base(commit, job.verl.commit, job.patches))
+
 
 Say = Callable[[str], None]
 
@@ -173,3 +244,52 @@ def _run(job: Job, request: CheckRequest, services: CheckServices, say: Say) -> 
     services.dispatcher.run(job, folder)
     own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
     return follow_up(job, folder, request.related, own, say)
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What the demo showed: the plan of the change, and the card of the recorded run."""
+
+    plan: Plan
+    card: Card
+
+
+def demonstrate(
+    folders: RunFolders, folder: Path, *, changes: ChangeSource, base: str, head: str, policy: Policy
+) -> Demonstration:
+    """Plan base..head and judge the recorded run folders that lie below `folder`'s `jobs`."""
+    planned = plan(changes.change(base, head), policy)
+    folders.write(folder, {PLAN_FILE: plan_json(planned)})
+    verdicts = judge_folders(folders, folder)
+    write_judgement(folders, folder, verdicts)
+    notes = tuple(recording_note(folders.record(path)) for path in folders.find(folder))
+    return Demonstration(planned, make_card(verdicts, (), notes))
+
+
+def next_steps(command: str, recording: str) -> str:
+    """What to try after the demonstration: three commands that work as they stand, anywhere and without a network.
+
+    `command` is how `verl-e2e` is called, `recording` the packaged run folder, both quoted for a shell.
+    """
+    steps = (
+        (f"triage --explain {recording}/log.txt.zst", "how the log of this run is read, phase by phase"),
+        (f"card {recording} --format markdown", "the card as GitHub shows it"),
+        ("demo --out verl-e2e-demo", "keep the repository, the plan and the run folder to look around in"),
+    )
+    lines = (f"  {command} {words}\n      {purpose}\n" for words, purpose in steps)
+    return "\nTry next:\n" + "".join(lines)
+
+
+def recording_note(record: Record) -> str:
+    """Says plainly that a run is a recording, of what and on what."""
+    environment = record.environment
+    name = ", ".join(sorted({gpu.name for gpu in environment.gpus})) if environment else ""
+    commit = (
+        next((repository.commit for repository in environment.repositories if repository.name == "bridge"), "")
+        if environment
+        else ""
+    )
+    return (
+        f"This run is a recording, made on {name or 'another machine'} with Megatron-Bridge {commit[:12] or '?'}; "
+        f"nothing was run here, and the planned change is the demonstration's own."
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from verl_e2e.app.collect_runs import Troubles
-from verl_e2e.app.create_once import Creation, Creations
+from verl_e2e.app.publish import Creation, Creations
 from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, PullState, Target

@@ -2,11 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from verl_e2e.app.known_code import maps_of
-from verl_e2e.app.known_repository import require_package
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.reached_files import REQUIREMENTS
-from verl_e2e.config.cell_maps import packaged_cell_map
+from verl_e2e.app.choose_tests import REQUIREMENTS
+from verl_e2e.app.plan_change import Planner, maps_of, require_package
+from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.classify import classify
@@ -15,7 +13,7 @@ from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.changes import symbols_of
 from verl_e2e.core.reach.program import module_name
-from verl_e2e.core.text.suggest import likely, suggest
+from verl_e2e.core.text.escape import likely, suggest
 from verl_e2e.ports import SourceTrees
 
 

@@ -10,11 +10,10 @@ from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_recor
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run

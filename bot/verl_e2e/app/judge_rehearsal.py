@@ -19,12 +19,11 @@ from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.causes import EngineEnd
-from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.events import Ended, read_data
 from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.record import Ended, Record, read_data
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.reach.changes import compare

@@ -1,7 +1,4 @@
-"""Which pull requests have a head.
-
-One commit may be the head of several pull requests, and GitHub shows one gate for it: it opens when it may for all.
-"""
+"""Which pull requests have a head, and which merge groups the queue told of."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,10 +6,11 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.pulls.target_state import OtherPull, TargetState
-from verl_e2e.ports import Ledger, Pulls, UnknownPullError
+from verl_e2e.ports import Clock, Ledger, Pulls, UnknownPullError
 
 # A head is shared by a few pull requests at most; someone who opens a hundred with one head delays the rest only.
 _MOST_SHARING = 20
@@ -79,3 +77,35 @@ class KnownHeads:
 
 def _is_open_at(pull: Pull, head_sha: str) -> bool:
     return pull.state is PullState.OPEN and pull.head_sha == head_sha
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroups:
+    """Remembers merge groups."""
+
+    clock: Clock
+    ledger: Ledger
+
+    def remember(self, group: MergeGroup) -> None:
+        """The queue asked for a group's checks."""
+        self.ledger.put_group(replace(group, since=self.clock.now()))
+
+    def remember_end(self, group: MergeGroup) -> None:
+        """The queue gave a group up."""
+        self.ledger.put_group(replace(group, destroyed=True))
+
+    def with_group_facts(self, group: MergeGroup) -> MergeGroup:
+        """The group with when the queue asked and whether it gave up."""
+        known = self.ledger.group(group.repository, group.head_sha)
+        return replace(group, since=known.since, destroyed=known.destroyed) if known is not None else group
+
+    def remembered_group(self, repository: str, head_sha: str) -> MergeGroup | None:
+        """The group of a head as a reference, None when it is not known."""
+        known = self.ledger.group(repository, head_sha)
+        return replace(known, since=None, destroyed=False) if known is not None else None
+
+    def reference_of(self, run: Run) -> Reference | None:
+        """What a run was made for; None for a merge group that no one remembers."""
+        if run.number is not None:
+            return PullRef(run.repository, run.number)
+        return self.remembered_group(run.repository, run.head_sha)

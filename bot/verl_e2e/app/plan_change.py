@@ -1,39 +1,129 @@
-"""Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
+"""Whether a repository is the one that a policy is for: known by the package under test, never by its name."""
 
+import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 
-from verl_e2e.app.choose_tests import TestChooser
-from verl_e2e.app.compared_files import compared_files
-from verl_e2e.app.known_code import entered_by_runs, is_about, maps_of
-from verl_e2e.app.known_repository import require_package
-from verl_e2e.app.reached_files import REQUIREMENTS, reached_files
-from verl_e2e.config.cell_maps import packaged_cell_map
+from verl_e2e.app.choose_tests import REQUIREMENTS, TestChooser, reached_files
+from verl_e2e.config.maps import known_maps, load_maps, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change, ChangedPath, readable
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.plan.contract import Finding, check_contract
-from verl_e2e.core.plan.converters import registered
+from verl_e2e.core.plan.contract import Finding, check_contract, registered
 from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.lint import lint_defects, lint_policy
-from verl_e2e.core.plan.measured_places import Measured
+from verl_e2e.core.plan.measured_jobs import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.reach.carried_lines import CarriedLines, carried_lines
+from verl_e2e.core.reach.changed_functions import CarriedLines, carried_lines, graph_names
+from verl_e2e.core.reach.changes import FileDifference, compare
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import ModuleView, Program, Views, module_name
+from verl_e2e.core.reach.program import ModuleView, Program, Summary, Views, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
-from verl_e2e.core.reach.summary import Summary
-from verl_e2e.core.reach.taken import taken_elsewhere
+from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
-from verl_e2e.ports import SourceTrees, SummaryStore
+from verl_e2e.ports import ChangeSource, SourceTrees, SummaryStore
+
+
+class OtherRepositoryError(UserError):
+    """None of the commits holds the policy's package, so nothing that a plan says of them would mean anything."""
+
+    def __init__(self, reach: ReachPolicy, revisions: tuple[str, ...], source: str) -> None:
+        roots = " or ".join(reach.roots)
+        commits = " or ".join(dict.fromkeys(revision[:12] for revision in revisions))
+        super().__init__(
+            f"this is not the repository that the policy ({source}) is for: "
+            f"there is no package {reach.package} below {roots} at {commits}; "
+            f"use the repository that has it, or a policy whose reach.package and reach.roots name this one's"
+        )
+
+
+def require_package(trees: SourceTrees, revisions: Iterable[str], policy: Policy) -> None:
+    """OtherRepositoryError unless one of the revisions holds the package whose use the policy follows.
+
+    A fork, a renamed checkout and a bare directory are known by it; a policy that follows no package says nothing.
+    """
+    named = tuple(revisions)
+    if policy.reach is not None and not any(holds_package(trees, revision, policy.reach) for revision in named):
+        raise OtherRepositoryError(policy.reach, named, policy.source)
+
+
+def holds_package(trees: SourceTrees, revision: str, reach: ReachPolicy) -> bool:
+    """Whether a commit holds the package below one of its import roots, as a folder or as one file."""
+    inner = reach.package.replace(".", "/")
+    places = [f"{root.rstrip('/')}/{inner}".lstrip("/") for root in reach.roots]
+    return any(
+        path.endswith(".py")
+        for place in places
+        for name in (place, f"{place}.py")
+        for path in trees.tree(revision, name)
+        if path == f"{place}.py" or path.startswith(f"{place}/")
+    )
+
+
+def maps_of(policy: Policy, source: ChangeSource, commit: str) -> ExecutionMaps:
+    """The packaged maps, and in addition those that a policy names, as they are at a commit; UserError.
+
+    A map in which nothing of the policy's package ran is one of another repository and is left out.
+    """
+    content = source.read_blob(commit, policy.maps) if policy.maps else None
+    own = NO_MAPS if content is None else load_maps(content, policy.maps or "")
+    every = merged_maps(known_maps(), own).maps
+    return ExecutionMaps(maps=tuple(found for found in every if is_about(found.files, policy)))
+
+
+def is_about(paths: Iterable[str], policy: Policy) -> bool:
+    """Whether one of some measured paths is of the package that a policy is about."""
+    reach = policy.reach
+    folders = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots) if reach is not None else ()
+    return any(path.startswith(folders) for path in paths)
+
+
+@cache
+def entered_by_runs(package: str, roots: tuple[str, ...]) -> tuple[Entry, ...]:
+    """The functions of the package that the packaged maps have, by all names that reach may have for them."""
+    found: dict[tuple[str, str], Entry] = {}
+    for measured in known_maps().maps:
+        for path, symbols in measured.files.items():
+            module = module_name(path, roots) or ""
+            if f"{module}.".startswith(f"{package}."):
+                names = (name for symbol in symbols for name in graph_names(symbol))
+                found.update(((module, name), Entry(module, name, job=measured.job)) for name in names)
+    return tuple(found.values())
+
+
+# Two versions of a file; None stands for one that does not exist.
+Contents = tuple[bytes | None, bytes | None]
+
+
+def compared_files(
+    pairs: Collection[Contents], store: SummaryStore
+) -> Callable[[bytes | None, bytes | None], FileDifference]:
+    """`compare` for these pairs, answered from what was kept where it can be."""
+    keys = {pair: _key(pair) for pair in pairs}
+    found = dict(store.load_differences(set(keys.values())))
+    made = {key: compare(*pair) for pair, key in keys.items() if key not in found}
+    # Why two versions could not be compared may be how deep the program was nested just then.
+    store.save_differences({key: difference for key, difference in made.items() if not difference.problem})
+    found |= made
+    return lambda old, new: found[keys[old, new]]
+
+
+def _key(pair: Contents) -> str:
+    """Both contents as one digest."""
+    parts = ("" if content is None else hashlib.sha256(content).hexdigest() for content in pair)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4

@@ -1,26 +1,24 @@
-"""From a target to the jobs that are wanted for it: policy and plan of the base, requests of people, complete jobs."""
+"""The declared patches that fit the commits of a job."""
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import CellMap, unpack_cells
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
-from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
-from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Repository, SiteProfile
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
-from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job
+from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job, select_patches
+from verl_e2e.core.plan.code_plan import replaced_lines
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.images import refused_image, site_in_image
-from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import in_order
+from verl_e2e.core.plan.outline import in_order, refused_image, site_in_image, with_obstacles
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
@@ -30,7 +28,25 @@ from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
 from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.ports import Ledger, Revisions, SourceTrees
+from verl_e2e.ports import ChangeSource, Ledger, Revisions, SourceTrees
+
+
+def fit_patches(patches: Iterable[Patch], at: Mapping[str, tuple[ChangeSource, str]]) -> PatchChoice:
+    """Which patches fit; `at` gives the source and the commit of each repository by its name."""
+
+    contents: dict[Patch, bytes] = {}
+
+    def digest_of(patch: Patch) -> str | None:
+        source, commit = at[patch.repository]
+        blob = source.read_blob(commit, patch.file)
+        if blob is None:
+            return None
+        contents[patch] = blob
+        return hashlib.sha256(blob).hexdigest()
+
+    choice = select_patches(patches, digest_of)
+    return replace(choice, lines={patch: replaced_lines(patch, contents[patch]) for patch in choice.chosen})
+
 
 # Below these a rehearsal imports what it runs: Bridge's sources, and the commit of Megatron-LM that they pin.
 _REHEARSED = ("src/", MEGATRON_LM_FOLDER)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.merge_groups import MergeGroups
+from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.core.pulls.ledger import Posted, Run, RunState
 from verl_e2e.core.pulls.queue import LOOK_S, Pause, Place, Pool, QueueView, Snapshot, admit, pauses_of, place_of
 from verl_e2e.core.pulls.references import Reference

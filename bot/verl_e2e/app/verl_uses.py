@@ -4,7 +4,7 @@ import hashlib
 
 from verl_e2e.core.plan.policy import ReachPolicy
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
-from verl_e2e.core.reach.summary import SUMMARY_VERSION
+from verl_e2e.core.reach.program import SUMMARY_VERSION
 from verl_e2e.ports import SourceTrees, UsesStore
 
 

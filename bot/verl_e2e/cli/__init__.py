@@ -2,16 +2,12 @@
 
 from verl_e2e.cli.action import action
 from verl_e2e.cli.command import cli, main
-from verl_e2e.cli.compare import bands, parity
-from verl_e2e.cli.doctor import doctor
-from verl_e2e.cli.flaky import flaky
-from verl_e2e.cli.judge import card, judge, triage
+from verl_e2e.cli.judge import bands, card, flaky, judge, parity, signal, triage
 from verl_e2e.cli.maps import maps
 from verl_e2e.cli.plan import backtest, explain, plan, policy
 from verl_e2e.cli.rehearse import rehearse
 from verl_e2e.cli.run import check, demo, run
-from verl_e2e.cli.serve import serve
-from verl_e2e.cli.signal import signal
+from verl_e2e.cli.serve import doctor, serve
 
 # In the order of a pull request's life.
 for verb in (

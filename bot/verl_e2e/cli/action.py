@@ -19,7 +19,7 @@ def action(command: str) -> int:
     Example: verl-e2e action event
     """
     from verl_e2e.action import act
-    from verl_e2e.cli.privacy import be_private
+    from verl_e2e.cli.serve import be_private
 
     be_private()
     return act(command, os.environ, lambda sentence: click.echo(sentence, err=True))

@@ -1,4 +1,4 @@
-"""The verbs that judge a run or a log: judge, triage, card."""
+"""The verbs that judge and compare runs and logs: judge, triage, card, parity, bands, signal, flaky."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from verl_e2e.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card, report_fault
+from verl_e2e.cli.command import (
+    BANDS_OPTION,
+    FOLDER,
+    JSON_OPTION,
+    Verbs,
+    exit_code,
+    json_text,
+    print_card,
+    report_fault,
+)
 
 if TYPE_CHECKING:
     from verl_e2e.core.judge.verdict_document import Verdict
@@ -82,7 +91,7 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int
 
 
 def _triage(name: str, *, explain: bool, as_json: bool) -> None:
-    from verl_e2e.adapters.files.log_facts import log_facts
+    from verl_e2e.adapters.files.logs import log_facts
     from verl_e2e.core.report.run_card import triage_line
     from verl_e2e.core.triage.explain import triage_text
     from verl_e2e.core.triage.triage import triage as triage_facts
@@ -95,7 +104,7 @@ def _triage(name: str, *, explain: bool, as_json: bool) -> None:
 
 
 def _explain(name: str, *, as_json: bool) -> None:
-    from verl_e2e.adapters.files.log_facts import log_with_times
+    from verl_e2e.adapters.files.logs import log_with_times
     from verl_e2e.core.report.run_card import explained_line
     from verl_e2e.core.triage.explain import explain, explain_text
 
@@ -121,4 +130,167 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
         click.echo(render_markdown(shown), nl=False)
     else:
         print_card(shown, as_json=as_json)
+    return 0
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_KEPT = click.option(
+    "--bands", required=True, type=_FILE, help="The bands file to write; it is created when it does not exist."
+)
+
+
+@click.command()
+@click.argument("run", type=FOLDER)
+@click.argument("reference", type=FOLDER)
+@click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
+@BANDS_OPTION
+@JSON_OPTION
+def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json: bool) -> int:
+    """Compare two runs of the same training step by step, with a tolerance and a verdict for each metric.
+
+    The runs should be equal, or differ only in their parallel sizes. Any other difference is reported. This command
+    does not judge a level; `judge` does, with the runs that `check --parity` makes.
+
+    Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/unsharded
+    """
+    from verl_e2e.adapters.files import folders as stored
+    from verl_e2e.app.judge_folder import compare_folders
+    from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
+
+    report = compare_folders(stored.run_folders(bands), run, reference)
+    if as_json:
+        click.echo(report_json((report,)), nl=False)
+    else:
+        click.echo(render_report_markdown((report,)) if form == "markdown" else render_report(report), nl=False)
+    return 0
+
+
+@click.group(cls=Verbs)
+def bands() -> None:
+    """Record what healthy runs measured. Later runs are judged by the bands and tolerances that follow from it."""
+
+
+@bands.command()
+@click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="FOLDER...")
+@_KEPT
+def add(folders: tuple[Path, ...], bands: Path) -> int:
+    """Add healthy runs to a bands file. Each folder must be judged Pass; a run is added only once.
+
+    Example: verl-e2e bands add out/jobs/0-lora-ddp --bands .github/verl-e2e-bands.yml
+    """
+    from verl_e2e.adapters.files import folders as stored
+    from verl_e2e.app.judge_folder import add_healthy, described
+
+    found = add_healthy(stored.run_folders(), stored.own_bands(bands), folders)
+    stored.keep_bands(found, bands)
+    click.echo("\n".join(described(found)))
+    return 0
+
+
+@bands.command()
+@click.argument("path", type=FOLDER, metavar="RUN")
+@click.argument("other", type=FOLDER, metavar="OTHER")
+@_KEPT
+def pair(path: Path, other: Path, bands: Path) -> int:
+    """Add two runs of the same training to a bands file: every difference between them is noise.
+
+    Example: verl-e2e bands pair first/jobs/2-dense second/jobs/2-dense --bands .github/verl-e2e-bands.yml
+    """
+    from verl_e2e.adapters.files import folders as stored
+    from verl_e2e.app.judge_folder import add_pair, described
+
+    found = add_pair(stored.run_folders(), stored.own_bands(bands), path, other)
+    stored.keep_bands(found, bands)
+    click.echo("\n".join(described(found)))
+    return 0
+
+
+@bands.command()
+@BANDS_OPTION
+@JSON_OPTION
+def show(bands: Path | None, *, as_json: bool) -> int:
+    """List the measured workloads and the bounds that follow from them.
+
+    Example: verl-e2e bands show --bands .github/verl-e2e-bands.yml
+    """
+    from verl_e2e.adapters.files import folders as stored
+    from verl_e2e.app.judge_folder import described
+
+    found = stored.run_folders(bands).bands
+    click.echo(json_text(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described(found)))
+    return 0
+
+
+@click.command()
+@click.argument("run", type=FOLDER)
+@click.option("--baseline", "baselines", multiple=True, type=FOLDER, help="A run without the change; repeatable.")
+@click.option(
+    "--cap-share",
+    type=click.FloatRange(0, 1),
+    help="The largest share of responses that the length limit may cut, 0 to 1.",
+)
+@click.option("--plots", type=FOLDER, help="Write the curves into this folder, as SVG and PNG, light and dark.")
+@JSON_OPTION
+def signal(
+    run: Path,
+    baselines: tuple[Path, ...],
+    cap_share: float | None,
+    plots: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Say whether a run learned: passed, flat, unstable, or not enough steps. It never says "converged".
+
+    RUN and the baselines are run folders or bare logs. Without --baseline, the merge base runs that the folder
+    names are used. This command does not judge a level; `judge` does.
+
+    Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
+    """
+    from verl_e2e.adapters.files.folders import draw_plots, run_folders
+    from verl_e2e.adapters.files.logs import log_facts
+    from verl_e2e.app.judge_folder import Source, signal_of, source_of
+    from verl_e2e.core.report.signal_text import render_signal, signal_json
+
+    def source(path: Path) -> Source:
+        return Source(path, log_facts(str(path))) if path.is_file() else source_of(run_folders(), path)
+
+    found = signal_of(
+        source(run),
+        baselines=[source(baseline) for baseline in baselines],
+        max_cap_share=cap_share,
+    )
+    files = draw_plots(found.figure, plots) if plots else ()
+    show = signal_json if as_json else render_signal
+    click.echo(show(found.report, found.steps), nl=False)
+    click.echo("".join(f"{path}\n" for path in files), nl=False, err=as_json)
+    return 0
+
+
+@click.command()
+@click.argument("repository", metavar="OWNER/REPO")
+@click.option(
+    "--data",
+    type=FOLDER,
+    envvar="VERL_E2E_DATA",
+    default="verl-e2e-data",
+    show_default=True,
+    help="The folder of the service, as in VERL_E2E_DATA; its database is used unless DATABASE_URL names another one.",
+)
+@click.option("--database", envvar="DATABASE_URL", default="", hidden=True)
+@JSON_OPTION
+def flaky(repository: str, data: str, database: str, *, as_json: bool) -> int:
+    """List the causes that come and go in a repository, from the database of the service.
+
+    A cause is listed when another attempt of the same job on the same head passed, or when several pull requests or a
+    merge base had the same failure. Each has what an entry under `quarantine` of the policy file needs.
+
+    Example: verl-e2e flaky NVIDIA-NeMo/Megatron-Bridge --json
+    """
+    from verl_e2e.cli.serve import be_private
+    from verl_e2e.core.report.attempts_text import flaky_json, flaky_text
+    from verl_e2e.wiring.flaky import flaky_of
+
+    be_private()
+    found = flaky_of(database or f"sqlite:///{data}/verl-e2e.sqlite3", repository)
+    click.echo(json_text(flaky_json(found)) if as_json else flaky_text(found))
     return 0

@@ -25,7 +25,7 @@ def add(folders: tuple[Path, ...], maps: Path) -> int:
     Example: verl-e2e maps add out/jobs/0-lora-ddp --maps .github/verl-e2e-maps.json
     """
     from verl_e2e.adapters.files import folders as stored
-    from verl_e2e.app.map_runs import add_maps, described_maps
+    from verl_e2e.app.judge_folder import add_maps, described_maps
 
     found = add_maps(stored.run_folders(), stored.own_maps(maps), folders)
     stored.keep_maps(found, maps)
@@ -41,7 +41,7 @@ def list_maps(maps: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e maps list --maps .github/verl-e2e-maps.json
     """
-    from verl_e2e.app.map_runs import described_maps
+    from verl_e2e.app.judge_folder import described_maps
     from verl_e2e.config.maps import known_maps
 
     found = known_maps(maps)

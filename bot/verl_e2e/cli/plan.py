@@ -24,7 +24,7 @@ _CACHE = click.option(
 
 def _collect_seldom() -> None:
     """Look for cycles seldom from here on: a process that plans ends soon. Called before what plans is imported."""
-    from verl_e2e.wiring.collector import collect_seldom
+    from verl_e2e.wiring.planning import collect_seldom
 
     collect_seldom()
 
@@ -263,8 +263,7 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
 
     Example: verl-e2e policy settings --verl verl --python env/bin/python
     """
-    from verl_e2e.core.model.levels import VARIANTS
-    from verl_e2e.core.model.probes import setting_probes
+    from verl_e2e.core.model.levels import VARIANTS, setting_probes
     from verl_e2e.core.report.plan_text import settings_json, settings_text
     from verl_e2e_runner.settings_check import check_settings
 

@@ -94,7 +94,7 @@ def rehearse(
 
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
-    from verl_e2e.config.cell_maps import NAME, cell_map_content
+    from verl_e2e.config.maps import NAME, cell_map_content
     from verl_e2e.core.compare.observation import ObserveLimits
     from verl_e2e.core.compare.rehearsal import Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
@@ -150,7 +150,7 @@ def run_ordered(
     from verl_e2e.core.model.jobs import Isolation
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
-    from verl_e2e.wiring.job_nonce import take_nonce
+    from verl_e2e.wiring.accept_job import take_nonce
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.apart import Limits
     from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal

@@ -86,15 +86,14 @@ def run(
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
-    from verl_e2e.adapters.files.folders import run_folders
-    from verl_e2e.adapters.files.job_files import read_job, read_junit_file
+    from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.cli.rehearse import run_ordered
     from verl_e2e.core.judge.related_runs import NOTHING, may_follow
     from verl_e2e.core.model.needs import unable
     from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking
-    from verl_e2e.wiring.job_nonce import take_nonce
+    from verl_e2e.wiring.accept_job import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees import fetch_baseline, with_clones
@@ -225,7 +224,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e demo
     """
-    from verl_e2e.app.demo import next_steps
+    from verl_e2e.app.check import next_steps
     from verl_e2e.core.report.plan_text import MAKING_DEMO, render_plan_text
     from verl_e2e.wiring.demo import RECORDING, demonstration
 

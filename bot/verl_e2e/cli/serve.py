@@ -1,17 +1,46 @@
-"""The verb that runs the service: serve."""
+"""The verbs of the service: serve, doctor."""
 
+import ctypes
 import logging
 import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from verl_e2e.cli.command import JSON_OPTION, json_text
+
 if TYPE_CHECKING:
     from verl_e2e.config.settings import Settings
+    from verl_e2e.core.pulls.checkup import Finding
     from verl_e2e.wiring.app import Service
+
+
+_PR_SET_DUMPABLE = 4
+_OTHERS = 0o077
+
+
+def be_private() -> None:
+    """Create files for this user only from now on, and let no other process of the user read our memory.
+
+    Only root can then read `/proc/PID/environ` (which keeps the environment at the start) and `/proc/PID/mem`, or
+    attach a debugger. Programs that this process starts are not affected.
+    """
+    os.umask(_OTHERS)
+    # Where the C library has no such call, as on macOS, the files alone are private.
+    call = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
+    if call is not None and call(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE) was refused")
+
+
+def forget(names: Iterable[str]) -> None:
+    """Remove variables from the environment, so that programs started by this process do not get them."""
+    for name in names:
+        os.environ.pop(name, None)
 
 
 _SWITCH_S = 0.001
@@ -32,7 +61,7 @@ def serve(*, check: bool) -> int:
     """
     from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.adapters.json_log import log_to_stderr
-    from verl_e2e.cli.privacy import be_private, forget
+    from verl_e2e.cli.serve import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
     from verl_e2e.wiring.app import open_service
     from verl_e2e.wiring.app_services import github_work
@@ -123,3 +152,66 @@ def _listener(host: str, port: int, fix: str) -> socket.socket:
     except OSError as error:
         what = f"cannot listen on {host}:{port}: {error.strerror or error}"
         raise click.UsageError(f"{what}; {fix}") from None
+
+
+EXIT_FINDINGS = 1
+_MARKS = {"ok": "ok", "note": "note", "error": "FIX"}
+
+
+@click.command()
+@click.argument("repositories", nargs=-1, metavar="[OWNER/REPO]...")
+@click.option(
+    "--branch", default="", metavar="NAME", help="The branch to check; default: the repository's default branch."
+)
+@click.option(
+    "--redeliver", is_flag=True, help="Ask GitHub to send the webhooks again that this service did not accept."
+)
+@JSON_OPTION
+def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_json: bool) -> int:
+    """Check the setup of the App, its repositories and this service. Each problem is shown with its fix.
+
+    doctor reads the same settings as serve. Without OWNER/REPO it checks the repositories of VERL_E2E_REPOSITORIES.
+    The exit code is 0 when everything is fine, 1 when you must fix something, and 2 for a mistake in the settings or
+    arguments.
+
+    Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
+    """
+    from verl_e2e.app.doctor import NETWORK
+    from verl_e2e.cli.serve import be_private, forget
+    from verl_e2e.config.settings import SECRETS, load_settings
+    from verl_e2e.core.pulls.checkup import State
+    from verl_e2e.wiring.doctor import check_up
+
+    be_private()
+    settings, environ = load_settings(os.environ), dict(os.environ)
+    forget(SECRETS)
+    chosen = repositories or settings.repositories
+    if not chosen:
+        raise click.UsageError("name a repository, OWNER/REPO, or set VERL_E2E_REPOSITORIES")
+    now = datetime.now(UTC)
+    found: dict[str, tuple[Finding, ...]] = {}
+    for name in chosen:
+        found[name] = check_up(settings, name, branch, now, redeliver=redeliver, environ=environ)
+        if any(finding.about == NETWORK for finding in found[name]):
+            # Each other repository would wait for the same answer.
+            break
+    if as_json:
+        click.echo(
+            json_text({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
+        )
+    else:
+        click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
+    return EXIT_FINDINGS if any(item.state is State.ERROR for findings in found.values() for item in findings) else 0
+
+
+def _json(finding: "Finding") -> dict[str, str]:
+    return {"about": finding.about, "state": finding.state, "sentence": finding.sentence, "fix": finding.fix}
+
+
+def _findings_text(name: str, found: "Iterable[Finding]") -> str:
+    lines = [name]
+    for finding in found:
+        lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")
+        if finding.fix:
+            lines.append(f"        -> {finding.fix}")
+    return "\n".join(lines)

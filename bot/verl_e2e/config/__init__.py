@@ -1,9 +1,8 @@
 """Files and environment variables that people write, read into checked values."""
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
-from verl_e2e.config.problems import ConfigError, Problem
 from verl_e2e.config.profiles import load_profile, packaged_profiles
-from verl_e2e.config.yaml_text import YamlDocument, load_yaml
+from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, load_yaml
 
 __all__ = [
     "POLICY_PATH",

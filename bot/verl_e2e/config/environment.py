@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from verl_e2e.config.problems import ConfigError, Problem, suggest
+from verl_e2e.config.validation import ConfigError, Problem, suggest
 from verl_e2e.core.model.validated import UnfitError
-from verl_e2e.core.text.suggest import likely
+from verl_e2e.core.text.escape import likely
 
 _SOURCE = "environment"
 _PREFIXES = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")

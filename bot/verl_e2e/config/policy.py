@@ -3,8 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-from verl_e2e.config.validation import validate
-from verl_e2e.config.yaml_text import YamlDocument, load_yaml
+from verl_e2e.config.validation import YamlDocument, load_yaml, validate
 from verl_e2e.core.plan.policy import Policy, PolicyFile
 from verl_e2e.ports import ChangeSource
 

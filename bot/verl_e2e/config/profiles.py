@@ -6,10 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.config.problems import ConfigError, Problem, suggest
-from verl_e2e.config.validation import validate
-from verl_e2e.config.yaml_text import Path as KeyPath
-from verl_e2e.config.yaml_text import YamlDocument, dotted, load_yaml
+from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, dotted, load_yaml, suggest, validate
+from verl_e2e.config.validation import Path as KeyPath
 from verl_e2e.core.model.jobs import Network, SiteProfile
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")

@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import BeforeValidator
 
-from verl_e2e.config.problems import suggest
+from verl_e2e.config.validation import suggest
 from verl_e2e.core.model.validated import UnfitError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

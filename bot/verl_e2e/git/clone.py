@@ -10,9 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.core.model.errors import ForgeError
-from verl_e2e.git.failures import Cause, cause_of, error_of, unknown_object
-from verl_e2e.git.output import SIZES, id_lines, object_sizes
-from verl_e2e.git.program import Finished, Git, Limits, Remote
+from verl_e2e.git.program import (
+    SIZES,
+    Cause,
+    Finished,
+    Git,
+    Limits,
+    Remote,
+    cause_of,
+    error_of,
+    id_lines,
+    object_sizes,
+    unknown_object,
+)
 from verl_e2e.git.repository import GitError, GitRepository
 
 _LOCK_POLL_S = 0.05

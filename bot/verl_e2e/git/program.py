@@ -1,9 +1,4 @@
-"""Starts git. No other module does: which settings, which environment and which limits apply is decided here.
-
-The author of a change decides what a repository holds, and sometimes how it is configured. So git runs no hook, file
-system monitor, pager or credential helper, reads no configuration of the user or the machine, fetches nothing that a
-partial clone does not have, and reaches the network only where it is given a `Remote`.
-"""
+"""Parses what git prints. Names are kept exactly: bytes that are not UTF-8 become lone surrogates."""
 
 import base64
 import os
@@ -15,13 +10,103 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.parse import urlsplit
+
+from verl_e2e.core.model.errors import ForgeError
+
+SUBMODULE_MODE = "160000"
+# The command that asks for the unpacked bytes of objects; its input is `id_lines`.
+SIZES = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """One entry of a commit's tree."""
+
+    mode: str
+    """As git prints it: `100644` and `100755` are files, `120000` a symbolic link, `160000` a submodule."""
+    kind: str
+    """`blob`, `tree` or `commit`."""
+    id: str
+    """The object's id."""
+    path: str
+    """From the top of the repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffEntry:
+    """One path that differs between two trees; a side that does not exist has a mode and an id of zeros."""
+
+    old_mode: str
+    new_mode: str
+    old_id: str
+    new_id: str
+    status: str
+    """One letter: A, M, D, R, C or T."""
+    path: str
+    """The path after the change, the path before it for a removal."""
+    old_path: str | None = None
+    """Of a rename or copy the path that it came from."""
+
+
+def id_lines(ids: Iterable[str]) -> bytes:
+    """Object ids as `cat-file` and `fetch --stdin` read them."""
+    return "".join(f"{object_id}\n" for object_id in ids).encode("ascii")
+
+
+def tree_entries(output: bytes) -> Iterator[TreeEntry]:
+    """Parse `ls-tree -z`: mode, type and object, a tab, the name."""
+    for row in filter(None, output.split(b"\0")):
+        meta, _, name = row.partition(b"\t")
+        mode, kind, object_id = meta.decode("ascii").split(" ")
+        yield TreeEntry(mode, kind, object_id, _name(name))
+
+
+def diff_entries(output: bytes) -> Iterator[DiffEntry]:
+    """Parse `diff-tree -r -z --raw --no-abbrev`: modes, objects and status, the name, of a rename one more name."""
+    fields = iter(output.split(b"\0"))
+    for head in filter(None, fields):
+        old_mode, new_mode, old_id, new_id, status = head.decode("ascii").removeprefix(":").split(" ")
+        first = _name(next(fields))
+        renamed = status[0] in "RC"
+        path, old_path = (_name(next(fields)), first) if renamed else (first, None)
+        yield DiffEntry(old_mode, new_mode, old_id, new_id, status[0], path, old_path)
+
+
+def object_sizes(output: bytes) -> dict[str, int]:
+    """Parse what `SIZES` prints, without the objects that are missing."""
+    rows = (line.split(" ") for line in output.decode("ascii", "replace").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+
+
+def blob_contents(output: bytes) -> Iterator[tuple[str, bytes]]:
+    """Parse `cat-file --batch`: `id type size`, the content, a newline; or `id missing`. Gives ids and contents."""
+    start = 0
+    while (end := output.find(b"\n", start)) >= 0:
+        head = output[start:end].split(b" ")
+        start = end + 1
+        if len(head) == 3 and head[2].isdigit():
+            size = int(head[2])
+            content = output[start : start + size]
+            if head[1] == b"blob" and len(content) == size:
+                yield head[0].decode("ascii"), content
+            start += size + 1
+
+
+def status_paths(output: bytes) -> Iterator[str]:
+    """Parse `status --porcelain=v1 -z --no-renames`: two letters, a blank, the name."""
+    return (_name(row[3:]) for row in output.split(b"\0") if row)
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
 
 _POLL_S = 0.2
 _PIPE_BYTES = 1 << 20
@@ -316,3 +401,66 @@ def _authorization(remote: Remote) -> dict[str, str]:
         # A token goes to the host that it was meant for, and nowhere that this one may point to.
         "http.followRedirects": "false",
     }
+
+
+class TooMuchError(ForgeError):
+    """A fetch was stopped, because it took too long or brought too much."""
+
+
+class Cause(Enum):
+    """Why a fetch failed."""
+
+    UNKNOWN_OBJECT = auto()
+    DENIED = auto()
+    ABSENT = auto()
+    NETWORK = auto()
+    DISK = auto()
+    STOPPED = auto()
+    DAMAGE = auto()
+
+
+_PATTERNS = (
+    (Cause.UNKNOWN_OBJECT, r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"),
+    (Cause.DISK, r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"),
+    (Cause.DENIED, r"returned error: 40[13]|Authentication failed|could not read (Username|Password)|Access denied"),
+    (Cause.ABSENT, r"returned error: 404|repository '.*' not found|Repository not found|unable to update url base"),
+    (
+        Cause.NETWORK,
+        r"unable to access|Could not resolve|Failed to connect|timed out|RPC failed|early EOF|unexpected disconnect"
+        r"|remote end hung up|curl \d+|HTTP [45]\d\d|returned error: \d+|SSL|expected flush|bad line length",
+    ),
+)
+_SENTENCES = {
+    Cause.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
+    Cause.DENIED: "{host} does not let us read {repository}: give a token that may, in {credential}",
+    Cause.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set {credential}",
+    Cause.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
+    Cause.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
+    Cause.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
+    Cause.DAMAGE: "git could not fetch {repository} from {host}: {error}",
+}
+_OBJECT = re.compile(r"not our ref ([0-9a-f]{40,64})")
+
+
+def cause_of(finished: Finished) -> Cause:
+    """Why a fetch failed; what nothing else explains is damage of the clone."""
+    if finished.stop is not None:
+        return Cause.STOPPED
+    return next((cause for cause, pattern in _PATTERNS if re.search(pattern, finished.stderr)), Cause.DAMAGE)
+
+
+def unknown_object(finished: Finished) -> str | None:
+    """The object that the other side does not have, where it says so."""
+    found = _OBJECT.search(finished.stderr)
+    return found[1] if found else None
+
+
+def error_of(finished: Finished, url: str, credential: str) -> ForgeError:
+    """The failure in one sentence with what to do; `credential` is the variable that gives a token."""
+    parts, cause = urlsplit(url), cause_of(finished)
+    if finished.stop is Stop.MISSING:
+        return ForgeError(finished.error)
+    names = {"repository": parts.path.strip("/").removesuffix(".git"), "host": parts.hostname, "error": finished.error}
+    kind = TooMuchError if cause is Cause.STOPPED else ForgeError
+    text = _SENTENCES[cause].format(**names, ending=finished.ending, credential=credential)
+    return kind(text, passing=cause in {Cause.STOPPED, Cause.NETWORK, Cause.DAMAGE})

@@ -9,8 +9,8 @@ Unsigned requests cannot shut out signed deliveries: over a limit the oldest con
 GitHub takes only a few hundredths of a second.
 """
 
+from verl_e2e.web.app import BODY_BYTES as BODY_BYTES
 from verl_e2e.web.app import Door as Door
+from verl_e2e.web.app import PatientProtocol as PatientProtocol
+from verl_e2e.web.app import Probes as Probes
 from verl_e2e.web.app import create_app as create_app
-from verl_e2e.web.bodies import BODY_BYTES as BODY_BYTES
-from verl_e2e.web.connections import PatientProtocol as PatientProtocol
-from verl_e2e.web.probes import Probes as Probes

@@ -1,26 +1,280 @@
-"""The service's HTTP surface: POST /webhook, the pages of `verl_e2e.web.probes`, and nothing else.
-
-A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
-shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
-"""
+"""Receives the bodies of webhooks: checks the signature, keeps long bodies on disk, and limits how many there are."""
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import re
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from ipaddress import ip_address
+from tempfile import SpooledTemporaryFile
+from typing import ClassVar, Generic, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.web.bodies import BODY_BYTES, Bodies, BodyError
-from verl_e2e.web.probes import ProbePages, Probes
+from verl_e2e.core.pulls.webhooks import MAX_BODY
+
+BODY_BYTES = MAX_BODY
+# GitHub gives up after 10 s.
+_BODY_S = 8.0
+# A longer body lies on disk until its signature is checked.
+_IN_MEMORY = 256 * 1024
+
+
+class BodyError(Exception):
+    """A body was not received to its end; `status` and `why` are for the answer."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+@dataclass(eq=False, slots=True)
+class _Arriving:
+    source: str
+    scope: asyncio.Timeout
+    size: int = 0
+    given_up: bool = False
+
+
+class Bodies:
+    """The bodies that are being received: `most` at a time, and `total_bytes` of memory and disk together.
+
+    Over a limit, the oldest body of the source with the most bytes is given up. Behind a proxy all bodies have one
+    source; then it is the oldest of all. The signature can only be checked at the end of a body. Until then, only its
+    age shows that it may not come from GitHub.
+    """
+
+    def __init__(self, secret: bytes, *, most: int = 128, total_bytes: int = 512 * 1024 * 1024) -> None:
+        self._secret = secret
+        self._most = most
+        self._total_bytes = total_bytes
+        self._arriving: dict[_Arriving, None] = {}
+
+    async def receive(self, parts: AsyncIterator[bytes], signature: str, source: str) -> bytes | None:
+        """Receive a body; None when its signature is another one. Raises BodyError."""
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        with SpooledTemporaryFile(_IN_MEMORY) as file:
+            try:
+                async with asyncio.timeout(_BODY_S) as scope:
+                    with self._place(source, scope) as body:
+                        async for part in parts:
+                            self._grow(body, len(part))
+                            digest.update(part)
+                            file.write(part)
+            except TimeoutError:
+                if body.given_up:
+                    raise BodyError(503, "busy") from None
+                raise BodyError(408, "the body did not arrive in time") from None
+            if not hmac.compare_digest(f"sha256={digest.hexdigest()}", signature):
+                return None
+            file.seek(0)
+            return file.read()
+
+    @contextmanager
+    def _place(self, source: str, scope: asyncio.Timeout) -> Iterator[_Arriving]:
+        body = _Arriving(source, scope)
+        self._arriving[body] = None
+        try:
+            if len(self._arriving) > self._most:
+                self._give_up(besides=body)
+            yield body
+        finally:
+            del self._arriving[body]
+
+    def _grow(self, body: _Arriving, size: int) -> None:
+        body.size += size
+        if body.size > BODY_BYTES:
+            raise BodyError(413, "the body is larger than 25 MB")
+        if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
+            self._give_up()
+
+    def _give_up(self, besides: _Arriving | None = None) -> None:
+        """Give up the oldest body of the source that holds the most, in bytes and then in number."""
+        bodies = [item for item in self._arriving if item is not besides and not item.given_up]
+        if not bodies:
+            return
+        held: Counter[str] = Counter()
+        for body in bodies:
+            held[body.source] += body.size + 1
+        source = max(held, key=held.__getitem__)
+        oldest = next(item for item in bodies if item.source == source)
+        oldest.given_up = True
+        oldest.scope.reschedule(asyncio.get_running_loop().time())
+
+
+HEAD_S = 5.0
+# Connections without a request in progress. With one more, the longest silent one is closed.
+MOST_WAITING = 400
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's protocol with a time limit for each request head and a limit of connections that wait."""
+
+    _waiting: ClassVar[dict["PatientProtocol", None]] = {}
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A new connection waits for a request head."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """A complete head ends the wait; a part of one does not."""
+        super().data_received(data)
+        if self._at_work():
+            self._end_wait()
+        else:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        """After an answer the connection waits for the next head, or is closed."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self._at_work():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A lost connection does not wait."""
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _at_work(self) -> bool:
+        """Whether a request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._head_timer is not None:
+            return
+        self._head_timer = self.loop.call_later(HEAD_S, self._close)
+        self._waiting[self] = None
+        if len(self._waiting) > MOST_WAITING:
+            next(iter(self._waiting))._close()
+
+    def _end_wait(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        self._waiting.pop(self, None)
+
+    def _close(self) -> None:
+        self._end_wait()
+        # Abort without flushing the buffers: the client has sent no request, so nothing in them is for it.
+        self.transport.abort()
+
+
+# Many clients that ask at once cost no more than one client that asks this often.
+_FRESH_S = 0.5
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Headers by which a proxy says that it passes on what someone else asks.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What the three pages answer from; each call comes back in a bounded time."""
+
+    # Why the process should be started again, empty while it need not.
+    stalled: Callable[[], str]
+    # Each check of readiness by name, with what is wrong; empty for nothing.
+    readiness: Callable[[], Mapping[str, str]]
+    # The metrics in Prometheus' text format.
+    metrics: Callable[[], bytes]
+    # The port where /metrics is served; None for the one of webhooks.
+    metrics_port: int | None = None
+    # What `Authorization: Bearer` must hold for /metrics; empty for no such header.
+    token: str = field(default="", repr=False)
+
+
+class ProbePages:
+    """The three pages."""
+
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
+        self._stalled = _Recent(probes.stalled)
+        self._readiness = _Recent(probes.readiness)
+
+    def routes(self) -> tuple[Route, ...]:
+        """Their addresses."""
+        return (
+            Route("/healthz", self.healthz, methods=["GET"]),
+            Route("/readyz", self.readyz, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+        )
+
+    async def healthz(self, _: Request) -> Response:
+        """200 while the process works; 503 when only a new start helps."""
+        why = await self._stalled.answer()
+        return JSONResponse({"ok": False, "why": why} if why else {"ok": True}, status_code=503 if why else 200)
+
+    async def readyz(self, _: Request) -> Response:
+        """200 while everything that the work needs is there; else 503, and what is not."""
+        checks = await self._readiness.answer()
+        ready = not any(checks.values())
+        shown = {name: what or "ok" for name, what in checks.items()}
+        return JSONResponse({"ready": ready, "checks": shown}, status_code=200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics, for who may read them."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        return Response(await asyncio.to_thread(self._probes.metrics), media_type=_METRICS_TYPE)
+
+    def _refusal(self, request: Request) -> Response | None:
+        server = request.scope.get("server")
+        if self._probes.metrics_port is not None and (server is None or server[1] != self._probes.metrics_port):
+            return PlainTextResponse("Not Found", status_code=404)
+        if self._probes.token:
+            given = request.headers.get("authorization", "").encode()
+            if hmac.compare_digest(given, f"Bearer {self._probes.token}".encode()):
+                return None
+            return PlainTextResponse("a token is needed\n", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        if self._probes.metrics_port is None and not _is_local(request):
+            return PlainTextResponse("metrics are shown on this host only\n", status_code=403)
+        return None
+
+
+def _is_local(request: Request) -> bool:
+    """Whether a program of this host asks, and not a proxy here for someone else."""
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Recent(Generic[T]):
+    """The answer to a question that is asked in a thread: one question at a time, and none older than `_FRESH_S`."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self._ask = ask
+        self._asked: asyncio.Future[T] | None = None
+        self._asked_at = 0.0
+
+    async def answer(self) -> T:
+        """The answer of the question that is under way, or that began just now, or of a new one."""
+        now = asyncio.get_running_loop().time()
+        if self._asked is None or (self._asked.done() and now - self._asked_at >= _FRESH_S):
+            self._asked = asyncio.ensure_future(asyncio.to_thread(self._ask))
+            self._asked_at = now
+        # One client that leaves must not end what others wait for.
+        return await asyncio.shield(self._asked)
+
 
 _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")

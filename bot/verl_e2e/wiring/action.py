@@ -12,13 +12,13 @@ from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.config.action_settings import ActionSettings
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.core.plan.images import with_image
+from verl_e2e.core.plan.outline import with_image
 from verl_e2e.ports import Clock
 from verl_e2e.wiring.analysis import LimitedAnalysis
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
-from verl_e2e.wiring.verl import verl_source
+from verl_e2e.wiring.pulls import verl_source
 
 
 @contextmanager

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from verl_e2e.adapters.clock import SystemClock
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.files.folders import run_folders
-from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.files.sealing import public_keys
-from verl_e2e.adapters.github.archives import unpack
+from verl_e2e.adapters.files.run_folder import public_keys
+from verl_e2e.adapters.github.workflows import unpack
 from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
@@ -32,7 +32,7 @@ from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.ports import ForgeError
-from verl_e2e.wiring.collector import collect_seldom
+from verl_e2e.wiring.planning import collect_seldom
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "verl_e2e.wiring.analysis:child"

@@ -8,14 +8,12 @@ from pathlib import Path
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend
-from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.pace import Lane
-from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.github.pulls import GithubConversation
+from verl_e2e.adapters.github.requester import Lane, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.metrics import ApiCollector
@@ -36,7 +34,7 @@ from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.program import program_digest
-from verl_e2e.wiring.verl import verl_source
+from verl_e2e.wiring.pulls import verl_source
 
 # A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
 _RETRY_POLICY = RetryPolicy(total_s=4.0)

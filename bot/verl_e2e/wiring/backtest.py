@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from verl_e2e.app.known_repository import OtherRepositoryError
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.config.labels import load_labels
+from verl_e2e.app.plan_change import OtherRepositoryError, Planner
+from verl_e2e.config.maps import load_labels
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage

@@ -4,13 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_e2e.adapters.dispatch.local import LocalDispatcher
-from verl_e2e.adapters.files.baselines import BaselineCache
-from verl_e2e.adapters.files.folders import run_folders
-from verl_e2e.app.allowed_runs import Checkouts, check_follow_ups, follow_ups_of_job, verl_commit_of
-from verl_e2e.app.check import CheckRequest, CheckServices, check_change
+from verl_e2e.adapters.dispatch.local_backend import LocalDispatcher
+from verl_e2e.adapters.files.folders import BaselineCache, run_folders
+from verl_e2e.app.check import (
+    Checkouts,
+    CheckRequest,
+    CheckServices,
+    check_change,
+    check_follow_ups,
+    follow_ups_of_job,
+    verl_commit_of,
+)
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
-from verl_e2e.config.bands import policy_bands
+from verl_e2e.config.maps import policy_bands
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import pairs
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from verl_e2e.adapters.demo_repository import build_demo_repository
 from verl_e2e.adapters.files.folders import run_folders
-from verl_e2e.app.demo import Demonstration, demonstrate
+from verl_e2e.app.check import Demonstration, demonstrate
 from verl_e2e.config.policy import policy_at
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.git.repository import GitRepository

@@ -8,11 +8,9 @@ from types import MappingProxyType
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
-from verl_e2e.adapters.github.public_repository import has_commit
-from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.retry import RetryPolicy
-from verl_e2e.adapters.github.session import GitHub, as_app
-from verl_e2e.adapters.github.tokens import PERMISSIONS
+from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
+from verl_e2e.adapters.github.requester import RetryPolicy
+from verl_e2e.adapters.github.session import PERMISSIONS, GitHub, as_app
 from verl_e2e.adapters.store import open_store
 from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
@@ -21,7 +19,7 @@ from verl_e2e.core.pulls.checkup import Finding
 from verl_e2e.core.pulls.webhook_events import MODELS
 from verl_e2e.git.repository import GitError
 from verl_e2e.wiring.engines import check_installation, fetch_refusals
-from verl_e2e.wiring.verl import verl_at
+from verl_e2e.wiring.pulls import verl_at
 
 # GitHub sends these to every App, without a subscription.
 _UNASKED = frozenset({"installation", "installation_repositories", "ping"})

@@ -6,24 +6,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_e2e.adapters.dispatch.ray_entrypoint import RaySettings, asked_of, no_place
-from verl_e2e.adapters.dispatch.ray_jobs import RefusedError
-from verl_e2e.adapters.dispatch.slurm_check import check_cluster
-from verl_e2e.adapters.dispatch.slurm_commands import SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_settings import Container, SlurmSettings
+from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, RefusedError, asked_of, no_place
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, check_cluster
+from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Origin, SiteProfile
-from verl_e2e.core.plan.images import with_image
+from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.core.pulls.checkup import State, of_sources
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
 from verl_e2e.core.pulls.pull_address import web_of
-from verl_e2e.git.failures import error_of
-from verl_e2e.git.program import Git, Limits, Remote
+from verl_e2e.git.program import Git, Limits, Remote, error_of
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
 from verl_e2e.wiring.attestation import check_verifier

@@ -6,36 +6,22 @@ from pathlib import Path
 from threading import Lock
 
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.people import GithubPeople
-from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.answer_commands import Answers
 from verl_e2e.app.base_branch_changed import BaseChanges
 from verl_e2e.app.base_policy import BasePolicies
 from verl_e2e.app.collect_runs import RunCollector
-from verl_e2e.app.create_once import Creations
-from verl_e2e.app.current_grants import CurrentGrants
+from verl_e2e.app.current_grants import CurrentGrants, Permissions
 from verl_e2e.app.dispatch import Dispatch
-from verl_e2e.app.first_check import FirstCheck
-from verl_e2e.app.keep_command import CommandKeeper
-from verl_e2e.app.known_heads import KnownHeads
-from verl_e2e.app.look_up_person import Permissions
-from verl_e2e.app.merge_groups import MergeGroups
-from verl_e2e.app.on_check import CheckEvents
-from verl_e2e.app.on_comment import CommentEvents
-from verl_e2e.app.on_event import EventHandler
-from verl_e2e.app.open_checks import OpenChecks
-from verl_e2e.app.publish_checks import CheckPublisher
-from verl_e2e.app.publish_comments import CommentPublisher, Messages
-from verl_e2e.app.read_target import TargetReader, TargetStates
-from verl_e2e.app.reconcile import Reconciler
+from verl_e2e.app.keep_command import Answers, CommandKeeper
+from verl_e2e.app.known_heads import KnownHeads, MergeGroups
+from verl_e2e.app.on_event import CheckEvents, CommentEvents, EventHandler
+from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, Messages, OpenChecks, PostRestorer
+from verl_e2e.app.reconcile import Display, FirstCheck, Reconciler, TargetReader, TargetStates
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs
-from verl_e2e.app.restore_posts import PostRestorer
 from verl_e2e.app.reuse_verdict import VerdictReuse
 from verl_e2e.app.run_queue import RunQueue, SharedQueue
-from verl_e2e.app.show import Display
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.pull import Target
 from verl_e2e.ports import Backend, Checks, Clock, Conversation, Ledger, Outbox, People, Pulls, RunWatcher, SourceTrees

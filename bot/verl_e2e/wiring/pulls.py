@@ -1,22 +1,39 @@
-"""Planning a pull request by its address: facts from the API, objects from a partial clone that is kept."""
+"""verl as the service reads it: a clone on this machine, or single files and names through GitHub's API."""
 
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
-from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.retry import RetryPolicy
+from verl_e2e.adapters.files.caches import SummaryCache
+from verl_e2e.adapters.github.pulls import GithubPulls, PublicRepository, named_by
+from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.app.plan_pull import Readers, plan_pull
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.pull_address import PUBLIC_API, api_of, read_address, web_of
-from verl_e2e.ports import ForgeError, UnknownPullError
+from verl_e2e.git.repository import GitRepository
+from verl_e2e.ports import ForgeError, Revisions, UnknownPullError
 from verl_e2e.wiring.planning import PlanRequest, policy_file, uses_for, with_details
+
+
+def verl_at(place: str) -> GitRepository | PublicRepository:
+    """The verl repository of a folder or of an address, `https://HOST/OWNER/NAME`."""
+    if not place.startswith(("https://", "http://")):
+        return GitRepository(Path(place))
+    api_url, name = named_by(place)
+    return PublicRepository(anonymously(api_url=api_url), name)
+
+
+def verl_source(place: str) -> Callable[[str], Revisions]:
+    """The verl repository of a place for whatever revision; it is opened with the first."""
+    opened = lru_cache(1)(verl_at)
+    return lambda _: opened(place)
+
 
 # Someone waits at a terminal: what takes longer than this is reported instead.
 _PATIENCE_S = 20.0

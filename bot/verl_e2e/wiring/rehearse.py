@@ -7,12 +7,12 @@ from typing import Literal
 
 from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
 from verl_e2e.app.judge_rehearsal import changed_functions
-from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
 from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
-from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of

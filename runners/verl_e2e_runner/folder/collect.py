@@ -16,15 +16,18 @@ from stat import S_ISREG
 
 from pydantic import ValidationError
 
-from verl_e2e.core.model.checkpoint_files import (
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.record import (
     CHECKPOINTS_FILE,
+    CONFIG_FILE,
+    IMPORTS_FILE,
+    METRICS_FILE,
     TRACKER,
     CheckpointFile,
     CheckpointListing,
     Checkpoints,
+    ImportLine,
 )
-from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.record import CONFIG_FILE, IMPORTS_FILE, METRICS_FILE, ImportLine
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.folder.suspect_files import is_folder_below, read_below
 from verl_e2e_runner.process.processes import Ended

@@ -17,13 +17,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, RootModel, StringConstraints, TypeAdapter, ValidationError
 
-from verl_e2e.core.model.changed_code import ChangedCode
-from verl_e2e.core.model.executed import (
+from verl_e2e.core.model.execution import (
     MEGATRON_LM_FOLDER,
     MOST_FILES,
     MOST_FUNCTIONS_OF_FILE,
     MOST_LINES_OF_FILE,
     MOST_PROCESSES,
+    ChangedCode,
     Executed,
     ExecutedFile,
     ExecutedFunction,

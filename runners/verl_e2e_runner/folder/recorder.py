@@ -22,8 +22,7 @@ from pydantic import BaseModel
 from verl_e2e.core.model import record
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.record import Event
-from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor
-from verl_e2e.core.text.secret_names import secrets_in
+from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor, secrets_in
 
 _HOST_VARIABLES = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME", "RUNNER_NAME")
 

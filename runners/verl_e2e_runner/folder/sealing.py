@@ -11,16 +11,16 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.manifest import (
+from verl_e2e.core.model.record import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
+    SUSPECTS_WORD,
     Manifest,
     ManifestSignature,
     SealedFile,
     Word,
     is_sealed,
 )
-from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.model.rehearsal_job import BASE_RECORDS, HEAD_RECORDS
 
 KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"

@@ -18,8 +18,8 @@ from typing import Any
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Container, Finding
-from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.preflight.wrapper import Config
 from verl_e2e_runner.sharing import Device, Devices, visible

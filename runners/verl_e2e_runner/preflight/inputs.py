@@ -17,8 +17,8 @@ from pathlib import Path
 
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.models import answer_of, made_model

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, stops
 from verl_e2e_runner.models import make_images, make_model, model_folder

@@ -1,6 +1,6 @@
 """What a program of a run gets from the host: variables, the Hugging Face cache, and caches of compiled kernels.
 
-The code under test is a pull request of anyone, so no secret is handed to it: what `verl_e2e.core.text.secret_names`
+The code under test is a pull request of anyone, so no secret is handed to it: what `verl_e2e.core.text.redact`
 knows, which is what the redactor hides. The lists name what is dropped and keep the rest: the stack reads hundreds of
 variables of CUDA, NCCL, UCX, Triton, vLLM and the site's fabric, and a list of the kept ones would silently weaken a
 site that sets one more.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-from verl_e2e.core.text.secret_names import is_secret
+from verl_e2e.core.text.redact import is_secret
 
 _YES = frozenset({"1", "ON", "YES", "TRUE"})
 

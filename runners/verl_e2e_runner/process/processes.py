@@ -24,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
-from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.process.confined import Confined, hand_over, launch

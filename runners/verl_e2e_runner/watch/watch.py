@@ -20,8 +20,8 @@ from typing import Protocol, TextIO
 
 from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
-from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
 from verl_e2e_runner.folder.suspect_files import read_below

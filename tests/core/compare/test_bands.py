@@ -10,16 +10,18 @@ from tests.core.builders import ended, make_case, make_facts, make_job, make_rec
 from verl_e2e.core.compare.bands import (
     ENOUGH,
     LEAST_MARGIN,
+    NotHealthyError,
     band_of,
+    healthy_of,
+    healthy_run,
     merged,
     only_of,
+    pair_of,
     tolerances_of,
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.healthy_runs import NotHealthyError, healthy_of, healthy_run, pair_of
-from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS
-from verl_e2e.core.compare.workload import probe_digest, training_digest
+from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS, probe_digest, training_digest
 from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep

@@ -5,7 +5,7 @@ import pytest
 from tests.core.compare.test_rehearsal import GOOD, PATH, entering, function, record
 from verl_e2e.core.compare.observation import Observation, Observed, ObserveLimits, Sight, Trial, observable
 from verl_e2e.core.compare.rehearsal import IMPORTS, judge_rehearsal
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Side
 
 NAME = f"{PATH}:f"
 SCALED = Trial(function=NAME, fault="its result scaled", cell="a")

@@ -18,7 +18,7 @@ from verl_e2e.core.compare.rehearsal import (
     Unentered,
     judge_rehearsal,
 )
-from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
+from verl_e2e.core.model.execution import ChangedFunction, Excuse, ExcusedLines, Side
 
 PATH = "src/megatron/bridge/peft/lora.py"
 ERROR = CellError(type="KeyError", text="'weight'", at="megatron/bridge/peft/lora.py:3")

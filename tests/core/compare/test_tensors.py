@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.fingerprints import tensor, weights
-from verl_e2e.core.compare.tensors import (
+from verl_e2e.core.compare.steps import (
     Difference,
     adds_up,
     converts,

@@ -19,10 +19,9 @@ from tests.core.builders import (
 from verl_e2e.core.judge import related_runs, wording
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import Frame, LogFacts, LoggedError
-from verl_e2e.core.model.outcome import Outcome, Recurrence, Result
+from verl_e2e.core.model.outcome import Outcome, Recurrence, Result, Stage
 from verl_e2e.core.model.record import EndReason, Finding
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import Card, render_text
 
 BASE, HEAD = "d" * 40, "a" * 40

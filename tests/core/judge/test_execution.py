@@ -46,9 +46,20 @@ from verl_e2e.core.judge.execution import (
     unknown_execution,
 )
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Excuse, ExcusedLines
-from verl_e2e.core.model.executed import Executed, ExecutedFunction, ExecutedProcess, ProcessRole
-from verl_e2e.core.model.execution import MOST_JUDGED, ChangeExecution, Entered, FunctionRun
+from verl_e2e.core.model.execution import (
+    MOST_JUDGED,
+    ChangedCode,
+    ChangedFunction,
+    ChangeExecution,
+    Entered,
+    Excuse,
+    ExcusedLines,
+    Executed,
+    ExecutedFunction,
+    ExecutedProcess,
+    FunctionRun,
+    ProcessRole,
+)
 
 BASE_COMMIT = "d" * 40
 NO_BASE = Recorded(None, why_none=BASE_NOT_RUN)

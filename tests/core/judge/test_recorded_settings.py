@@ -19,7 +19,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.settings import Axis, Value
 
 DENSE, RESUMED, FSDP = "level2-dense", "level1-resume", "level3-adapter-export"
 TP2_PP2: dict[Axis, Value] = {Axis.TENSOR: 2, Axis.PIPELINE: 2}

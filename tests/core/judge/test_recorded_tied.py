@@ -8,8 +8,7 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import Point, Snapshot
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 RUN = RecordedRun(FIXTURES / "runs" / "level2-pp2-tied")
 WARNING = "WARNING: Can't find lm_head.weight in hf_keys"

@@ -20,10 +20,9 @@ from verl_e2e.core.judge.decide import decide
 from verl_e2e.core.judge.related_runs import fingerprint_of, normal, same_failure
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
-from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.outcome import Decision, Result, Stage
 from verl_e2e.core.model.record import TestCase as Test
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
 
 ONE = "size mismatch for decoder.layers.3.linear_qkv.weight: [512, 64] in /opt/kit/model/a.safetensors at 0x7f12ab"
 SAME = "size mismatch for decoder.layers.11.linear_qkv.weight: [768, 32] in $WORK/model/a.safetensors at 0x55cc"

@@ -14,8 +14,7 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import Excerpt
 from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 IMPORTED, FILES = Point.WEIGHTS_IMPORTED, Point.CHECKPOINT_FILE

@@ -5,7 +5,7 @@ import pytest
 from tests.core.logs import lines
 from verl_e2e.core.log.progress import Move, move
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 E, R, T, S = Stage.ENVIRONMENT, Stage.RAY, Stage.TRAIN_STEP, Stage.SHUTDOWN
 X, L, P, V = Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_LOAD, Stage.BRIDGE_PROVIDER, Stage.ROLLOUT_ENGINE

@@ -12,7 +12,7 @@ from verl_e2e.core.log.literals import LITERALS, Literal
 from verl_e2e.core.log.progress import MAX_STEPS
 from verl_e2e.core.log.scan import FindPrefilter, Scanner, literal_bytes, scan
 from verl_e2e.core.model.facts import LogFacts, LoggedError
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 ORDER = ["environment", "ray", "data", "bridge_provider", "peft", "optimizer", "hf_import", "ddp_wrap"]
 W = "(WorkerDict pid=7) "

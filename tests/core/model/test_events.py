@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.core.judged import RUNS
-from verl_e2e.core.model.events import (
+from verl_e2e.core.model.record import (
     Ended,
+    EndReason,
+    Event,
     EventData,
     LeftRunning,
     PhaseEvent,
@@ -17,7 +19,6 @@ from verl_e2e.core.model.events import (
     StepEvent,
     read_data,
 )
-from verl_e2e.core.model.record import EndReason, Event
 
 KINDS: dict[str, type[EventData]] = {
     "started": Started,

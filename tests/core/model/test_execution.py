@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from verl_e2e.core.model.changed_code import MOST_LINES
-from verl_e2e.core.model.execution import Entered, FunctionRun, Lines, line_ranges
+from verl_e2e.core.model.execution import MOST_LINES, Entered, FunctionRun, Lines, line_ranges
 
 _LINES: TypeAdapter[tuple[int, ...]] = TypeAdapter(Lines)
 LINE_SETS = st.sets(st.integers(1, 400)).map(lambda found: tuple(sorted(found)))

@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from verl_e2e.core.model.executed import (
+from verl_e2e.core.model.execution import (
+    NO_MAPS,
     Executed,
     ExecutedFile,
     ExecutedFunction,
     ExecutedProcess,
+    ExecutionMap,
+    ExecutionMaps,
     ProcessRole,
+    entered_files,
+    merged_maps,
 )
-from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMap, ExecutionMaps, entered_files, merged_maps
 
 LORA = "src/megatron/bridge/peft/lora.py"
 CORE = "3rdparty/Megatron-LM/megatron/core/utils.py"

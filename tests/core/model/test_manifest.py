@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.model.manifest import Manifest, SealedFile, differences, is_sealed
+from verl_e2e.core.model.record import Manifest, SealedFile, differences, is_sealed
 
 A, B = "a" * 64, "b" * 64
 

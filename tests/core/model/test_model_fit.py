@@ -2,9 +2,8 @@
 
 import pytest
 
-from verl_e2e.core.model.model_fit import ModelShape, misfits
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.space import ModelShape, Point, misfits
 
 SMALL = ModelShape(layers=2, heads=4, kv_heads=2)
 EXPERTS = ModelShape(layers=2, heads=4, kv_heads=2, experts=4, biases=True)

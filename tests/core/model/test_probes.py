@@ -3,10 +3,8 @@
 import re
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import BASE_WRAPPER
-from verl_e2e.core.model.probes import setting_probes
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.levels import BASE_WRAPPER, setting_probes
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, Axis
 
 # What other parts of a job carry out: the number of GPUs, the steps, the data.
 WITHOUT_A_SETTING = {Axis.DATA, Axis.STEPS, Axis.SYNCS, Axis.CONTENT}

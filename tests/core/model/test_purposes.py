@@ -1,10 +1,10 @@
 """What a job made for a change is there for: bounded, on one line, and read back as it was written."""
 
 from tests.core.builders import make_job
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Side
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.purposes import Purpose, purpose_of
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis
 
 
 def purpose(path: str = "src/a.py", symbol: str = "A.f", condition: str = "entered by\n  one and\tx") -> Purpose:

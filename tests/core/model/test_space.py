@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_e2e.core.model.conflicts import Clash, Conflict
 from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.levels import BASE_WRAPPER, POINTS, SHARE_OF_DIGITS, VARIANTS, Level, variant_named
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.space_rules import Refused
-from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, ModelWant, Value, Want, setting_of
+from verl_e2e.core.model.space import Clash, Conflict, Point, Refused
 
 RECOMPUTE = tuple(
     f"++{role}.megatron.override_transformer_config.{key}"

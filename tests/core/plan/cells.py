@@ -8,8 +8,7 @@ from verl_e2e.core.compare.cell_map import CellMap, CellRow, FileCells
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.levels import variant_named
 from verl_e2e.core.plan.cell_settings import CellTable
-from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Budget, Policy
 
 POLICY = packaged_policy().model_copy(update={"budget": Budget(gpu_minutes=500)})

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from verl_e2e.config import packaged_policy
-from verl_e2e.config.labels import load_labels
+from verl_e2e.config.maps import load_labels
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.backtest import (

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.core.plan.cells import CELLS, LORA, NAMES, POLICY, ROWS, TABLE, places
-from verl_e2e.config.cell_maps import packaged_cell_map
+from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.cell_settings import CellTable
 
 NONE = {Axis.ADAPTER: "none"}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.plan.test_lint import PATHS, SYMBOLS, WORDS, policy
-from verl_e2e.core.plan.converters import Converter, registered
+from verl_e2e.core.plan.contract import Converter, registered
 from verl_e2e.core.plan.lint import lint_policy
 
 KIMI, QWEN = "src/kimi.py", "src/qwen.py"

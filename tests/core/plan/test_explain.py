@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.model.test_execution_maps import LORA, map_of
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
-from verl_e2e.core.model.execution_maps import ExecutionMaps
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, ExecutionMaps
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified, SetAside
@@ -20,11 +19,9 @@ from verl_e2e.core.plan.explain import (
     with_maps,
     with_must_run,
 )
-from verl_e2e.core.plan.measured_jobs import NotCovered
-from verl_e2e.core.plan.measured_places import NOT_ENTERED, Place
-from verl_e2e.core.plan.not_required import Exempted
+from verl_e2e.core.plan.measured_jobs import NOT_ENTERED, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
+from verl_e2e.core.plan.plan import MODULE_LEVEL, Exempted, Plan, Reason
 
 PATH = "src/lib/a.py"
 NAMES = {"f": False, "f.inner": False, "TABLE": True}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from verl_e2e.config import load_policy, packaged_policy
-from verl_e2e.config.problems import ConfigError
+from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level

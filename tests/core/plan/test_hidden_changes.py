@@ -2,9 +2,9 @@
 
 import pytest
 
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Side
 from verl_e2e.core.model.jobs import Patch, Substitution
-from verl_e2e.core.plan.hidden_changes import read_overrides, replaced_lines, without_touched
+from verl_e2e.core.plan.code_plan import read_overrides, replaced_lines, without_touched
 
 SOURCE = b"import os\nX = 1\ndef f():\n    a()\n    b()\n\ndef g():\n    a()\n"
 

@@ -4,7 +4,7 @@ import pytest
 
 from verl_e2e.config import packaged_policy
 from verl_e2e.core.model.jobs import SiteProfile
-from verl_e2e.core.plan.images import refused_image, site_in_image, with_image
+from verl_e2e.core.plan.outline import refused_image, site_in_image, with_image
 from verl_e2e.core.plan.policy import Image
 
 POLICY = packaged_policy()

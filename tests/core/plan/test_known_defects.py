@@ -8,20 +8,18 @@ import pytest
 
 from tests.core.plan.cells import POLICY, TABLE, planned
 from verl_e2e.config import load_profile
-from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.purposes import purpose_of
+from verl_e2e.core.model.settings import Axis, ModelWant, Want
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, ModelWant, Want
 from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.defects import with_known_defects
-from verl_e2e.core.plan.draft import Draft
-from verl_e2e.core.plan.feature_jobs import job_of_model
+from verl_e2e.core.plan.job_models import job_of_model
 from verl_e2e.core.plan.lint import lint_defects
-from verl_e2e.core.plan.measured_jobs import Derived, JobMaker
-from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import Missing
+from verl_e2e.core.plan.measured_jobs import Derived, Draft, JobMaker
+from verl_e2e.core.plan.outline import Missing, with_obstacles
 
 VERL, FILE, BLOB = POLICY.verl.commit, "src/a.py", "a" * 40
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))

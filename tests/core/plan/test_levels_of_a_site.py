@@ -8,18 +8,18 @@ import pytest
 from tests.core.plan.cells import entered
 from tests.core.plan.test_plan import change
 from verl_e2e.config import ConfigError, load_policy, load_profile, packaged_policy
-from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.build import Sources, build_job
-from verl_e2e.core.plan.measured_places import Measured
+from verl_e2e.core.plan.measured_jobs import Measured
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy, StandIn, SwitchedOff
+from verl_e2e.core.reach.changed_functions import TouchedFunction
 from verl_e2e.core.reach.effects import Effects
-from verl_e2e.core.reach.reached_functions import TouchedFunction
 from verl_e2e.core.report.plan_text import render_plan_text
 
 POLICY = packaged_policy()

@@ -6,12 +6,11 @@ import pytest
 
 from tests.core.plan.cells import NAMES, POLICY, ROWS, TABLE, places, planned
 from verl_e2e.core.compare.rehearsal import Outcome
-from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.cell_settings import CellTable
-from verl_e2e.core.plan.measured_jobs import Derived, JobMaker, needs_of, with_measured_jobs
-from verl_e2e.core.plan.measured_places import NOT_ENTERED, Place
+from verl_e2e.core.plan.measured_jobs import NOT_ENTERED, Derived, JobMaker, Place, needs_of, with_measured_jobs
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Policy
 

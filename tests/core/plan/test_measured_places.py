@@ -5,12 +5,9 @@ from collections.abc import Iterable
 from tests.core.plan.cells import COMMIT, entered, places
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.compare.rehearsal import Outcome
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
-from verl_e2e.core.model.executed import ProcessRole
-from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps
-from verl_e2e.core.plan.measured_places import NEW, NOT_ENTERED, Measured, Place, measured_places
-from verl_e2e.core.reach.carried_lines import CarriedLines
-from verl_e2e.core.reach.reached_functions import TouchedFunction
+from verl_e2e.core.model.execution import ChangedFunction, ExecutionMap, ExecutionMaps, ProcessRole, Side
+from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, Measured, Place, measured_places
+from verl_e2e.core.reach.changed_functions import CarriedLines, TouchedFunction
 
 A = "src/a.py"
 ALL = ("qwen2-plain", "qwen2-lora", "moe-lora")

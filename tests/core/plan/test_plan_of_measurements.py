@@ -7,15 +7,15 @@ import pytest
 from tests.core.plan.cells import POLICY, entered
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
-from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.wants import Axis
-from verl_e2e.core.plan.measured_places import NEW, Measured
+from verl_e2e.core.model.settings import Axis
+from verl_e2e.core.plan.measured_jobs import NEW, Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import PlanDocument, plan_json
 from verl_e2e.core.plan.policy import Budget
+from verl_e2e.core.reach.changed_functions import TouchedFunction
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
-from verl_e2e.core.reach.reached_functions import TouchedFunction
 
 # What asks for level 0 alone.
 PLAIN = "src/megatron/bridge/training/utils/train_utils.py"

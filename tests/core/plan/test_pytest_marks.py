@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.plan.pytest_marks import Marks, read_marks
+from verl_e2e.core.plan.reached_files import Marks, read_marks
 
 MARKS = ("gpu", "run_only_on")
 

@@ -7,7 +7,7 @@ import pytest
 from verl_e2e.config import load_policy
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, FilesOfTree, ReachedFiles, digest_of
-from verl_e2e.core.reach.named_files import named_files
+from verl_e2e.core.reach.users import named_files
 
 _WITHOUT = """
 schema: 1

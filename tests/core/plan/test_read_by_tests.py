@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.plan.read_by_tests import UnreadTestError, read_by_tests
+from verl_e2e.core.plan.reached_files import UnreadTestError, read_by_tests
+from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.reach.reader import summarize
-from verl_e2e.core.reach.summary import Summary
 
 TEST = "tests/unit/models/test_a.py"
 FILES = {

@@ -10,12 +10,10 @@ from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
 from verl_e2e.core.model.nodes import MOST_GPUS
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis
-from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import JobOutline, Missing
+from verl_e2e.core.plan.outline import JobOutline, Missing, fit, with_obstacles
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
-from verl_e2e.core.plan.sizing import fit
 
 MEASUREMENTS = ROOT / "docs" / "measurements.md"
 POLICY = packaged_policy()

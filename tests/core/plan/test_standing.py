@@ -2,9 +2,8 @@
 
 import pytest
 
-from verl_e2e.core.model.settings import DEFAULTS
-from verl_e2e.core.model.wants import Axis
-from verl_e2e.core.plan.standing import STANDING, leaves_by_itself, standing_wants
+from verl_e2e.core.model.settings import DEFAULTS, Axis
+from verl_e2e.core.plan.cell_settings import STANDING, leaves_by_itself, standing_wants
 
 CONVERSION = "src/megatron/bridge/models/conversion/"
 VL = "src/megatron/bridge/models/qwen_vl/utils.py"

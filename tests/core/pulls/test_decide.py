@@ -32,7 +32,7 @@ from tests.core.pulls.entries import (
 from verl_e2e.core.model.access import Absence, Start
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.plan.not_required import NotRequired
+from verl_e2e.core.plan.plan import NotRequired
 from verl_e2e.core.pulls.decide import (
     NOT_TRUSTED,
     NOT_WANTED,

@@ -10,7 +10,7 @@ from tests.core.executions import DROPOUT, GATHER, IN_TEST, LORA, TRANSFORM, cha
 from tests.core.pulls.entries import HEAD, POLICY, asked, override, run, target_state
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand
-from verl_e2e.core.model.executed import Executed
+from verl_e2e.core.model.execution import Executed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result

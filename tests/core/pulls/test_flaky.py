@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.pulls.entries import BASE, NOW, OTHER, RESUME, SMOKE, run
-from verl_e2e.core.model.outcome import Recurrence, Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.pulls.flaky import FlakyCause, flaky_causes
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.retry_classes import RetryClass

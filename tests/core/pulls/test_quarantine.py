@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tests.core.pulls.entries import SMOKE, run
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.quarantine import QuarantinedCause
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.quarantine import set_aside_by
 
 TODAY = date(2026, 1, 1)

@@ -30,8 +30,8 @@ from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob, RehearsalRules, read_order
-from verl_e2e.core.plan.not_required import NotRequired
-from verl_e2e.core.plan.reason import Reason
+from verl_e2e.core.plan.classify import Reason
+from verl_e2e.core.plan.plan import NotRequired
 from verl_e2e.core.pulls.commands import VERBS
 from verl_e2e.core.pulls.decide import (
     AFTER_REHEARSAL,

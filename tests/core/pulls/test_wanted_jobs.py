@@ -25,7 +25,7 @@ from verl_e2e.core.model.jobs import (
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.reuse import origin_text, to_judge_again
 from verl_e2e.core.pulls.reuse_key import ASKED_OF_RESULT, differing_keys, same_work

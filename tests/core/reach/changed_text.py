@@ -2,7 +2,7 @@
 
 from textwrap import dedent
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Side
 from verl_e2e.core.reach.changes import compare
 
 

@@ -10,9 +10,9 @@ from types import CodeType
 import pytest
 
 import verl_e2e
-from verl_e2e.core.model.changed_code import Side
+from verl_e2e.core.model.execution import Side
 from verl_e2e.core.reach.changes import compare
-from verl_e2e.core.reach.code_lines import CodeLines
+from verl_e2e.core.reach.statements import CodeLines
 
 STANDARD = Path(ast.__file__).parent
 FILES = (

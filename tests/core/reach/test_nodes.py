@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from verl_e2e.core.reach import nodes
+from verl_e2e.core.reach.syntax import children, copied, stored_names, walk
 
 SOURCES = (
     "",
@@ -18,28 +18,28 @@ SOURCES = (
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_walk_meets_the_nodes_of_the_standard_one_in_its_order(source: str) -> None:
     tree = ast.parse(source)
-    assert nodes.walk(tree) == [node for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]
+    assert walk(tree) == [node for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]
     for node in ast.walk(tree):
         inner = [item for item in ast.iter_child_nodes(node) if not isinstance(item, ast.expr_context)]
-        assert nodes.children(node) == inner
+        assert children(node) == inner
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_copy_is_equal_in_every_field_and_shares_no_node(source: str) -> None:
     tree = ast.parse(source)
-    copy = nodes.copied(tree)
+    copy = copied(tree)
     assert ast.dump(copy, include_attributes=True) == ast.dump(tree, include_attributes=True)
-    assert not {id(node) for node in nodes.walk(copy)} & {id(node) for node in nodes.walk(tree)}
+    assert not {id(node) for node in walk(copy)} & {id(node) for node in walk(tree)}
 
 
 def test_what_is_left_out_is_not_walked_and_is_the_same_in_a_copy() -> None:
     tree = ast.parse("class C:\n    def m(self): a = b\n    x = y\nif z:\n    def f(): pass\n")
     method, function = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     without = {id(method), id(function)}
-    names = [node.id for node in nodes.walk(tree, without=without) if isinstance(node, ast.Name)]
+    names = [node.id for node in walk(tree, without=without) if isinstance(node, ast.Name)]
     assert names == ["z", "x", "y"]
-    assert nodes.walk(function, without=without) == []
-    copy = nodes.copied(tree, without=without)
+    assert walk(function, without=without) == []
+    copy = copied(tree, without=without)
     shared = [node for node in ast.walk(copy) if id(node) in without]
     assert shared == [method, function]
     assert ast.dump(copy) == ast.dump(tree)
@@ -50,4 +50,4 @@ def test_the_stored_names_are_those_of_assignments_and_of_caught_errors(source: 
     tree = ast.parse(source)
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
-    assert nodes.stored_names(tree) == stored | caught
+    assert stored_names(tree) == stored | caught

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.core.reach.programs import effects, program, reach, renamed
-from verl_e2e.core.model.changed_code import Side
-from verl_e2e.core.reach.reached_functions import ReachedTree, symbol_of_effect
+from verl_e2e.core.model.execution import Side
+from verl_e2e.core.reach.changed_functions import ReachedTree, symbol_of_effect
 
 MODULE = """
 from functools import singledispatch

@@ -8,9 +8,9 @@ import pytest
 
 import verl_e2e
 from tests.fakes.patience import HANG_S
-from verl_e2e.core.reach.read_trees import ReadTrees
+from verl_e2e.core.reach.program import ReadTrees
 
-PARSED = "from verl_e2e.core.reach.summary import parse; print(type(parse(sys.argv[1].encode())).__name__)"
+PARSED = "from verl_e2e.core.reach.program import parse; print(type(parse(sys.argv[1].encode())).__name__)"
 
 
 def test_one_content_is_parsed_once_and_a_problem_is_kept_too() -> None:

@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
+from verl_e2e.core.reach.program import BODY, encoding_of
 from verl_e2e.core.reach.reader import summarize
-from verl_e2e.core.reach.summary import BODY, encoding_of
 from verl_e2e.core.reach.syntax import annotated, assigned_names
 
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from verl_e2e.core.reach.changes import compare
-from verl_e2e.core.reach.read_trees import parse_to_read
+from verl_e2e.core.reach.program import parse_to_read
 from verl_e2e.core.reach.settled import settled_in
 
 OLD = b"""import os

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from verl_e2e.core.reach.source_limits import MAX_BYTES, MAX_NAME_PARTS, MAX_STATEMENTS, beyond_limits
-from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.program import parse
+from verl_e2e.core.reach.syntax import MAX_BYTES, MAX_NAME_PARTS, MAX_STATEMENTS, beyond_limits
 
 DOTTED = b"a." * MAX_NAME_PARTS + b"a"
 

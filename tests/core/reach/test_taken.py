@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.reach.programs import program, reach
 from verl_e2e.core.reach.program import Program
-from verl_e2e.core.reach.taken import taken_elsewhere
+from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Reach
 
 FAMILY = """

@@ -10,8 +10,7 @@ from datetime import timedelta
 
 from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
 from tests.core.pulls.test_flaky import HANG, MARK, ended, passed
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.flaky import flaky_causes
 from verl_e2e.core.pulls.gate import Standing

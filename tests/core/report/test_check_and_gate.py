@@ -10,8 +10,7 @@ from tests.core.executions import DROPOUT, GATHER, IN_TEST, IN_TRAINER, TRANSFOR
 from tests.core.pulls.entries import POLICY, run, target_state
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import ChangedFunction
-from verl_e2e.core.model.executed import Executed
+from verl_e2e.core.model.execution import ChangedFunction, Executed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result

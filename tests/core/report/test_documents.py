@@ -6,7 +6,7 @@ from dataclasses import asdict
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.facts import Excerpt, Noise
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.report.run_card import Card, NotRun, card_json, evidence_json, triage_line
 from verl_e2e.core.triage.triage import triage, triage_json
 

@@ -25,9 +25,7 @@ from tests.core.pulls.test_executed_change import BOTH, OLD, PART, SMOKE, UNENTE
 from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of, join
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import ChangedFunction
-from verl_e2e.core.model.executed import Executed
-from verl_e2e.core.model.execution import ChangeExecution
+from verl_e2e.core.model.execution import ChangedFunction, ChangeExecution, Executed
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Excuse, Side
 from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, Side
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.model.settings_check import SettingsCheck
+from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import Finding, Kind
-from verl_e2e.core.plan.measured_jobs import NotCovered
-from verl_e2e.core.plan.measured_places import NEW, NOT_ENTERED, Place
-from verl_e2e.core.plan.not_required import Exempted, NotRequired
+from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
-from verl_e2e.core.plan.plan import Plan, Reason
+from verl_e2e.core.plan.plan import Exempted, NotRequired, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.reach.effects import LookedAt
 from verl_e2e.core.report.plan_text import render_contract, render_plan_text, settings_json, settings_text

@@ -16,9 +16,8 @@ from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.measured_jobs import NotCovered
-from verl_e2e.core.plan.not_required import NotRequired
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.plan import Plan, Reason
+from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.overrides import Uncounted

@@ -25,9 +25,8 @@ from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.outcome import Deliverable, Outcome, Result
+from verl_e2e.core.model.outcome import Deliverable, Outcome, Result, Stage
 from verl_e2e.core.model.record import Check, EndReason, Finding, Record
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import (
     MAX_MARKDOWN,
     Card,

@@ -7,9 +7,7 @@ import pytest
 
 from tests.core.signal.series import noisy, run_of, with_value, without
 from verl_e2e.core.report.signal_text import render_signal, signal_json
-from verl_e2e.core.signal.compare import Run
-from verl_e2e.core.signal.figure import THEMES, Theme, signal_figure
-from verl_e2e.core.signal.report import signal_report
+from verl_e2e.core.signal.report import THEMES, Run, Theme, signal_figure, signal_report
 
 STEPS = run_of(noisy(0, 0.3))
 BASES = tuple(Run(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed in (1, 2, 3))

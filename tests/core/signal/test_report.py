@@ -11,9 +11,8 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.printed import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
-from verl_e2e.core.signal.compare import Run, Standing
-from verl_e2e.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
-from verl_e2e.core.signal.sparkline import sparkline
+from verl_e2e.core.signal.curves import sparkline
+from verl_e2e.core.signal.report import Run, SignalOptions, SignalOutcome, SignalReport, Standing, signal_report
 
 RUNS = FOLDER.parent / "runs"
 PASSED, FLAT = SignalOutcome.PASSED, SignalOutcome.FLAT

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_e2e.core.text.redact import OVERLAP, WINDOW, Redactor, redactor
-from verl_e2e.core.text.secret_names import is_secret_name, secrets_in
+from verl_e2e.core.text.redact import OVERLAP, WINDOW, Redactor, is_secret_name, redactor, secrets_in
 
 GITHUB = "ghp_" + "a1B2c3D4e5F6" * 3
 INSTALLATION = "ghs_1234567_eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiIxMjM0NTY3In0.c2lnbmF0dXJlLV9zaWduYXR1cmU"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.text.suggest import likely, suggest
+from verl_e2e.core.text.escape import likely, suggest
 
 
 @pytest.mark.parametrize(

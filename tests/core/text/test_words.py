@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.text.words import any_word
+from verl_e2e.core.text.escape import any_word
 
 WORDS = st.lists(st.text("ab._", min_size=0, max_size=6), max_size=20)
 

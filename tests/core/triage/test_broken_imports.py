@@ -5,7 +5,7 @@ import pytest
 from tests.core.builders import error
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.broken_imports import BrokenImport, between_trees, broken_import, involves_trees
 from verl_e2e.core.triage.explain import explain
 from verl_e2e.core.triage.origin import Origin, origin_of

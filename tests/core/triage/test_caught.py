@@ -7,7 +7,7 @@ import pytest
 from tests.core.logs import lines
 from tests.core.several_runs import rows_of
 from tests.core.triage.caught_errors import ASIDE, RECORDS, Case, caught_errors, log_of, several_inserted
-from verl_e2e.adapters.files.prefilter import fastest_prefilter
+from verl_e2e.adapters.files.logs import fastest_prefilter
 from verl_e2e.core.log.lines import parse_line
 from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
 from verl_e2e.core.log.traceback import record_above, record_of

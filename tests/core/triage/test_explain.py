@@ -7,7 +7,7 @@ import pytest
 from tests.core.logs import NAMES, lines, recorded
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text, timeline
 from verl_e2e.core.triage.triage import triage_json
 

@@ -6,7 +6,7 @@ from tests.core.logs import NAMES, lines, recorded
 from tests.core.several_runs import FAILED, PASSED, case
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, Frame, Noise
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.explain import MAX_WIDTH, explain, explain_text, printable, triage_text
 from verl_e2e.core.triage.triage import RunOutcome, Triage, TriageVerdict, triage
 

@@ -9,7 +9,7 @@ from tests.fakes.places import ROOT
 from tools.write_tables import grep_patterns, noise_table, runbook
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
 from verl_e2e.core.triage.table import NOISE, RULES
 from verl_e2e.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, fix_of, noise_name, stage_of, triage

@@ -9,7 +9,7 @@ from tests.core.logs import lines
 from tests.core.triage.wild_cases import BEGIN, PASS, Case, wild_cases
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.asked import UNREADABLE, read_value, same_value
 from verl_e2e.core.triage.explain import explain, explain_text
 from verl_e2e.core.triage.rules import Rule

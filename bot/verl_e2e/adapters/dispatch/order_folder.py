@@ -1,34 +1,205 @@
-"""The folder of an order, on a disk that this process and the runner share.
+"""Files in a folder that code under test may have written to: no link is followed, and no pipe is waited for.
 
-`root/<run key>` holds `job.json` (the order), `order-nonce`, `run` (the run folder), `runner.log` (what the runner
-printed) and `cancel` (someone asked for its end). Anyone who looks reads these files, so a service that was killed and
-started again knows as much as before. Where no host keeps code under test apart, that code can write here too: no link
-is followed, which would lead to a file of the service's own host.
+Every folder on the way is opened by itself, so that none of them can be a link to somewhere else.
 """
 
+import errno
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from verl_e2e.adapters.dispatch.copying import Caps, copy_folder
-from verl_e2e.adapters.dispatch.untrusted_files import open_folder, open_regular, read_tail, write_file
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
-from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
-from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
+from verl_e2e.core.model.record import (
+    EVENTS_FILE,
+    LOG_FILE,
+    MOST_FOLDER_BYTES,
+    Event,
+    PhaseEvent,
+    StageEvent,
+    StepEvent,
+    read_data,
+)
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.text.secret_names import is_secret
+from verl_e2e.core.text.redact import is_secret
 from verl_e2e.ports import BackendError, Progress
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe opened so does not wait for its other end.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def open_folder(root: Path, *names: str) -> Iterator[int]:
+    """The descriptor of a folder below `root`; OSError where it, or one on the way, is a link or no folder.
+
+    What `root` itself is called may lead over links: it is the service's own word.
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            deeper = os.open(name, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_regular(folder: int, name: str) -> int:
+    """The descriptor of a regular file, which the caller closes; OSError for anything else."""
+    descriptor = os.open(name, _FILE, dir_fd=folder)
+    if S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", name)
+
+
+def read_tail(folder: int, name: str, limit: int) -> bytes:
+    """The last bytes of a regular file; OSError for anything else."""
+    with os.fdopen(open_regular(folder, name), "rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - limit))
+        return opened.read(limit)
+
+
+def write_file(folder: int, name: str, text: str, *, once: bool) -> bool:
+    """Write a file, whole or not at all, in the place of what has the name; `once`: false where something has it."""
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    with os.fdopen(os.open(temporary, _NEW, 0o666, dir_fd=folder), "w", encoding="utf-8") as opened:
+        opened.write(text)
+    if not once:
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
+    try:
+        with suppress(FileExistsError):
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            return True
+        return False
+    finally:
+        os.unlink(temporary, dir_fd=folder)
+
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The limits of a run folder; a larger one is refused as a whole."""
+
+    # Bytes of all files together.
+    total_bytes: int = MOST_FOLDER_BYTES
+    # The number of files.
+    files: int = 5_000
+    # The number of parts of a path.
+    depth: int = 8
+    # The length of a path in characters.
+    name_chars: int = 400
+
+
+CAPS = Caps()
+
+
+class _Budget:
+    """What may still be copied; BackendError when a limit is exceeded."""
+
+    def __init__(self, caps: Caps) -> None:
+        self.caps = caps
+        self._bytes = caps.total_bytes
+        self._files = caps.files
+
+    def spend_file(self, name: str) -> None:
+        self._files -= 1
+        if self._files < 0:
+            raise _over(f"more than {self.caps.files:,} files")
+        if len(name) > self.caps.name_chars or name.count("/") >= self.caps.depth:
+            raise _over(f"a path longer or deeper than allowed: {name[:60]!r}")
+
+    def copy(self, source: BinaryIO, target: BinaryIO) -> None:
+        while block := source.read(_CHUNK):
+            self._bytes -= len(block)
+            if self._bytes < 0:
+                raise _over(f"more than {self.caps.total_bytes:,} bytes")
+            target.write(block)
+
+
+def _over(what: str) -> BackendError:
+    return BackendError(
+        f"the run folder holds {what}, so nothing was copied; look at it on the host of the run, and run the job again",
+        final=True,
+    )
+
+
+def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | None = None) -> bool:
+    """Copy the regular files below `source` to the new folder `into`; false when there are none.
+
+    `within` is the descriptor of the folder that a relative `source` lies in.
+
+    Links, pipes and devices are not copied: nothing outside the folder is read. `into` appears whole or not at all;
+    an existing one is kept. BackendError when a limit is exceeded.
+    """
+    if into.exists():
+        return True
+    budget = _Budget(caps)
+    with _Arriving(into) as arriving:
+        for name, descriptor in _regular_files(source, budget, within):
+            target = arriving.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(descriptor, "rb") as read, target.open("xb") as written:
+                budget.copy(read, written)
+        return arriving.keep()
+
+
+def _regular_files(source: Path, budget: _Budget, within: int | None) -> Iterator[tuple[str, int]]:
+    """The name and an open descriptor of each file; `fwalk` opens every folder by itself, so that none is a link."""
+    for root, folders, names, descriptor in os.fwalk(source, follow_symlinks=False, dir_fd=within):
+        folder = Path(root).relative_to(source)
+        if len(folder.parts) > budget.caps.depth:
+            raise _over(f"a path longer or deeper than allowed: {folder.as_posix()[:60]!r}")
+        folders.sort()
+        for name in sorted(names):
+            if S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                budget.spend_file((folder / name).as_posix())
+                # It may have become a link or a pipe since it was listed.
+                yield (folder / name).as_posix(), open_regular(descriptor, name)
+
+
+class _Arriving:
+    """A temporary folder next to the target that is renamed to it when complete, and removed otherwise."""
+
+    def __init__(self, into: Path) -> None:
+        self._into = into
+        self.folder = into.with_name(f".{into.name}.arriving-{os.getpid()}")
+
+    def __enter__(self) -> "_Arriving":
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        return self
+
+    def keep(self) -> bool:
+        """Put the folder in its place; false, and nothing there, when it is empty."""
+        if not any(self.folder.iterdir()):
+            return False
+        self.folder.rename(self._into)
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
 
 ORDER_VARIABLE = "VERL_E2E_ORDER"
 KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"

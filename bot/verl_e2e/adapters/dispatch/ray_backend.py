@@ -11,21 +11,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from verl_e2e.adapters.dispatch.copying import CAPS, Caps
-from verl_e2e.adapters.dispatch.order_folder import OpenLog, OrderFolder, disk_errors, follow_ups
-from verl_e2e.adapters.dispatch.ray_entrypoint import (
+from verl_e2e.adapters.dispatch.order_folder import CAPS, Caps, OpenLog, OrderFolder, disk_errors, follow_ups
+from verl_e2e.adapters.dispatch.ray_jobs import (
     BEGUN,
     CANCELLED,
     CLAIM,
+    ENDS,
     KEY_OF_RUN,
     OVERDUE,
+    Phase,
+    RayJob,
     RaySettings,
+    RefusedError,
     entrypoint,
     resources,
     runtime_env,
     submission_id,
 )
-from verl_e2e.adapters.dispatch.ray_jobs import ENDS, Phase, RayJob, RefusedError
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState

@@ -13,8 +13,7 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
-from verl_e2e.adapters.dispatch.ray_entrypoint import KEY_OF_RUN
-from verl_e2e.adapters.dispatch.ray_jobs import RayJob, RefusedError
+from verl_e2e.adapters.dispatch.ray_jobs import KEY_OF_RUN, RayJob, RefusedError
 from verl_e2e.ports import BackendError
 
 Answer = TypeVar("Answer")

@@ -1,28 +1,176 @@
-"""Run folders on this machine's disk, and the bands that they are judged by."""
+"""Reads a run folder for its digest: plain files only, whatever lies there."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from verl_e2e.adapters.files import run_folder as disk
-from verl_e2e.adapters.files.log_facts import facts_of
-from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded
+from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded, facts_of
 from verl_e2e.adapters.files.rehearsal_folder import read_rehearsal
-from verl_e2e.adapters.files.sealing import read_seal
-from verl_e2e.config.bands import bands_text, packaged_bands, read_bands
-from verl_e2e.config.maps import maps_content, read_maps
-from verl_e2e.config.problems import ConfigError
+from verl_e2e.adapters.files.run_folder import read_seal
+from verl_e2e.config.maps import bands_text, maps_content, packaged_bands, read_bands, read_maps
+from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import merged, only_of
+from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
 from verl_e2e.core.model.bands import BANDS_FILE, Bands
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMaps
+from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps
 from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
+from verl_e2e.core.model.rehearsal_job import Order, read_order
 from verl_e2e.core.model.related import RELATED_FILE
-from verl_e2e.core.signal.figure import PLOTS_FOLDER, SignalFigure
+from verl_e2e.core.pulls.folder_digest import FolderFile
+from verl_e2e.core.signal.report import PLOTS_FOLDER, SignalFigure
 from verl_e2e.ports import RehearsalFolder, UnreadableLogError
+
+_MOST_FILES = 10_000
+
+
+class FolderFilesError(UserError):
+    """A run folder that has no digest; the text says why."""
+
+
+def folder_files(folder: Path) -> Iterator[FolderFile]:
+    """Every file below a folder; FolderFilesError for a link, a device, a pipe, or too many files."""
+    count = 0
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
+        for name in folders:
+            if (Path(parent) / name).is_symlink():
+                raise FolderFilesError(
+                    f"{_shown(Path(parent) / name, folder)} is a link; a run folder holds plain files"
+                )
+        for name in names:
+            count += 1
+            if count > _MOST_FILES:
+                raise FolderFilesError(f"the run folder holds more than {_MOST_FILES:,} files")
+            yield _read(Path(parent) / name, folder)
+
+
+def _read(file: Path, folder: Path) -> FolderFile:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        what = "a link" if file.is_symlink() else f"not readable ({error.strerror})"
+        raise FolderFilesError(f"{_shown(file, folder)} is {what}; a run folder holds plain files") from error
+    with open(handle, "rb") as content:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise FolderFilesError(
+                f"{_shown(file, folder)} is not a regular file; a run folder holds only regular files"
+            )
+        digest = hashlib.file_digest(content, "sha256")
+        return FolderFile(file.relative_to(folder).as_posix(), content.tell(), digest.hexdigest())
+
+
+def _refuse(error: OSError) -> None:
+    raise FolderFilesError(f"the run folder cannot be read: {error.strerror or error}") from error
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return ascii(path.relative_to(folder).as_posix())
+
+
+def read_job(path: Path) -> Order:
+    """A job file, or that of a rehearsal, validated; raises UserError with file, key and value."""
+    try:
+        return read_order(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a job file as `verl-e2e check` writes it") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the document"
+        shown = repr(first["input"])[:80]
+        raise UserError(f"{path}: {key}: {first['msg']}, got {shown}; fix the file and run again") from None
+
+
+def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
+    """A JUnit file from another environment, stating the job's Bridge commit; raises UserError for any other.
+
+    `commit` is what the caller says of a file that does not say it itself.
+    """
+    wanted = job.bridge.commit
+    try:
+        raw = path.read_bytes()
+        stated = read_junit(raw).commit or (commit or "").lower()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a readable JUnit file") from None
+    except JunitError as error:
+        raise UserError(f"{path}: not readable as JUnit ({error}); bring the whole file as pytest wrote it") from None
+    if not stated:
+        raise UserError(f"{path}: no property {COMMIT_PROPERTY}; name the commit of the tests with --junit-commit SHA")
+    if stated != wanted:
+        message = f"{COMMIT_PROPERTY}: {stated}, and the job tests {wanted}"
+        raise UserError(f"{path}: {message}; run the tests on the job's commit")
+    return stating_commit(raw, wanted)
+
+
+FOLDER = "baselines"
+_MANIFEST = "manifest.json"
+_RUN = "run"
+
+
+class BaselineCache:
+    """Baselines below `work`, or none at all without it."""
+
+    def __init__(self, work: Path | None) -> None:
+        self._root = None if work is None else work / FOLDER
+
+    def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
+        """Copy the run kept under a key to the new folder `into`; false when there is none, whole and accepted.
+
+        `accept` looks at the kept run folder before it is copied.
+        """
+        if self._root is None:
+            return False
+        place = self._root / key
+        if not _is_whole(place) or not accept(place / _RUN):
+            return False
+        into.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(place / _RUN, into)
+        return True
+
+    def keep(self, key: str, folder: Path) -> bool:
+        """Keep a run folder under a key, in the place of an older one; false when that was not possible."""
+        if self._root is None:
+            return False
+        place, made = self._root / key, self._root / f".{key}.{os.getpid()}"
+        try:
+            shutil.rmtree(made, ignore_errors=True)
+            shutil.copytree(folder, made / _RUN)
+            (made / _MANIFEST).write_text(json.dumps(_digests(made / _RUN), indent=1), encoding="utf-8")
+            shutil.rmtree(place, ignore_errors=True)
+            made.rename(place)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            return False
+        return True
+
+
+def _is_whole(place: Path) -> bool:
+    try:
+        return bool(json.loads((place / _MANIFEST).read_bytes()) == _digests(place / _RUN))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in files}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 _PLOTTING = "matplotlib"
 

@@ -7,17 +7,21 @@ every version, and nothing to install from 3.14 on.
 """
 
 import lzma
+import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, Self
 
-from verl_e2e.core.log.scan import SNIFFED, foreign
+from verl_e2e.adapters.files.run_folder import find_log, stage_times, was_stopped
+from verl_e2e.core.log.scan import SNIFFED, FindPrefilter, Prefilter, foreign, literal_bytes, scan
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.outcome import Stage
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -233,3 +237,64 @@ def _next_member(decoder: _Decoder, pieces: Iterator[bytes]) -> bytes:
             return b""
         data = piece.lstrip(_PADDING)
     return data
+
+
+try:
+    import hyperscan
+except ImportError:  # a host whose platform has no wheel of it
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+
+class HyperscanPrefilter:
+    """All literals in one pass over the block; compiled once, in some ten milliseconds."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._database = hyperscan.Database()
+        self._database.compile(
+            expressions=[re.escape(literal) for literal in literals],
+            ids=list(range(len(literals))),
+            elements=len(literals),
+            flags=[0] * len(literals),
+        )
+
+    def hits(self, block: bytes) -> list[tuple[int, int]]:
+        """See `verl_e2e.core.log.scan.Prefilter`."""
+        found: list[tuple[int, int]] = []
+
+        def matched(literal: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            found.append((end - 1, literal))
+
+        self._database.scan(block, match_event_handler=matched)
+        found.sort()
+        return found
+
+
+def fastest_prefilter(literals: Sequence[bytes]) -> Prefilter:
+    """Hyperscan where it is installed, else the portable matcher."""
+    return HyperscanPrefilter(literals) if AVAILABLE else FindPrefilter(literals)
+
+
+def log_facts(name: str) -> LogFacts:
+    """The facts of a log on disk, or of standard input for `-`."""
+    return facts_of(open_log(name))
+
+
+def facts_of(log: LogStream) -> LogFacts:
+    """The facts of an open log."""
+    facts = scan(log, fastest_prefilter(literal_bytes()))
+    return replace(facts, truncated=True) if log.truncated else facts
+
+
+def log_with_times(name: str) -> tuple[LogFacts, Mapping[Stage, float]]:
+    """The facts of a log or of a run folder's log, and when its run entered each stage, where the folder says so.
+
+    Raises UserError for a folder without a log.
+    """
+    path = Path(name)
+    log = find_log(path) if path.is_dir() else path
+    if log is None:
+        raise UserError(f"{name}: no log in this folder; give a log file or a run folder")
+    facts = log_facts(name if name == "-" else str(log))
+    return replace(facts, stopped=path.is_dir() and was_stopped(path)), stage_times(log.parent)

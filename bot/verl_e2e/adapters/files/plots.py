@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from verl_e2e.core.signal.figure import FORMATS, PLOT_NAME, THEMES, Line, Panel, SignalFigure, Theme
+from verl_e2e.core.signal.report import FORMATS, PLOT_NAME, THEMES, Line, Panel, SignalFigure, Theme
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.0, 2.7)

@@ -1,8 +1,6 @@
-"""Run folders on disk: parsed into a `Record`, and the judgement is written into it.
+"""Reads the seal of a run folder: are its files those that the recorder sealed, and did a known recorder sign?"""
 
-Everything in a folder is untrusted: sizes are capped, unknown shapes are reported as missing, nothing is executed.
-"""
-
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -10,18 +8,21 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, TypeVar
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
-from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.events import BEGIN, Ended, PhaseEvent, StageEvent, read_data
-from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
+from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, ModelInputs, Snapshot
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
+    BEGIN,
     CHECK_FILE,
+    CHECKPOINTS_FILE,
     CONFIG_FILE,
     ENVIRONMENT_FILE,
     EVENTS_FILE,
@@ -29,18 +30,102 @@ from verl_e2e.core.model.record import (
     JOB_FILE,
     JUNIT_FILE,
     LOG_FILE,
+    MANIFEST_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    SIGNATURE_FILE,
     STOPPED,
     CheckNotes,
+    Checkpoints,
+    Ended,
     Environment,
     Event,
     ImportLine,
+    Manifest,
+    ManifestSignature,
+    PhaseEvent,
     Record,
+    Seal,
+    StageEvent,
+    differences,
+    is_sealed,
+    read_data,
 )
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.plan_document import PlanDocument
+
+_MAX_BYTES = 4 << 20
+_MAX_FILES = 10_000
+
+
+def read_seal(folder: Path, *, keys: frozenset[str] | None = None) -> Seal:
+    """The seal of a folder. With `keys` (public keys in hexadecimal) only a signature by one of them is good enough."""
+    raw, signed = _read_file(folder / MANIFEST_FILE), _read_file(folder / SIGNATURE_FILE)
+    if raw is None:
+        return Seal(state="none") if keys is None and signed is None else _broken(f"{MANIFEST_FILE} is not there")
+    try:
+        manifest = Manifest.model_validate_json(raw)
+        signature = ManifestSignature.model_validate_json(signed) if signed is not None else None
+    except ValidationError:
+        return _broken(f"{MANIFEST_FILE} or {SIGNATURE_FILE} cannot be read")
+    if signature is not None and not _is_signed(raw, signature):
+        return _broken(f"{SIGNATURE_FILE} does not fit {MANIFEST_FILE}")
+    if keys is not None and (signature is None or signature.key not in keys):
+        return _broken(f"{MANIFEST_FILE} is not signed by a recorder that is known here")
+    if problem := differences(manifest, dict(_files(folder))):
+        return _broken(problem)
+    key = signature.key if signature else ""
+    return Seal(state="signed" if keys is not None else "whole", key=key)
+
+
+def public_keys(file: Path) -> frozenset[str]:
+    """The public keys in a file, one a line; none when it is not there."""
+    raw = _read_file(file) or b""
+    lines = (line.split("#")[0].strip() for line in raw.decode(errors="replace").splitlines())
+    return frozenset(line for line in lines if line)
+
+
+def _broken(problem: str) -> Seal:
+    return Seal(state="broken", problem=problem)
+
+
+def _is_signed(raw: bytes, signature: ManifestSignature) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.key)).verify(bytes.fromhex(signature.signature), raw)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _read_file(path: Path) -> bytes | None:
+    try:
+        if S_ISREG(path.lstat().st_mode):
+            with path.open("rb") as file:
+                return file.read(_MAX_BYTES)
+    except OSError:
+        pass
+    return None
+
+
+def _files(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Every file that a seal is about; a link or a pipe counts as one of no known content."""
+    count = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            if not is_sealed(relative):
+                continue
+            count += 1
+            if count > _MAX_FILES:
+                return
+            found = path.lstat()
+            if not S_ISREG(found.st_mode):
+                yield relative, (0, "")
+                continue
+            with path.open("rb") as file:
+                yield relative, (found.st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000

@@ -1,16 +1,15 @@
-"""Run jobs on GitHub Actions runners: one `workflow_dispatch` for each run, found again by the run's key.
+"""Messages for the pull request when GitHub refuses to start a job, to show its state or to give its results.
 
-The handle is the number of the workflow run. `submit` first searches for a run with the key, so a lost answer
-never starts a job twice. What runs is `.github/workflows/verl-e2e.yml`.
+An address of GitHub's API does not help the reader: a message says what is missing and where to fix it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 
-from verl_e2e.adapters.github.refusals import Doing, refusals
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd
@@ -21,7 +20,52 @@ from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, Unp
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.ports import BackendError, Clock, ForgeError, Progress
+from verl_e2e.ports import BackendError, Clock, ForgeError, Progress, UncertainError
+
+_AGAIN = "then comment `/verl-e2e rerun blocked`"
+_APP_PAGE = (
+    "set it on the App's page under `Permissions & events`, accept it where the App is installed under `Review request`"
+)
+
+
+class Doing(StrEnum):
+    """What we asked of GitHub."""
+
+    START = "start the job"
+    LOOK = "give the state of the job"
+    BRING = "give the results of the job"
+
+
+@contextmanager
+def refusals(doing: Doing, workflow: str, branch: str) -> Iterator[None]:
+    """Turn ForgeError into BackendError: a temporary one is retried, any other must be fixed by a person."""
+    try:
+        yield
+    except ForgeError as error:
+        message = str(error) if error.passing else refusal_text(error, doing, workflow, branch)
+        uncertain = isinstance(error, UncertainError)
+        raise BackendError(message, final=not error.passing, uncertain=uncertain, wait_s=error.wait_s) from error
+
+
+def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) -> str:
+    """What was refused for good, and what to do about it."""
+    path = f".github/workflows/{workflow}"
+    if error.permission:
+        return f"our App may not {doing}: it does not have the permission `{error.permission}`; {_APP_PAGE}, {_AGAIN}"
+    # GitHub's message for a missing branch.
+    if doing is Doing.START and (error.absent or "No ref found" in error.answer):
+        where = f"`{path}` is not on the branch {branch}, so no job can start"
+        return f"{where}; add this version's file there, and on the default branch, {_AGAIN}"
+    if doing is Doing.START:
+        what = f"GitHub did not accept the dispatch of `{path}`: {error.answer}"
+        return (
+            f"{what}; run `verl-e2e doctor` to compare the file with this version's, put that one on {branch}, {_AGAIN}"
+        )
+    if doing is Doing.BRING:
+        what = f"the upload of the job cannot be used: {error.answer}"
+        return f"{what}; `/verl-e2e rerun blocked` runs the job on the GPUs again"
+    return f"GitHub does not {doing}: {error.answer}; `/verl-e2e rerun blocked` runs the job on the GPUs again"
+
 
 WORKFLOW = "verl-e2e.yml"
 # The job that checks, uploads and attests the run folder; it runs none of the code under test.

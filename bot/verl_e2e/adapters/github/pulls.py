@@ -1,24 +1,148 @@
-"""Pull requests: their facts, their files and contents at a commit."""
+"""Who someone is in a repository or a team."""
 
 import base64
 import binascii
 import re
+from functools import lru_cache
 from urllib.parse import parse_qs, quote, urlsplit
 
 from verl_e2e.adapters.github.answers import (
+    CommentAnswer,
     CommitAnswer,
     ComparisonAnswer,
     ContentAnswer,
     FileAnswer,
+    IdAnswer,
     PullAnswer,
     RefAnswer,
+    RoleAnswer,
+    StateAnswer,
+    User,
     read,
 )
-from verl_e2e.adapters.github.retry import RefusedError
-from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.adapters.github.requester import RefusedError, once
+from verl_e2e.adapters.github.session import GitHub, anonymously
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, PullState
-from verl_e2e.ports import ForgeError, UnknownPullError
+from verl_e2e.core.pulls.pull_address import api_of
+from verl_e2e.ports import Comment, ForgeError, UnknownPullError
+
+
+class GithubPeople:
+    """Roles and teams, as `verl_e2e.ports.People`."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+
+    def role(self, repository: str, login: str) -> str:
+        """The role by its name, which tells maintain from write and triage from read; `none` without access."""
+        path = f"/repos/{repository}/collaborators/{quote(login, safe='')}/permission"
+        found = self._github.requester(repository).find(RoleAnswer, path)
+        return (found.role_name or found.permission) if found else "none"
+
+    def in_team(self, team: str, login: str) -> bool:
+        """Whether someone is an active member of `organisation/team`, or of a team below it."""
+        organisation, slash, slug = team.partition("/")
+        if not (organisation and slash and slug):
+            raise ForgeError(f"{team!r} is not a team: write organisation/team")
+        path = f"/orgs/{quote(organisation, safe='')}/teams/{quote(slug, safe='')}/memberships/{quote(login, safe='')}"
+        found = self._github.requester(f"{organisation}/").find(StateAnswer, path)
+        return found is not None and found.state == "active"
+
+
+# GitHub takes more, but says 65,536 when it refuses.
+MAX_BODY = 65_536
+REACTIONS = frozenset({"+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes"})
+
+
+class GithubConversation:
+    """The comments of a pull request, as `verl_e2e.ports.Conversation`."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+        self._newest: dict[PullRef, int] = {}
+
+    def comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        """All comments, oldest first."""
+        answers = self._github.requester(ref.repository).read_all(CommentAnswer, f"{_issue(ref)}/comments")
+        found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
+        self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
+        return found
+
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        """One comment, None when it is gone."""
+        found = self._github.requester(ref.repository).find(CommentAnswer, _comment(ref, comment_id))
+        return _as_comment(found) if found else None
+
+    def comment(self, ref: PullRef, body: str) -> int:
+        """Write a comment and give its id; when it may already exist, we search for it first."""
+        _check_body(body)
+        requester = self._github.requester(ref.repository)
+        newest = self._newest.get(ref, 0)
+
+        def write() -> int:
+            path = f"{_issue(ref)}/comments"
+            return read(IdAnswer, requester.ask("POST", path, body={"body": body}), path).id
+
+        def find() -> int | None:
+            same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
+            return max(same, default=None)
+
+        return once(write, find, retry_policy=self._github.retry_policy)
+
+    def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
+        """Replace a comment of ours; false when it is gone."""
+        _check_body(body)
+        return self._github.requester(ref.repository).act("PATCH", _comment(ref, comment_id), {"body": body})
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        """Delete a comment of ours; one that is gone is left alone."""
+        self._github.requester(ref.repository).act("DELETE", _comment(ref, comment_id))
+
+    def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
+        """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
+        if reaction not in REACTIONS:
+            raise ForgeError(f"{reaction!r} is not a reaction: use one of {', '.join(sorted(REACTIONS))}")
+        path = f"{_comment(ref, comment_id)}/reactions"
+        self._github.requester(ref.repository).act("POST", path, {"content": reaction})
+
+    def _wrote(self, found: Comment, body: str) -> bool:
+        return found.app_id == self._github.app_id and _normalised(found.body) == _normalised(body)
+
+
+def _as_comment(answer: CommentAnswer) -> Comment:
+    user = answer.user or User()
+    # A person may act through an App too; then the App is not the author.
+    through = answer.performed_via_github_app if user.type == "Bot" else None
+    return Comment(
+        id=answer.id,
+        author=user.login,
+        author_is_app=user.type == "Bot",
+        body=answer.body or "",
+        created=answer.created_at,
+        edited=answer.updated_at != answer.created_at,
+        app_id=through.id if through else None,
+        minimized=answer.minimized is not None,
+    )
+
+
+def _issue(ref: PullRef) -> str:
+    return f"/repos/{ref.repository}/issues/{ref.number}"
+
+
+def _comment(ref: PullRef, comment_id: int) -> str:
+    return f"/repos/{ref.repository}/issues/comments/{quote(str(comment_id), safe='')}"
+
+
+def _normalised(body: str) -> str:
+    """The text without the line ends and white space that GitHub may change."""
+    return body.replace("\r\n", "\n").strip()
+
+
+def _check_body(body: str) -> None:
+    if not body.strip() or len(body) > MAX_BODY:
+        raise ForgeError(f"A comment holds 1 to {MAX_BODY:,} characters, not {len(body):,}")
+
 
 # GitHub's words; one that we do not know is taken for the plainest: something changed.
 _STATUSES = {status.value: status for status in PathStatus}
@@ -170,3 +294,73 @@ def _decoded(text: str, path: str) -> bytes:
         return base64.b64decode(text)
     except (binascii.Error, ValueError) as error:
         raise ForgeError(f"GitHub answered {path} with broken base64") from error
+
+
+_CONTENTS = 64
+_UNPROCESSABLE = 422
+
+
+def named_by(address: str) -> tuple[str, str]:
+    """The interface and the `owner/name` of the repository at `https://HOST/OWNER/NAME`; ForgeError."""
+    parts = urlsplit(address)
+    name = parts.path.strip("/").removesuffix(".git")
+    if name.count("/") != 1:
+        raise ForgeError(f"{address} is not the address of a repository; fix verl.repository in the policy")
+    return api_of(f"{parts.scheme}://{parts.netloc}"), name
+
+
+def has_commit(github: GitHub, repository: str, address: str, commit: str) -> bool:
+    """Whether the repository at an address has a commit: seen by our App, or by anyone where it is on another site."""
+    api_url, name = named_by(address)
+    elsewhere = None if api_url == github.api_url else anonymously(api_url=api_url, retry_policy=github.retry_policy)
+    try:
+        return (
+            PublicRepository(elsewhere or github, name, seen_from="" if elsewhere else repository).find(commit)
+            is not None
+        )
+    except ForgeError as error:
+        if error.passing:
+            raise ForgeError(f"{urlsplit(address).netloc}: {error}", passing=True, wait_s=error.wait_s) from None
+        raise
+    finally:
+        if elsewhere:
+            elsewhere.close()
+
+
+class PublicRepository:
+    """A public repository, read without a token: what a full SHA names never changes and is asked for once."""
+
+    def __init__(self, github: GitHub, name: str, *, seen_from: str = "") -> None:
+        # Our App sees another repository by its token for one where it is installed.
+        self._github, self._name, self._seen_from = github, name, seen_from or name
+        self._pulls = GithubPulls(github)
+        self._content = lru_cache(_CONTENTS)(self._read)
+
+    def resolve(self, revision: str) -> str:
+        """The full SHA that a branch, tag or SHA names; ForgeError."""
+        found = self._github.requester(self._seen_from).ask("GET", f"/repos/{self._name}/commits/{quote(revision)}")
+        sha = found.get("sha") if isinstance(found, dict) else None
+        if not isinstance(sha, str):
+            raise ForgeError(f"{self._name}: {revision[:60]!r} names no commit")
+        return sha
+
+    def find(self, revision: str) -> str | None:
+        """The full SHA that a revision names, None when there is none; ForgeError where that is not known."""
+        try:
+            return self.resolve(revision)
+        except RefusedError as error:
+            # 422 is GitHub's word for a SHA that no commit has.
+            if error.absent or error.status == _UNPROCESSABLE:
+                return None
+            raise
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """A file's content at a revision, None when it is not there; ForgeError."""
+        return self._content(revision, path)
+
+    def change(self, base: str, head: str) -> Change:
+        """No one compares revisions of verl by way of the API."""
+        raise ForgeError(f"{self._name}: {base[:12]}..{head[:12]} can be compared in a clone only")
+
+    def _read(self, revision: str, path: str) -> bytes | None:
+        return self._pulls.file_at(self._name, revision, path)

@@ -1,12 +1,24 @@
-"""Workflow runs: started once for each key, found again by it, cancelled, and what they leave."""
+"""Unpacks archives without trusting the sizes and names in them."""
 
 import hashlib
+import io
 import json
+import os
 import re
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from contextlib import closing
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urljoin, urlsplit
+
+import requests
+from github.GithubException import GithubException
 
 from verl_e2e.adapters.github.answers import (
     ArtifactAnswer,
@@ -17,12 +29,170 @@ from verl_e2e.adapters.github.answers import (
     WorkflowRunsAnswer,
     read,
 )
-from verl_e2e.adapters.github.archives import unpack
-from verl_e2e.adapters.github.downloads import download, stream
-from verl_e2e.adapters.github.retry import RefusedError, once
+from verl_e2e.adapters.github.requester import (
+    USER_AGENT,
+    ApiRequester,
+    RefusedError,
+    Trouble,
+    as_forge_error,
+    holds_all_s,
+    is_limit,
+    once,
+    persist,
+)
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun, WorkflowStep
 from verl_e2e.ports import ForgeError
+
+_CHUNK = 1 << 16
+_MOST_FILES = 10_000
+# Of the central directory, all entries together: 10,000 entries with the longest names that a run folder has.
+_MOST_DIRECTORY_BYTES = 8 << 20
+
+
+class _BoundedFile(io.FileIO):
+    """A file of which no one reads much at once: `zipfile` reads the whole directory, as long as the archive says."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        wanted = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size
+        if wanted > _MOST_DIRECTORY_BYTES:
+            raise ForgeError(f"The archive's directory is too long; the limit is {_MOST_FILES:,} files")
+        return super().read(wanted) or b""
+
+
+def unpack(archive: Path, into: Path, *, limit: int) -> None:
+    """Unpack a zip archive into the new folder `into`, whole or not at all; ForgeError for anything odd in it."""
+    part = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
+    try:
+        with _BoundedFile(archive) as file, zipfile.ZipFile(file) as packed:
+            members = [member for member in packed.infolist() if not member.is_dir()]
+            _check_members(members, limit)
+            left = limit
+            for member in members:
+                left -= _extract(packed, member, part, left)
+        part.rename(into)
+    except (zipfile.BadZipFile, zlib.error, LZMAError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise ForgeError(f"The archive cannot be unpacked: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def safe_member(name: str) -> PurePosixPath | None:
+    """An archive member's name as a path below the target, None when it could lead out or is not a plain name."""
+    path = PurePosixPath(name)
+    odd = not path.parts or "\\" in name or "\0" in name or not name.isprintable() or ":" in path.parts[0]
+    return None if odd or path.is_absolute() or ".." in path.parts else path
+
+
+def _check_members(members: list[zipfile.ZipInfo], limit: int) -> None:
+    names = [member.filename for member in members]
+    if len(members) > _MOST_FILES:
+        raise ForgeError(f"The archive holds {len(members):,} files; the limit is {_MOST_FILES:,}")
+    if len({name.casefold() for name in names}) != len(names):
+        raise ForgeError("The archive holds a file twice")
+    if sum(member.file_size for member in members) > limit:
+        raise ForgeError(f"The archive unpacks to more than {limit:,} bytes")
+    for member in members:
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if safe_member(member.filename) is None or kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
+            raise ForgeError(f"The archive holds {member.filename!a}, which is not a regular file below its folder")
+
+
+def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, part: Path, left: int) -> int:
+    """Write one member and give its size: what it says of its size is not believed."""
+    target = part.joinpath(*PurePosixPath(member.filename).parts)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with packed.open(member) as source, target.open("xb") as out:
+        while chunk := source.read(_CHUNK):
+            size += len(chunk)
+            if size > left:
+                raise ForgeError("The archive unpacks to more bytes than it says")
+            out.write(chunk)
+    return size
+
+
+_MOST_REDIRECTS = 3
+# Of what a refusal says.
+_MOST_SAID = 4096
+_AGAIN = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN})
+
+
+def download(github: GitHub, repository: str, path: str, file: Path, *, limit: int) -> None:
+    """Write what lies at a path of the API into a file; ForgeError when it is longer than `limit` bytes."""
+
+    def attempt() -> None:
+        with file.open("wb") as out:
+            for chunk in _chunks(github, repository, path, limit, cut=False):
+                out.write(chunk)
+
+    try:
+        persist(attempt, again=_AGAIN, retry_policy=github.retry_policy)
+    except (GithubException, requests.RequestException) as error:
+        raise as_forge_error(error, f"GET {path}") from error
+
+
+def stream(github: GitHub, repository: str, path: str, *, limit: int) -> Iterator[bytes]:
+    """The first `limit` bytes of what lies at a path of the API; tried once."""
+    try:
+        yield from _chunks(github, repository, path, limit, cut=True)
+    except (GithubException, requests.RequestException) as error:
+        raise as_forge_error(error, f"GET {path}") from error
+
+
+def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool) -> Iterator[bytes]:
+    with requests.Session() as session, closing(_opened(github, session, repository, path)) as response:
+        left = limit
+        for chunk in response.iter_content(_CHUNK):
+            if len(chunk) > left:
+                if not cut:
+                    raise ForgeError(f"{path} is longer than {limit:,} bytes")
+                yield chunk[:left]
+                return
+            left -= len(chunk)
+            yield chunk
+
+
+def _opened(github: GitHub, session: requests.Session, repository: str, path: str) -> requests.Response:
+    """The answer at the end of the redirects; our token goes to the API alone."""
+    headers = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json"}
+    requester = github.requester(repository)
+    requester.pace.wait_while_held(github.retry_policy.total_s)
+    auth = requester.auth
+    if auth is not None:
+        auth.authentication(headers)
+    # Else a .netrc file would add what we do not send.
+    session.auth = ApiRequester.noopAuth
+    url, api = f"{github.api_url}{path}", urlsplit(github.api_url)
+    for _ in range(_MOST_REDIRECTS + 1):
+        github.calls.count("GET")
+        response = session.get(url, headers=headers, timeout=github.timeout_s, allow_redirects=False, stream=True)
+        said = (
+            next(response.iter_content(_MOST_SAID), b"").decode("utf-8", "replace")
+            if response.status_code == 403
+            else ""
+        )
+        limited = is_limit(response.status_code, response.headers, said)
+        owner = repository.partition("/")[0]
+        github.calls.answered(owner, "GET", response.status_code, response.headers, limited=limited)
+        if not response.is_redirect:
+            break
+        url = urljoin(url, response.headers["location"])
+        response.close()
+        there = urlsplit(url)
+        if there.scheme not in ("https", api.scheme):
+            raise ForgeError(f"GitHub sends {path} to an address that is not secure")
+        # The address itself is the right to what lies there, and storage refuses a second one.
+        headers.pop("Authorization", None)
+    if response.status_code != 200:
+        response.close()
+        message = {name.lower(): value for name, value in response.headers.items()}
+        text = said if limited else f"status {response.status_code}"
+        error = GithubException(response.status_code, None, message, text)
+        requester.pace.hold(holds_all_s(error))
+        raise error
+    return response
+
 
 # A run that was just started may not be listed yet.
 _LOOKS = 4

@@ -6,7 +6,6 @@
 A label has few values: each is a member of an enumeration or of a list here, or is replaced by `other`.
 """
 
-from verl_e2e.adapters.metrics.collectors import ApiCollector, CountsCollector, SharedCollector
-from verl_e2e.adapters.metrics.counted import Metrics
+from verl_e2e.adapters.metrics.counted import ApiCollector, CountsCollector, Metrics, SharedCollector
 
 __all__ = ["ApiCollector", "CountsCollector", "Metrics", "SharedCollector"]

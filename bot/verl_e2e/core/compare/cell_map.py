@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.execution_maps import Commit
+from verl_e2e.core.model.execution import Commit
 from verl_e2e.core.text.packed import UnpackError, pack, unpack
 
 NO_CELLS: frozenset[int] = frozenset()

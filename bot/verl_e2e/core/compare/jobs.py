@@ -2,7 +2,7 @@
 
 import re
 
-from verl_e2e.core.model.changed_code import NO_CODE
+from verl_e2e.core.model.execution import NO_CODE
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level

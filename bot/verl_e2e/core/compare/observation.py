@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.execution import ChangedFunction, Side
 
 MOST_TRIALS = 5_000
 # The quantity that holds the warnings of a rank.

@@ -18,8 +18,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from verl_e2e.core.compare.observation import Observation, Observed, ObserveLimits, observations
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.execution import ChangedFunction, Side
 
 # The record of what the process that all cells are forks of did: its imports.
 IMPORTS = "import"

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.model.events import BEGIN, Ended, PhaseEvent, read_data
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.record import EndReason, Event, Record
+from verl_e2e.core.model.record import BEGIN, Ended, EndReason, Event, PhaseEvent, Record, read_data
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.triage.triage import Triage
 

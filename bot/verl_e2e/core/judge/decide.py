@@ -12,11 +12,9 @@ from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
 from verl_e2e.core.model import causes
-from verl_e2e.core.model.events import GpuEvent, read_data
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.outcome import Attribution, Decision, Result
-from verl_e2e.core.model.record import EndReason, Finding, Record
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Attribution, Decision, Result, Stage
+from verl_e2e.core.model.record import EndReason, Finding, GpuEvent, Record, read_data
 from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 
 # A process that only holds a CUDA context takes some hundred MiB.

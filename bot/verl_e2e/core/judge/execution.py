@@ -16,16 +16,22 @@ from dataclasses import dataclass, field
 
 from verl_e2e.core.judge.verdict_document import Limitation
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Side
-from verl_e2e.core.model.executed import (
+from verl_e2e.core.model.execution import (
     EXECUTED_FILE,
+    MOST_JUDGED,
+    ChangedCode,
+    ChangedFunction,
+    ChangeExecution,
+    Entered,
     Executed,
     ExecutedFile,
     ExecutedFunction,
     ExecutedProcess,
+    FunctionRun,
     ProcessRole,
+    Side,
+    line_ranges,
 )
-from verl_e2e.core.model.execution import MOST_JUDGED, ChangeExecution, Entered, FunctionRun, line_ranges
 
 # Of code that ran at import.
 NOT_READ = "it ran, but no function that reads what it binds did"

@@ -25,11 +25,10 @@ from verl_e2e.core.judge.execution import aspect_of, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.causes import EVIDENCE, of_criterion
-from verl_e2e.core.model.events import LeftRunning, read_data
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level, variants_of
-from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
+from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result, Stage
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     JOB_FILE,
@@ -37,10 +36,11 @@ from verl_e2e.core.model.record import (
     EndReason,
     Environment,
     Finding,
+    LeftRunning,
     Record,
     RepositoryState,
+    read_data,
 )
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.silent import constant_reward
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run
 

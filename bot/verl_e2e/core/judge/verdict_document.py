@@ -14,9 +14,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from verl_e2e.core.compare.steps import Report
 from verl_e2e.core.model.evidence import CHANGE_EXECUTED, Evidence
 from verl_e2e.core.model.execution import ChangeExecution
-from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result
-from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.signal.figure import SignalFigure
+from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result, Stage
+from verl_e2e.core.signal.report import SignalFigure
 
 VERDICT_SCHEMA = 2
 

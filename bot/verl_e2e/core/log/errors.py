@@ -15,7 +15,7 @@ from dataclasses import replace
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.traceback import BARE_SHAPE, MAX_FRAMES, MAX_TEXT, Chain, goes_on, record_of
 from verl_e2e.core.model.facts import LoggedError, Record
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 MAX_ERRORS = 200
 MAX_CALLS = 80

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from verl_e2e.core.log.printed import CHUNKS_SHAPE, COMMAND_SHAPE, EPOCHS_SHAPE, RANK_SHAPE, START, STRATEGY_SHAPE
 from verl_e2e.core.log.traceback import BARE_SHAPE, RETRY_SHAPE
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 
 class Mark(Enum):

@@ -48,7 +48,7 @@ from verl_e2e.core.model.facts import (
     Sign,
     WrappedModel,
 )
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 MAX_SETTINGS = 2000
 MAX_COMMAND_LINES = 400

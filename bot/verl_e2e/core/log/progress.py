@@ -18,7 +18,7 @@ from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import Literal, Mark
 from verl_e2e.core.log.printed import EPOCHS_SHAPE, pack, parse_step
 from verl_e2e.core.model.facts import Excerpt, Progress, StageMark, StepMetrics
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 FIRST = frozenset({Stage.ENVIRONMENT, Stage.RAY})
 SET_UP = frozenset(stage for stage in Stage if stage.order <= Stage.OPTIMIZER.order)

@@ -42,7 +42,7 @@ from verl_e2e.core.model.facts import (
     ResolvedConfig,
     Worker,
 )
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 MAX_CONFIGS = 4
 MAX_SMALL = 256

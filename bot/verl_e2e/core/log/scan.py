@@ -24,7 +24,7 @@ from verl_e2e.core.log.read_facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Be
 from verl_e2e.core.log.traceback import LINES_BACK
 from verl_e2e.core.log.unwrap import RECENT_LINES, Unwrapper
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, RunFacts, StepMetrics
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 SNIFFED: Final = 8192
 """How many of the first bytes are looked at."""

@@ -1,17 +1,302 @@
-"""What a run executed of the code that a change touches: per function, as a verdict carries it.
+"""`executed.json`: which functions of the trees under test ran in which process of a run.
 
-The record itself (`verl_e2e.core.model.executed`) lies in the run folder and is large; this is what of it answers the
-question for one job, small enough to travel with the verdict.
+Our instrumentation writes it in every Python process of a run; the runner joins what the processes left. Paths are
+relative to the Bridge checkout; a file of Megatron-LM has its submodule's folder in front. Only functions count: that
+a module's body ran at import says nothing about the functions in it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, PlainSerializer
 
-from verl_e2e.core.model.changed_code import MOST_LINES, Side
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.settings import Axis, Value
+
+EXECUTED_FILE = "executed.json"
+# Where Megatron-LM lies in Bridge's checkout; the paths of its files begin so.
+MEGATRON_LM_FOLDER = "3rdparty/Megatron-LM"
+# Far beyond any real run; more is left out, and `cut` says so.
+MOST_PROCESSES, MOST_FILES, MOST_FUNCTIONS_OF_FILE, MOST_LINES_OF_FILE = 512, 8_000, 5_000, 50_000
+
+
+class ProcessRole(StrEnum):
+    """What a process of a run is for."""
+
+    # The wrapper's own process, which starts Ray.
+    DRIVER = "driver"
+    # The process that runs verl's training loop.
+    CONTROLLER = "controller"
+    # A rank of actor, reference or critic.
+    TRAINER = "trainer"
+    # A process of the rollout engine.
+    ROLLOUT = "rollout"
+    # A focused Bridge test.
+    BRIDGE_TEST = "Bridge test"
+    # Anything else: data loaders, reward workers, helpers.
+    OTHER = "other"
+
+
+class ExecutedProcess(Document):
+    """One process that was recorded."""
+
+    # The phase of the run: the name of a start of the wrapper, or `bridge_tests`.
+    phase: str
+    # What it is for.
+    role: ProcessRole
+    # What it called itself, without arguments.
+    title: str
+    # Its process id.
+    pid: int
+    # Its rank among the trainers, None for any other process.
+    rank: int | None = None
+    # The version of its Python.
+    python: str
+    # When its record began, in seconds since the folder was opened.
+    began_s: float
+    # Why its record holds nothing or is cut off, empty where it is whole.
+    problem: str = ""
+
+
+class ExecutedFunction(Document):
+    """One function that ran."""
+
+    # Its qualified name, as Python has it.
+    symbol: str
+    # Its first line, that of its first decorator.
+    line: int
+    # The index of each process that entered it, with when that was first, in seconds since the folder was opened.
+    first_s: dict[int, float]
+
+
+class ExecutedFile(Document):
+    """What ran of one file."""
+
+    # The file.
+    path: str
+    # The functions that ran, by line.
+    functions: Annotated[tuple[ExecutedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS_OF_FILE)] = ()
+    # For a file that the change touches: each line that ran, with the indices of the processes that ran it.
+    lines: Annotated[dict[int, tuple[int, ...]], Field(max_length=MOST_LINES_OF_FILE)] = Field(default_factory=dict)
+
+
+class Executed(Document):
+    """`executed.json`."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # The Bridge commit that ran.
+    bridge_commit: str = ""
+    # The processes; other entries name them by their index here.
+    processes: Annotated[tuple[ExecutedProcess, ...], FailFast(), Field(max_length=MOST_PROCESSES)] = ()
+    # The files of which something ran, by path: a function, or of Bridge's the body that runs at import.
+    files: Annotated[tuple[ExecutedFile, ...], FailFast(), Field(max_length=MOST_FILES)] = ()
+    # What was left out because there was too much of it, as sentences.
+    cut: tuple[str, ...] = ()
+    # Why nothing was recorded at all, empty where something was.
+    problem: str = ""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it names all that ran in every process of the run."""
+        return not (self.problem or self.cut or any(process.problem for process in self.processes))
+
+
+# More than any change that a person reads; what lies beyond is counted and named, never dropped without a word.
+MOST_FUNCTIONS, MOST_LINES = 2_000, 20_000
+# One of them is enough, so the first ones are.
+MOST_READERS = 100
+
+
+class Side(StrEnum):
+    """Whose source a function is named by: what a change removes is there on the merge base alone."""
+
+    HEAD = "head"
+    MERGE_BASE = "merge_base"
+
+
+class Excuse(StrEnum):
+    """Why a changed line need not be executed."""
+
+    # A docstring, an annotation, a `pass`: nothing that does anything.
+    IDLE = "idle"
+    # It raises, or is reached only to raise: an error path.
+    ERROR_PATH = "error path"
+    # A call of a logger, or `print`.
+    LOGGING = "logging"
+    # Only a type checker runs it.
+    TYPE_CHECKING = "type checking"
+    # The body of an abstract method or of a protocol.
+    ABSTRACT = "abstract"
+
+
+class ExcusedLines(Document):
+    """Changed lines that need not be executed, with the reason."""
+
+    # Why.
+    excuse: Excuse
+    # The lines.
+    lines: tuple[int, ...]
+
+
+class ChangedFunction(Document):
+    """One function, or what belongs to no function of one file, with its changed lines."""
+
+    # The file.
+    path: str
+    # The function's qualified name; empty for the statements of a module or a class body, which run at import.
+    symbol: str
+    # Whose source the lines are counted in.
+    side: Side = Side.HEAD
+    # The first line of the function, that of its first decorator. For what belongs to no function that of the statement
+    # where it has `readers`, and 1 for all other statements together.
+    first_line: Annotated[int, Field(ge=1)]
+    # Its last line.
+    last_line: Annotated[int, Field(ge=1)]
+    # The changed lines that a run must execute; empty where only its signature or only excused lines differ.
+    lines: tuple[int, ...] = ()
+    # The changed lines that need not be executed.
+    excused: tuple[ExcusedLines, ...] = ()
+    # Whether verl reaches it, as far as reading the sources can tell.
+    reached: bool = True
+    # What keeps a run out of it, where that is known, as a clause; empty where it is not.
+    condition: str = ""
+    # The model families that alone run it, with commas between, where no host can run any of them; empty elsewhere.
+    uncoverable: str = ""
+    # For what runs at import: lines of functions that read what it binds; a run must execute one of them too. Empty
+    # where no function of the file that verl reaches reads it.
+    readers: Annotated[tuple[int, ...], Field(max_length=MOST_READERS)] = ()
+
+    @property
+    def demanded(self) -> bool:
+        """Whether a run must enter it: a function whose changed lines are all excused need not be."""
+        return bool(self.lines) or not self.excused
+
+    @property
+    def at_import(self) -> bool:
+        """Whether it runs when its module is imported."""
+        return not self.symbol
+
+
+class ChangedCode(Document):
+    """What a job is planned to execute."""
+
+    # The functions, by path and line.
+    functions: Annotated[tuple[ChangedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS)] = ()
+    # The merge base's side of these functions: what is gone, and what was exchanged. A run on the merge base is planned
+    # to execute it, so it tells whether code that the head does not have any more would have run.
+    earlier: Annotated[tuple[ChangedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS)] = ()
+    # Changed files under test whose functions are not known, each with the reason.
+    unread: dict[str, str] = Field(default_factory=dict)
+    # How many functions more there were than are listed; a source that verl imports and that is unread counts as one.
+    left_out: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def required(self) -> tuple[ChangedFunction, ...]:
+        """The functions of the head that a run must enter, or whose lines it must execute, as verl reaches them."""
+        return tuple(item for item in self.functions if item.reached and item.demanded and item.side is Side.HEAD)
+
+    def on_merge_base(self) -> "ChangedCode":
+        """What a run on the merge base is planned to execute in its place."""
+        return ChangedCode(functions=self.earlier, unread=self.unread if self.earlier else {})
+
+    def __bool__(self) -> bool:
+        return bool(self.functions or self.unread or self.left_out)
+
+
+# For what is planned to execute nothing in particular.
+NO_CODE = ChangedCode()
+
+
+# Bytes of a maps file, unpacked: a hundred jobs and more.
+MOST_MAPS_BYTES = 64 << 20
+_MOST_MAPS = 1_000
+
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$|^[0-9a-f]{64}$")]
+# A function's qualified name, with the kinds of processes that entered it.
+EnteredBy = Annotated[dict[str, tuple[ProcessRole, ...]], Field(max_length=MOST_FUNCTIONS_OF_FILE)]
+
+
+class ExecutionMap(Document):
+    """Which functions one job entered, measured once."""
+
+    # The id of the job.
+    job: str
+    # The level and the variant, `<level>-<variant>`.
+    variant: str
+    # The settings of a derived job that differ from those of level 0, by axis; empty for a job of the table of levels.
+    settings: dict[Axis, Value] = Field(default_factory=dict)
+    # The model that it trained.
+    model: str
+    # The Bridge commit that ran.
+    bridge: Commit
+    # The verl commit that ran.
+    verl: Commit
+    # The Megatron-LM commit that ran, empty where the run did not say it.
+    megatron_lm: Commit | Literal[""] = ""
+    # The day of the run in UTC, as YYYY-MM-DD.
+    measured: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    # By file the functions that ran.
+    files: Annotated[dict[str, EnteredBy], FailFast(), Field(max_length=MOST_FILES)]
+
+    def enters(self, path: str, symbol: str) -> tuple[ProcessRole, ...]:
+        """The kinds of processes that entered a function; empty where none did."""
+        return self.files.get(path, {}).get(symbol, ())
+
+    def count(self, *, of_bridge: bool) -> int:
+        """How many functions of Bridge, or of Megatron-LM, it entered."""
+        return sum(
+            len(entered) for path, entered in self.files.items() if path.startswith(MEGATRON_LM_FOLDER) != of_bridge
+        )
+
+
+class ExecutionMaps(Document):
+    """A maps file."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # One map for each job, by its id.
+    maps: Annotated[tuple[ExecutionMap, ...], FailFast(), Field(max_length=_MOST_MAPS)] = ()
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    def of(self, job: str) -> ExecutionMap | None:
+        """The map of a job, None where it was never measured."""
+        return next((found for found in self.maps if found.job == job), None)
+
+    def entered_by(self, path: str, symbol: str) -> tuple[ExecutionMap, ...]:
+        """The maps of the jobs that entered a function."""
+        return tuple(found for found in self.maps if found.enters(path, symbol))
+
+
+NO_MAPS = ExecutionMaps()
+
+
+def merged_maps(older: ExecutionMaps, newer: ExecutionMaps) -> ExecutionMaps:
+    """The maps of both; of one job the newer one counts."""
+    by_job = {found.job: found for found in (*older.maps, *newer.maps)}
+    return ExecutionMaps(maps=tuple(by_job[job] for job in sorted(by_job)))
+
+
+def entered_files(executed: Executed) -> dict[str, EnteredBy]:
+    """By file the functions that processes of the run entered; a focused Bridge test is none of them."""
+    found: dict[str, EnteredBy] = {}
+    for file in executed.files:
+        entered = {
+            function.symbol: roles for function in file.functions if (roles := _roles(executed, function.first_s))
+        }
+        if entered:
+            found[file.path] = dict(sorted(entered.items()))
+    return dict(sorted(found.items()))
+
+
+def _roles(executed: Executed, processes: Iterable[int]) -> tuple[ProcessRole, ...]:
+    known = {executed.processes[index].role for index in processes if 0 <= index < len(executed.processes)}
+    return tuple(role for role in ProcessRole if role in known and role is not ProcessRole.BRIDGE_TEST)
+
 
 # What a verdict carries; further functions are counted. In the order of path and line, so that the verdicts of
 # several jobs leave out the same ones.

@@ -8,10 +8,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import Sha
-from verl_e2e.core.model.settings import invalid_value
-from verl_e2e.core.model.space_rules import Trait
+from verl_e2e.core.model.settings import Axis, Value, invalid_value
+from verl_e2e.core.model.space import Trait
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Text, UnfitError
-from verl_e2e.core.model.wants import Axis, Value
 
 # Of a file `git rev-parse COMMIT:PATH`, of a submodule its commit.
 _ObjectId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.execution import ChangedFunction, Side
+from verl_e2e.core.model.settings import Axis, Value
 
 # What a job carries: it travels in the inputs of a workflow.
 MOST_PURPOSES = 15

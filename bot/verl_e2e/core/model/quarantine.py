@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.validated import Text, UnfitError
 
 # An entry whose last day is further away does not count yet: what is set aside is looked at again within a quarter.

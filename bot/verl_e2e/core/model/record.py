@@ -1,26 +1,159 @@
-"""What a run leaves behind in addition to its log: the documents of a run folder that the judge reads.
+"""`checkpoints.json`: what lay in the folder of checkpoints before the run and after each of its phases.
 
-The runner writes them, `verl_e2e.core.judge.verdict` reads them, `docs/run-folder.md` describes every file. All text
-in them is redacted before it is written (`verl_e2e.core.text.redact`).
+The log says that a checkpoint was written and loaded; these lists say that there was one. The checkpoints
+themselves are gone with the run's own folder.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import FailFast, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.bands import Bands
-from verl_e2e.core.model.checkpoint_files import Checkpoints
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
+from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from verl_e2e.core.model.jobs import Job, Network
+from verl_e2e.core.model.jobs import Digest, Job, Network
 from verl_e2e.core.model.kernel_caches import KernelCaches
-from verl_e2e.core.model.manifest import Mode, Seal
-from verl_e2e.core.model.outcome import Attribution
+from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
+
+CHECKPOINTS_FILE = "checkpoints.json"
+# verl writes the number of the last step whose checkpoint is complete into this file.
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+class CheckpointFile(Document):
+    """One file: `path` relative to the listed folder, `size` in bytes, time of the last change in nanoseconds.
+
+    `sha256` is that of a small file, empty for a larger one.
+    """
+
+    path: str
+    size: Annotated[int, Field(ge=0)]
+    modified_ns: int
+    sha256: str = ""
+
+
+class CheckpointListing(Document):
+    """What lay there after the phase `after` (empty: before the first one).
+
+    `trackers` maps the path of each tracker file to its text. `cut` is true when there were more files than are
+    listed.
+    """
+
+    after: str
+    files: Annotated[tuple[CheckpointFile, ...], FailFast()] = ()
+    trackers: dict[str, str] = Field(default_factory=dict)
+    cut: bool = False
+
+
+class Checkpoints(Document):
+    """`checkpoints.json`; `folder` is what was listed, as the run's configuration names it."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    folder: str
+    listings: Annotated[tuple[CheckpointListing, ...], FailFast()] = ()
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "manifest.sig.json"
+
+Word = Literal["recorder", "suspect"]
+# Another user in namespaces of its own, the recorder's own user in a user namespace, or no isolation.
+Mode = Literal["other_user", "user_namespace", "none"]
+
+_JUDGEMENT = frozenset(
+    {"evidence.json", "verdict.json", "card.txt", "card.md", "bands.json", "parity.md", "parity.json", "check.json"}
+)
+_JUDGEMENT_FOLDER = "plots"
+_SHOWN = 3
+
+
+class SealedFile(Document):
+    """One file of a run folder."""
+
+    # Its path in the folder, with forward slashes.
+    path: str
+    # In bytes.
+    size: int
+    # SHA-256 of its content.
+    sha256: Digest
+    # Whose word it is: the recorder's own observation, or what the code under test printed or wrote.
+    word: Word
+
+
+class Manifest(Document):
+    """`manifest.json`: what the recorder left, written after every process of the run had ended."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # The id of the job.
+    job: str
+    # The digest of the job as it was given, before its paths were redacted.
+    job_digest: Digest
+    # What the sender of the order asked to be repeated, empty when nothing.
+    order: str = ""
+    # The recorder's wall clock in UTC when the folder was opened and when it was sealed, ISO 8601.
+    began: str
+    ended: str
+    # Seconds between the two on a clock that no one can set.
+    seconds: float
+    # How code under test was kept apart, as in `environment.json`; `none` when it could reach the recorder.
+    isolation: Mode
+    files: tuple[SealedFile, ...]
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class ManifestSignature(Document):
+    """`manifest.sig.json`: the recorder's signature over the bytes of `manifest.json`."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    algorithm: Literal["ed25519"] = "ed25519"
+    # The public key, 32 bytes in hexadecimal.
+    key: Digest
+    # 64 bytes in hexadecimal.
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class Seal(Document):
+    """What a reader of the folder found out about its seal.
+
+    `none`: the folder has none. `whole`: every file is as sealed, and no one that the
+    reader knows has signed. `signed`: by a key that the reader knows. `broken`: the record is not the recorder's.
+    """
+
+    state: Literal["none", "whole", "signed", "broken"]
+    # What is wrong with it, empty unless broken.
+    problem: str = ""
+    # The public key that signed, empty without a signature.
+    key: str = ""
+
+
+def is_sealed(path: str) -> bool:
+    """Whether a file of the folder belongs into its manifest."""
+    parts = path.split("/")
+    if parts[-1] in (MANIFEST_FILE, SIGNATURE_FILE) or parts[-1] in _JUDGEMENT or parts[-1].startswith("."):
+        return False
+    return _JUDGEMENT_FOLDER not in parts[:-1]
+
+
+def differences(manifest: Manifest, found: Mapping[str, tuple[int, str]]) -> str:
+    """How the files that are there (path to size and digest) differ from the sealed ones; empty when they do not."""
+    sealed = {entry.path: (entry.size, entry.sha256) for entry in manifest.files}
+    changed = sorted(path for path in sealed.keys() & found.keys() if sealed[path] != found[path])
+    text = [f"{path} was changed" for path in changed]
+    text += [f"{path} is gone" for path in sorted(sealed.keys() - found.keys())]
+    text += [f"{path} was added" for path in sorted(found.keys() - sealed.keys())]
+    more = f" and {len(text) - _SHOWN} more" if len(text) > _SHOWN else ""
+    return ", ".join(text[:_SHOWN]) + more
+
 
 JOB_FILE = "job.json"
 EVENTS_FILE = "events.jsonl"
@@ -308,3 +441,126 @@ class CheckNotes(Document):
     execution: ExecutionRules | None = None
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+# The name of the phase that is one start of the wrapper, and of the one that is the focused Bridge tests.
+RUN_PHASE, TESTS_PHASE = "run", "bridge tests"
+# The states of a phase.
+BEGIN, END = "begin", "end"
+
+
+def _known(word: object) -> object:
+    """The reason as a member, a word that is none is left out."""
+    if not isinstance(word, str):
+        return word
+    try:
+        return EndReason(word)
+    except ValueError:
+        return None
+
+
+class EventData(BaseModel):
+    """The data of one kind of event; keys that nothing reads are left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Started(EventData):
+    """`started`: the run began."""
+
+    # The digest of its job, empty where the event has none.
+    digest: str = ""
+    # The time of day in seconds since 1970, None where the event has none.
+    unix_s: float | None = None
+
+
+class Ended(EventData):
+    """`ended`, and the end of a `phase` that started the wrapper."""
+
+    # None for a word that this version does not know.
+    end_reason: Annotated[EndReason | None, BeforeValidator(_known), Field(alias="reason")] = None
+    # None where the process did not end by itself.
+    exit_code: int | None = None
+    note: str | None = ""
+    # The nonce of the order, empty where it held none.
+    nonce: str | None = ""
+
+    @property
+    def exited_zero(self) -> bool:
+        """Whether the process ended by itself and without an error."""
+        return self.end_reason is EndReason.EXITED and self.exit_code == 0
+
+
+class PhaseEvent(Ended):
+    """`phase`: a phase began or ended."""
+
+    name: str = ""
+    state: str = ""
+    # The planned phase of the job, as in `save` and `resume`.
+    step: str = ""
+    # The first line that it wrote to the log.
+    line: int | None = None
+    # How the focused Bridge tests ended.
+    outcome: str = ""
+
+    def is_run(self, state: str) -> bool:
+        """Whether a start of the wrapper began or ended."""
+        return (self.name, self.state) == (RUN_PHASE, state)
+
+
+class StageEvent(EventData):
+    """`stage`: the log shows that the run entered it."""
+
+    stage: str = ""
+
+
+class StepEvent(EventData):
+    """`step`: the metrics of a training step were printed."""
+
+    step: int = 0
+
+
+class ProbeEvent(EventData):
+    """`probe`: how much the import probe wrote."""
+
+    unreadable: int = 0
+
+
+class FingerprintsEvent(EventData):
+    """`fingerprints`: what became of the lines that the instrumentation wrote."""
+
+    # Lines of the processes that could not be read.
+    unreadable: int = 0
+    # Lines that were not kept because there were too many.
+    left_out: int = 0
+
+
+class GpuReading(EventData):
+    """One GPU of a `gpu` event."""
+
+    index: int = 0
+    # What processes of others held of its memory; None where that is not known.
+    others_mib: int | None = None
+
+
+class GpuEvent(EventData):
+    """`gpu`: the last one holds the peak of each GPU."""
+
+    peak: list[GpuReading] = []
+
+
+class LeftRunning(EventData):
+    """`left_running`: the processes of the run that could not be ended."""
+
+    processes: list[object] = []
+
+
+Data = TypeVar("Data", bound=EventData)
+
+
+def read_data(event: Event, kind: type[Data]) -> Data | None:
+    """The data of an event as that kind, None when it is of another shape."""
+    try:
+        return kind.model_validate(event.data)
+    except ValidationError:
+        return None

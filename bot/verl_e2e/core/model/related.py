@@ -11,8 +11,7 @@ from pydantic import ConfigDict, FailFast, Field
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Sha
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 RELATED_FILE = "related.json"
 # Below a run folder: the folders of its related runs, each by its role.

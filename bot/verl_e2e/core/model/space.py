@@ -1,24 +1,451 @@
-"""A job as a point in the space of settings: a value on each axis and a model, joined with what a change wants."""
+"""Which settings bring others with them, and which cannot be in one job; each rule with the code that it comes from.
+
+Sources are named as `repository: symbol`; verl at 9097cc4d, Megatron-Bridge at 067f987d, Megatron-LM at 2a75ac12.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
+from typing import Annotated, TypeVar
 
-from verl_e2e.core.model.conflicts import Clash, Conflict, joined_models
+from pydantic import Field
+
 from verl_e2e.core.model.costs import COSTS, Cost, CostBasis
+from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.settings import (
+    CANONICAL_TARGETS,
     DEFAULTS,
     OWN_ROUTING,
+    SIZES,
+    Axis,
+    FieldValue,
+    ModelWant,
     Setting,
+    Value,
+    Want,
     invalid_value,
     setting_of,
 )
-from verl_e2e.core.model.space_exclusions import exclusion_of
-from verl_e2e.core.model.space_masks import mask_of
-from verl_e2e.core.model.space_rules import completed
 from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
-from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
+
+Settings = Mapping[Axis, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """A value on one axis that a rule is about: of a size at least `value`, of every other axis `value` itself."""
+
+    # The axis.
+    axis: Axis
+    # The value.
+    value: Value = True
+
+    def holds(self, settings: Settings) -> bool:
+        """Whether a job with these settings has it."""
+        has = settings.get(self.axis, DEFAULTS[self.axis])
+        if self.axis in SIZES:
+            return int(has or 0) >= int(self.value or 0)
+        return has == self.value
+
+    def __str__(self) -> str:
+        if self.axis in SIZES:
+            return f"{self.axis} of {self.value} or more"
+        return str(self.axis) if self.value is True else f"{self.axis} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of the model that a rule is about, in a run with adapters."""
+
+    # The policy's name of it.
+    name: str
+
+    def __str__(self) -> str:
+        return f"adapters on a model with `{self.name}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Implication:
+    """A setting that needs others: they are added where a job does not set them."""
+
+    # What needs them.
+    trait: Trait | Feature
+    # The settings that it needs.
+    axes: Mapping[Axis, Value] = field(default_factory=dict)
+    # Features that the model needs.
+    features: frozenset[str] = frozenset()
+    # Where that is decided.
+    source: str = ""
+
+    def holds(self, settings: Settings, features: frozenset[str]) -> bool:
+        """Whether a job with these settings, on a model with these features, has what needs them."""
+        if isinstance(self.trait, Trait):
+            return self.trait.holds(settings)
+        return self.trait.name in features and not NO_ADAPTER.holds(settings)
+
+
+class Refused(StrEnum):
+    """Why settings are not combined."""
+
+    # The code refuses them or ends with an error.
+    ERROR = "error"
+    # The code accepts them and does not do what one of them asks for.
+    IGNORED = "ignored"
+    # Neither the code nor a script of the repositories says that they work together.
+    UNPROVEN = "unproven"
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Settings that are not put into one job."""
+
+    # All of them hold in a job that is excluded.
+    traits: tuple[Trait, ...]
+    # What kind of obstacle it is.
+    kind: Refused
+    # Why, a clause.
+    reason: str
+    # Where that is decided.
+    source: str
+
+    def holds(self, settings: Settings) -> bool:
+        """Whether a job with these settings is excluded."""
+        return all(trait.holds(settings) for trait in self.traits)
+
+
+_PIPELINED = Trait(Axis.PIPELINE, 2)
+_FSDP = Trait(Axis.FSDP)
+NO_ADAPTER = Trait(Axis.ADAPTER, "none")
+_MOE = frozenset({"moe"})
+# The row of a bfloat16 matrix of this rank has 16 bytes, which torch's grouped matrix product asks of strides.
+OUTER_RANK = 8
+_EXPERT_ADAPTERS = "Megatron-Bridge: LoRA.transform (is_grouped_expert_linear)"
+
+IMPLICATIONS: tuple[Implication, ...] = (
+    Implication(
+        Trait(Axis.VIRTUAL_PIPELINE, 2),
+        {Axis.PIPELINE: 2},
+        source="Megatron-LM: parallel_state.initialize_model_parallel",
+    ),
+    Implication(
+        Trait(Axis.EXPERT, 2), features=_MOE, source="Megatron-LM: TransformerConfig.__post_init__ (num_moe_experts)"
+    ),
+    Implication(Trait(Axis.EXPERT_TENSOR, 2), features=_MOE, source="Megatron-LM: TransformerConfig.__post_init__"),
+    # The kernel accumulates into a buffer of DDP that Megatron-FSDP does not have.
+    Implication(
+        _FSDP,
+        {Axis.FUSION: False, Axis.OFFLOAD: False},
+        source="verl: .github/workflows/e2e_ppo_trainer_megatron_vllm.yml",
+    ),
+    Implication(
+        Trait(Axis.ADAPTER, "canonical_lora"),
+        {Axis.ADAPTER_TARGETS: CANONICAL_TARGETS},
+        source="Megatron-Bridge: CanonicalLoRA._init_target_match_state",
+    ),
+    Implication(
+        Trait(Axis.ADAPTER, "vlm_lora"),
+        features=frozenset({"vlm"}),
+        source="Megatron-Bridge: VLMLoRA.freeze_model (vision_model)",
+    ),
+    Implication(Trait(Axis.ADAPTER_SHARING, "per expert"), features=_MOE, source=_EXPERT_ADAPTERS),
+    Implication(Trait(Axis.ADAPTER_SHARING, "outer"), features=_MOE, source=_EXPERT_ADAPTERS),
+    # Alpha with it, so that the adapters count as much as those of another rank.
+    Implication(
+        Trait(Axis.ADAPTER_SHARING, "outer"),
+        {Axis.ADAPTER_RANK: OUTER_RANK, Axis.ADAPTER_ALPHA: OUTER_RANK},
+        source="Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)",
+    ),
+    Implication(Trait(Axis.RESUME), {Axis.STEPS: 2}, source="docs/levels.md: save after one step, resume to the next"),
+    Implication(Trait(Axis.CONTENT, "images"), features=frozenset({"vlm"}), source="verl: RLHFDataset (image_key)"),
+    Implication(Trait(Axis.CONTENT, "audio"), features=frozenset({"audio"}), source="verl: RLHFDataset (audio_key)"),
+    # After all that bring experts with them.
+    Implication(
+        Feature("moe"),
+        {Axis.ADAPTER_MERGE: True},
+        source="verl: .github/workflows/e2e_ppo_trainer_megatron_vllm_2.yml",
+    ),
+)
+
+# Hosts have 1, 2, 4 or 8 GPUs, and verl's batch of 64 sequences is split over the data-parallel ranks.
+_POWERS_OF_TWO = frozenset(
+    {Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT, Axis.EXPERT_TENSOR, Axis.DATA},
+)
+
+# What an adapter would have, where there is none.
+_OF_ADAPTERS = (
+    *(Trait(Axis.ADAPTER_SHARING, value) for value in ("per expert", "outer")),
+    Trait(Axis.ADAPTER_MERGE),
+    *(Trait(Axis.ADAPTER_B_START, value) for value in ("xavier", "normal", "kaiming")),
+    *(Trait(Axis.ADAPTER_A_START, value) for value in ("normal", "kaiming", "zero")),
+)
+
+EXCLUSIONS: tuple[Exclusion, ...] = (
+    Exclusion(
+        (Trait(Axis.PRECISION, "fp32"),),
+        Refused.ERROR,
+        "verl trains in bfloat16 or float16 only",
+        "verl: McoreEngineConfig.__post_init__",
+    ),
+    Exclusion(
+        (_FSDP, _PIPELINED),
+        Refused.UNPROVEN,
+        "Megatron-FSDP 2 refuses a pipeline, version 1 does not check it, and no script of verl combines them",
+        "Megatron-LM: mcore_fsdp_adapter (unsupported_parallelisms)",
+    ),
+    Exclusion(
+        (_FSDP, Trait(Axis.FUSION)),
+        Refused.UNPROVEN,
+        "the fused kernel adds into a buffer of Megatron's DDP; Megatron-LM warns, and verl's CI switches it off",
+        "Megatron-LM: training/arguments.py (use_megatron_fsdp)",
+    ),
+    Exclusion(
+        (_FSDP, Trait(Axis.OFFLOAD)),
+        Refused.UNPROVEN,
+        "verl's CI runs Megatron-FSDP without offloading alone",
+        "verl: .github/workflows/e2e_ppo_trainer_megatron_vllm.yml",
+    ),
+    *(
+        Exclusion(
+            (NO_ADAPTER, trait),
+            Refused.IGNORED,
+            "without an adapter nothing reads it",
+            "verl: get_peft_cls",
+        )
+        for trait in _OF_ADAPTERS
+    ),
+    *(
+        Exclusion(
+            (Trait(Axis.ADAPTER, "dora"), Trait(Axis.ADAPTER_B_START, start)),
+            Refused.IGNORED,
+            "no export has the magnitudes, so the rollout agrees only as long as the adapter is zero",
+            "Megatron-Bridge: models/conversion/peft_bridge.py",
+        )
+        for start in ("xavier", "normal", "kaiming")
+    ),
+    *(
+        Exclusion(
+            (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_SHARING, "outer")),
+            Refused.IGNORED,
+            f"{adapter} has no such option, and create_peft drops what its class does not have",
+            "Megatron-Bridge: create_peft",
+        )
+        for adapter in ("canonical_lora", "dora")
+    ),
+    Exclusion(
+        (Trait(Axis.ADAPTER, "dora"), Trait(Axis.ADAPTER_SHARING, "per expert")),
+        Refused.IGNORED,
+        "dora has no such option, and create_peft drops what its class does not have",
+        "Megatron-Bridge: create_peft",
+    ),
+)
+
+
+# The parts of fused modules, which only canonical_lora knows.
+SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
+
+
+def completed(settings: Settings, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
+    """The settings, and the features of the model, with what they need; what is set already stays, a size is raised."""
+    whole = dict(settings)
+    wanted = set(features)
+    if names_any(whole.get(Axis.ADAPTER_TARGETS), SPLIT_TARGETS):
+        whole.setdefault(Axis.ADAPTER, "canonical_lora")
+    for implication in IMPLICATIONS:
+        if implication.holds(whole, frozenset(wanted)):
+            wanted |= implication.features
+            for axis, value in implication.axes.items():
+                whole[axis] = larger(axis, whole.get(axis, value), value)
+    for axis in _POWERS_OF_TWO & whole.keys():
+        whole[axis] = 1 << (int(whole[axis] or 1) - 1).bit_length()
+    syncs = whole.get(Axis.SYNCS)
+    if isinstance(syncs, int):
+        # verl: PPOTrainerSync.on_init_end and on_step_end.
+        whole[Axis.STEPS] = larger(Axis.STEPS, whole.get(Axis.STEPS, 1), syncs - 1)
+    return whole, frozenset(wanted)
+
+
+def larger(axis: Axis, first: Value, second: Value) -> Value:
+    """Of two values of a size the larger one; of every other axis the first."""
+    if axis in SIZES and isinstance(first, int) and isinstance(second, int):
+        return max(first, second)
+    return first
+
+
+def names_any(targets: Value, names: tuple[str, ...]) -> bool:
+    """Whether one of an adapter's targets ends with one of these names."""
+    return isinstance(targets, str) and any(target.endswith(names) for target in targets.split(","))
+
+
+_Value = TypeVar("_Value", bound=FieldValue)
+
+
+class Clash(StrEnum):
+    """Why a want does not fit a point."""
+
+    # No job can have the value.
+    INVALID = "invalid"
+    # The point has another value on the axis.
+    DIFFERENT = "different"
+    # A rule excludes them in one job.
+    EXCLUDED = "excluded"
+    # What one of them is for would not show under the other.
+    MASKED = "masked"
+    # The models differ.
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why one job cannot have all the settings."""
+
+    # What kind of conflict it is.
+    clash: Clash
+    # The axes that it is about; none where the models differ.
+    axes: tuple[Axis, ...]
+    # Why, a clause for people.
+    reason: str
+    # For a rule that excludes them: what kind of obstacle it states.
+    refused: Refused | None = None
+    # For a rule or a mask: the code that it comes from.
+    source: str = ""
+
+
+def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> dict[str, _Value] | str:
+    """Both, or a clause about the first name on which they differ; True and 1 differ."""
+    both = dict(first)
+    for name, value in second.items():
+        mine = both.setdefault(name, value)
+        if type(mine) is not type(value) or mine != value:
+            return f"{name} cannot be {mine!r} and {value!r}"
+    return both
+
+
+def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
+    """The model that is what both want, or why there is none."""
+    if first.family and second.family and first.family != second.family:
+        return Conflict(Clash.MODEL, (), f"a model of {first.family} cannot be one of {second.family}")
+    fields = joined_values(first.fields, second.fields)
+    if isinstance(fields, str):
+        return Conflict(Clash.MODEL, (), f"the model's {fields}")
+    return ModelWant(first.family or second.family, fields, first.features | second.features)
+
+
+# Of fused modules, whose parts alone canonical_lora knows.
+_FUSED_TARGETS = ("linear_qkv", "linear_fc1")
+
+
+def exclusion_of(settings: Settings, features: frozenset[str]) -> Exclusion | None:
+    """The first rule that these settings break on a model with these features."""
+    broken = (exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings))
+    return (
+        next(broken, None) or _wrong_targets(settings) or _unmerged_experts(settings, features) or _odd_rank(settings)
+    )
+
+
+def merges_experts(settings: Settings, features: frozenset[str]) -> bool:
+    """Whether adapters are merged only because the model has experts."""
+    return "moe" in features and Trait(Axis.ADAPTER_MERGE).holds(settings)
+
+
+def _unmerged_experts(settings: Settings, features: frozenset[str]) -> Exclusion | None:
+    """The rule about adapters of experts that leave by themselves."""
+    unmerged = Trait(Axis.ADAPTER_MERGE, value=False)
+    if "moe" not in features or NO_ADAPTER.holds(settings) or not unmerged.holds(settings):
+        return None
+    reason = (
+        "with adapters of their own on experts vLLM 0.24.0 computes other probabilities than the trainer at the first"
+        " step (correlation 0.385 to 0.730, merged 0.998), although both hold the same weights"
+    )
+    return Exclusion((unmerged,), Refused.IGNORED, reason, "docs/space.md: adapters of experts")
+
+
+def _odd_rank(settings: Settings) -> Exclusion | None:
+    """The rule about the rank of adapters that experts share on the outside."""
+    rank = settings.get(Axis.ADAPTER_RANK, DEFAULTS[Axis.ADAPTER_RANK])
+    outer = Trait(Axis.ADAPTER_SHARING, "outer")
+    if not outer.holds(settings) or not isinstance(rank, int) or rank % OUTER_RANK == 0:
+        return None
+    reason = f"torch's grouped matrix product takes bfloat16 matrices of a multiple of {OUTER_RANK} alone"
+    source = "Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)"
+    return Exclusion((outer, Trait(Axis.ADAPTER_RANK, rank)), Refused.ERROR, reason, source)
+
+
+def _wrong_targets(settings: Settings) -> Exclusion | None:
+    """The rule about names of modules that the adapter's type does not have."""
+    adapter = settings.get(Axis.ADAPTER, DEFAULTS[Axis.ADAPTER])
+    targets = settings.get(Axis.ADAPTER_TARGETS, DEFAULTS[Axis.ADAPTER_TARGETS])
+    traits = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
+    if adapter == "canonical_lora" and names_any(targets, _FUSED_TARGETS):
+        source = "Megatron-Bridge: CanonicalLoRA._init_target_match_state"
+        return Exclusion(traits, Refused.ERROR, "it adapts the parts of a fused module, by their names", source)
+    if adapter not in ("canonical_lora", "none") and names_any(targets, SPLIT_TARGETS):
+        source = "Megatron-Bridge: ModuleMatcher.match"
+        return Exclusion(traits, Refused.IGNORED, "only canonical_lora knows the parts of a fused module", source)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Settings that two wants may not bring into one job, because what one is for would not show under the other."""
+
+    # The setting that hides.
+    hiding: Trait
+    # The settings of which one is wanted for what is hidden.
+    hidden: tuple[Trait, ...]
+    # What would not show, a clause.
+    reason: str
+    # Where that is decided.
+    source: str
+
+    def holds(self, first: Settings, second: Settings) -> bool:
+        """Whether one side hides what the other one is for; a side that sets both means it so."""
+        return self._hides(first, second) or self._hides(second, first)
+
+    def _hides(self, hiding: Settings, hidden: Settings) -> bool:
+        found = any(trait.holds(hidden) for trait in self.hidden)
+        return found and self.hiding.holds(hiding) and not self.hiding.holds(hidden)
+
+
+_OWN_EXPORT = (
+    *(Trait(Axis.ADAPTER_B_START, value) for value in ("xavier", "normal", "kaiming")),
+    *(Trait(Axis.ADAPTER, value) for value in ("canonical_lora", "dora")),
+)
+
+MASKS: tuple[Mask, ...] = (
+    Mask(
+        Trait(Axis.ADAPTER_MERGE),
+        _OWN_EXPORT,
+        "a merged adapter leaves as part of the base weights: its own export is not entered and not compared",
+        "verl: MegatronEngine.get_per_tensor_param",
+    ),
+    Mask(
+        Trait(Axis.FSDP),
+        (Trait(Axis.DATA, 2), Trait(Axis.OVERLAP)),
+        "Megatron-FSDP takes the place of Megatron's DDP, whose reduction and gathering are not entered",
+        "Megatron-Bridge: model_provider._ddp_wrap",
+    ),
+    Mask(
+        Trait(Axis.RESUME),
+        (Trait(Axis.DATA, 2), Trait(Axis.OVERLAP)),
+        "with one seed for all samples every rank has the gradient of the whole batch, so one that is never averaged"
+        " does not show",
+        "docs/parity.md",
+    ),
+    Mask(
+        Trait(Axis.TENSOR, 2),
+        (Trait(Axis.EXPERT_TENSOR, 2),),
+        "with equal tensor sizes the one of the experts and the one of the other layers could be swapped unseen",
+        "Megatron-LM: parallel_state.initialize_model_parallel",
+    ),
+)
+
+
+def mask_of(first: Settings, second: Settings) -> Mask | None:
+    """The first reason why the settings of two wants should not be in one job."""
+    return next((mask for mask in MASKS if mask.holds(first, second)), None)
+
 
 _PARALLEL = (
     *(Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT),
@@ -206,3 +633,47 @@ def _ordered(settings: Mapping[Axis, Value]) -> dict[Axis, Value]:
 
 def _shown(settings: Mapping[Axis, Value]) -> str:
     return ", ".join(f"{axis} {value}" for axis, value in settings.items()) or "of level 0"
+
+
+_Count = Annotated[int, Field(strict=True, ge=1)]
+
+
+class ModelShape(DescribedDocument):
+    """The counts of a model that parallel sizes divide."""
+
+    layers: _Count
+    """Transformer layers."""
+    heads: _Count
+    """Query heads of an attention layer."""
+    kv_heads: _Count
+    """Key and value heads of an attention layer; as many as `heads` without groups."""
+    experts: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Routed experts of a layer; 0 for a dense model."""
+    biases: bool = False
+    """Whether the linear layers have a bias."""
+
+
+def misfits(point: Point, shape: ModelShape) -> tuple[str, ...]:
+    """Why a model of this shape cannot run with the sizes of a point, a clause each."""
+    return tuple(_misfits(point, shape))
+
+
+def _misfits(point: Point, shape: ModelShape) -> Iterator[str]:
+    tensor, expert = point.size(Axis.TENSOR), point.size(Axis.EXPERT)
+    stages = point.size(Axis.PIPELINE) * point.size(Axis.VIRTUAL_PIPELINE)
+    # Megatron-LM: TransformerConfig.__post_init__, for all of these but the number of experts.
+    if shape.layers % stages:
+        yield f"{shape.layers} layers cannot be divided into {stages} pipeline chunks"
+    if shape.heads % tensor:
+        yield f"{shape.heads} heads cannot be divided among {tensor} tensor ranks"
+    if shape.kv_heads % tensor and tensor % shape.kv_heads:
+        yield f"{shape.kv_heads} key-value heads neither divide {tensor} tensor ranks nor are divided by them"
+    if not shape.experts:
+        if expert > 1 or point.size(Axis.EXPERT_TENSOR) > 1:
+            yield "a dense model has no experts to divide"
+        return
+    # Megatron-LM: moe_layer.BaseMoELayer.__init__.
+    if shape.experts % expert:
+        yield f"{shape.experts} experts cannot be divided among {expert} expert ranks"
+    if shape.biases and point.size(Axis.EXPERT_TENSOR) > 1:
+        yield "experts with biases cannot be divided among expert tensor ranks"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.wants import FieldValue
+from verl_e2e.core.model.settings import FieldValue
 
 # A file or a module of the host must never be named by a recipe.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=80)]

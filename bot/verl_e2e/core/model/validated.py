@@ -14,7 +14,7 @@ from pathspec.util import lookup_pattern
 from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
 
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.text.suggest import suggest
+from verl_e2e.core.text.escape import suggest
 
 # What a model or a run may have of its own, whatever a policy adds: the program knows what each takes and shows.
 FEATURES = frozenset(["audio", "fp8", "long_context", "lora", "mla", "moe", "mtp", "packed_seq", "quant", "ssm", "vlm"])

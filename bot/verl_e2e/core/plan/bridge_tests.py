@@ -10,7 +10,7 @@ from verl_e2e.core.model.change import Change, PathStatus, readable
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.plan.reached_files import Marks
 from verl_e2e.core.plan.test_choice import ChoiceOfTests
 from verl_e2e.core.plan.test_order import RankedTest, named_functions, ordered, within_time
 from verl_e2e.core.reach.effects import Effects, Idle

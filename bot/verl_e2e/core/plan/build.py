@@ -20,10 +20,9 @@ from verl_e2e.core.model.jobs import (
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.model.nodes import MOST_GPUS, node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES
-from verl_e2e.core.model.settings import setting_of
-from verl_e2e.core.model.wants import Axis
+from verl_e2e.core.model.settings import Axis, setting_of
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
-from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
+from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.synthetic_models import sized

@@ -6,13 +6,10 @@ from dataclasses import replace
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, Value
-from verl_e2e.core.plan.draft import Draft
-from verl_e2e.core.plan.job_names import name_of
-from verl_e2e.core.plan.measured_jobs import Derived, NotCovered, point_of
-from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
+from verl_e2e.core.plan.measured_jobs import Derived, Draft, NotCovered, name_of, point_of
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, with_obstacles
 from verl_e2e.core.plan.policy import Policy
 
 

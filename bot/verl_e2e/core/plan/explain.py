@@ -9,8 +9,7 @@ from itertools import islice
 
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line, readable
-from verl_e2e.core.model.changed_code import ChangedFunction
-from verl_e2e.core.model.execution_maps import ExecutionMaps
+from verl_e2e.core.model.execution import ChangedFunction, ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason

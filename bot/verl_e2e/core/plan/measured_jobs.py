@@ -1,27 +1,290 @@
-"""From measured places to jobs: few GPU minutes by which runs do what cells and jobs did that entered each place.
+"""Which cells of a rehearsal, and which measured jobs, enter each place of a change."""
 
-A place that a planned job enters needs nothing. The others are taken in turn, those that the fewest cells enter first,
-each into the job that costs least more: one that was made for another place, with what this one needs besides, or one
-of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
-"""
-
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
+from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.model.change import readable
+from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Side
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant
-from verl_e2e.core.model.model_fit import misfits
 from verl_e2e.core.model.purposes import Purpose, purpose_of
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import Axis, FieldValue, ModelWant, Want
-from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable
-from verl_e2e.core.plan.draft import Draft
+from verl_e2e.core.model.settings import DEFAULTS, SIZES, Axis, FieldValue, ModelWant, Value, Want
+from verl_e2e.core.model.space import Conflict, Point, merges_experts, misfits
+from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable, Standing, standing_wants
 from verl_e2e.core.plan.job_models import job_on_model, shows, unread
-from verl_e2e.core.plan.job_names import name_of
-from verl_e2e.core.plan.measured_places import Place
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.standing import Standing, standing_wants
+from verl_e2e.core.reach.changed_functions import CarriedLines, TouchedFunction
+
+NOT_ENTERED = "no cell of the rehearsal and no measured job enters it"
+_MOST_LINES = 8
+_NO_WORDS: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType({})
+NEW = "it is new, so that only a rehearsal of this head tells what enters it"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a change by measurement."""
+
+    # What cells entered, of the head, of the merge base or of an older commit.
+    cells: CellMap
+    # What jobs entered on GPUs.
+    jobs: ExecutionMaps = NO_MAPS
+    # Whether the cells ran the head itself, so that what became of them is the change's.
+    of_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Lines of a changed function that the same cells enter."""
+
+    function: ChangedFunction
+    # The changed lines; empty for the whole function.
+    lines: tuple[int, ...]
+    # The cells that a job must be like, by their places in the map.
+    cells: frozenset[int]
+    # Whether these are those in which something moved, of more that entered it.
+    moved: bool = False
+    # The ids of the variants of measured jobs that entered the function.
+    variants: frozenset[str] = frozenset()
+    # The cells that entered the function at all.
+    inside: frozenset[int] = NO_CELLS
+    # Why nothing is known to enter it, a clause; empty where something is.
+    problem: str = ""
+    # The identifiers of the changed statements of its function.
+    words: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        lines = f", lines {', '.join(map(str, self.lines[:_MOST_LINES]))}" if self.lines else ""
+        more = f" and {len(self.lines) - _MOST_LINES} more" if len(self.lines) > _MOST_LINES else ""
+        return f"{readable(self.function.path)}:{self.function.symbol}{lines}{more}"
+
+
+def measured_places(
+    functions: Iterable[TouchedFunction],
+    measured: Measured,
+    lines: Mapping[str, CarriedLines],
+    words: Mapping[tuple[str, str], frozenset[str]] = _NO_WORDS,
+) -> tuple[Place, ...]:
+    """The places of the functions that a run must enter, each with what enters it.
+
+    `lines` are the measured lines of the changed files, by the path at the head, `words` the identifiers of the changed
+    statements by the path and the symbol of their effect.
+    """
+    touched = list(functions)
+    earlier = {(item.path, item.function.symbol): item.function for item in touched if item.earlier}
+    found: list[Place] = []
+    for item in touched:
+        function = item.function
+        if not item.earlier and function.reached and function.demanded and function.symbol:
+            before = earlier.get((item.path, function.symbol))
+            own = words.get((item.path, item.symbol), frozenset())
+            made = _places(function, before, lines.get(item.path, CarriedLines()), measured)
+            found += (replace(place, words=own) for place in made)
+    return tuple(found)
+
+
+def _places(
+    function: ChangedFunction, before: ChangedFunction | None, lines: CarriedLines, measured: Measured
+) -> Iterator[Place]:
+    cells = measured.cells
+    paths = dict.fromkeys((function.path, before.path if before else function.path))
+    inside = NO_CELLS.union(*(cells.of_function(name, function.symbol) for name in paths))
+    ran = frozenset(item.variant for name in paths for item in measured.jobs.entered_by(name, function.symbol))
+    if not inside:
+        known = bool(ran) or before is not None or function.side is Side.MERGE_BASE or measured.of_head
+        why = "" if ran else NOT_ENTERED if known else NEW
+        yield Place(function, function.lines, NO_CELLS, variants=ran, problem=why)
+        return
+    groups = _groups(function, before, lines, measured)
+    if not groups:
+        yield from _judged(Place(function, (), inside, variants=ran, inside=inside), measured)
+    for entered, own in groups.items():
+        if not entered:
+            yield Place(function, tuple(own), NO_CELLS, inside=inside, problem=NOT_ENTERED)
+        # Who enters less enters the rest as well.
+        elif not any(other and other < entered for other in groups):
+            yield from _judged(Place(function, tuple(own), entered, inside=inside), measured)
+
+
+def _groups(
+    function: ChangedFunction, before: ChangedFunction | None, lines: CarriedLines, measured: Measured
+) -> dict[frozenset[int], list[int]]:
+    """The changed lines of which anything is known, by the cells that enter them."""
+    near = lines.base.get if function.side is Side.MERGE_BASE else lines.near
+    pairs = [(line, near(line), function.path) for line in function.lines]
+    gone = () if before is None or measured.of_head else before.lines
+    pairs += [(0, lines.base.get(line), before.path if before else "") for line in gone]
+    found: dict[frozenset[int], list[int]] = {}
+    for line, known, path in pairs:
+        if known is not None:
+            entered = found.setdefault(measured.cells.of_line(path, known), [])
+            entered += [line] if line else []
+    return found
+
+
+def _judged(place: Place, measured: Measured) -> Iterator[Place]:
+    """The place; where the cells ran the change, with those of them that failed, or else moved, if any did."""
+    if not measured.of_head:
+        yield place
+        return
+    cells = measured.cells
+    moved = place.cells & cells.judged(Outcome.FAIL) or place.cells & cells.judged(Outcome.CHANGED)
+    if moved:
+        yield replace(place, cells=moved, moved=moved != place.cells, variants=frozenset())
+
+
+_PARALLEL = SIZES - {Axis.STEPS, Axis.SYNCS}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The settings of one job."""
+
+    point: Point
+
+    def joined(self, want: Want) -> "Draft | str":
+        """The draft that gives what the want asks for as well, or why there is none, a clause."""
+        found = self.point.joined(want)
+        return found.reason if isinstance(found, Conflict) else Draft(found)
+
+    def holds(self, want: Want) -> bool:
+        """Whether a run with these settings, open ones at their defaults, gives what is wanted but the model."""
+        return all(
+            self.point.size(axis) >= _number(value) if axis in SIZES else self.point[axis] == value
+            for axis, value in want.axes.items()
+        )
+
+    @property
+    def differing(self) -> dict[Axis, Value]:
+        """The settings that differ from those of level 0, without what every job on a model with experts has."""
+        settings, merged = self.point.settings, merges_experts(self.point.settings, self.point.model.features)
+        differing = {axis: value for axis, value in settings.items() if value != DEFAULTS[axis]}
+        return {axis: value for axis, value in differing.items() if not (merged and axis is Axis.ADAPTER_MERGE)}
+
+    @property
+    def level(self) -> Level | None:
+        """The level of a job that is there for these settings alone; None where no level has such a job."""
+        found = next((level for level, meant in self._meanings() if meant), Level.SMOKE)
+        return found if found in self.point.levels else None
+
+    def _meanings(self) -> tuple[tuple[Level, bool], ...]:
+        """What makes a job one of a level, the strongest first; fields of a model alone leave no trace in a run."""
+        point, model = self.point, self.point.model
+        return (
+            (Level.SAVE_RESUME, point[Axis.RESUME] is True),
+            (Level.MEGATRON_FSDP, point[Axis.FSDP] is True),
+            (Level.PARALLELISM, any(point.size(axis) > 1 for axis in _PARALLEL)),
+            (Level.LEARNING_SIGNAL, Level.LEARNING_SIGNAL in point.levels),
+            (Level.FEATURE, bool(model.family or model.features)),
+        )
+
+
+def _number(value: Value) -> int:
+    return value if isinstance(value, int) else 1
+
+
+MOST_CHARACTERS = 48
+_DIGEST = 6
+
+_SIZES = {
+    Axis.TENSOR: "tp",
+    Axis.PIPELINE: "pp",
+    Axis.VIRTUAL_PIPELINE: "vpp",
+    Axis.CONTEXT: "cp",
+    Axis.EXPERT: "ep",
+    Axis.EXPERT_TENSOR: "etp",
+    Axis.DATA: "dp",
+    Axis.STEPS: "steps",
+    Axis.SYNCS: "syncs",
+}
+_SWITCHES = {
+    Axis.FSDP: ("fsdp", "ddp"),
+    Axis.OFFLOAD: ("offload", "no-offload"),
+    Axis.OVERLAP: ("overlap", "no-overlap"),
+    Axis.FUSION: ("fusion", "no-fusion"),
+    Axis.ADAPTER_MERGE: ("merged", "not-merged"),
+    Axis.RESUME: ("resume", "no-resume"),
+    Axis.PACKING: ("packed", "not-packed"),
+}
+_WORDS = {
+    Axis.RECOMPUTE: "recompute",
+    Axis.ADAPTER: "adapter",
+    Axis.ADAPTER_TARGETS: "on",
+    Axis.ADAPTER_RANK: "r",
+    Axis.ADAPTER_ALPHA: "alpha",
+    Axis.ADAPTER_DROPOUT: "drop",
+    Axis.ADAPTER_SHARING: "share",
+    Axis.ADAPTER_A_START: "a",
+    Axis.ADAPTER_B_START: "b",
+}
+# Fields of a model's configuration that a name can say in a word.
+_OF_MODEL: Mapping[tuple[str, object], str] = {
+    ("tie_word_embeddings", True): "tied",
+    ("tie_word_embeddings", False): "untied",
+}
+# A level whose own purpose no setting names.
+_OF_LEVEL = {Level.FEATURE: ("feature",), Level.LEARNING_SIGNAL: ("signal",)}
+# What always comes with another setting.
+_IMPLIED: Mapping[Level, Mapping[Axis, Value]] = {
+    Level.SAVE_RESUME: {Axis.STEPS: 2},
+    Level.MEGATRON_FSDP: {Axis.FUSION: False},
+    Level.LEARNING_SIGNAL: {Axis.STEPS: 20},
+}
+
+
+def name_of(level: Level, draft: Draft, model: str = "") -> str:
+    """The name of a derived job without its level, never empty; `model` names one that the settings do not."""
+    implied = _IMPLIED.get(level, {})
+    settings = {axis: value for axis, value in draft.differing.items() if implied.get(axis) != value}
+    words = [*_OF_LEVEL.get(level, ()), *_words(settings), *_rest(draft), *([_plain(model)] if model else [])]
+    name = "-".join(words) or "plain"
+    return name if len(name) <= MOST_CHARACTERS else _cut(name)
+
+
+def _words(settings: dict[Axis, Value]) -> Iterator[str]:
+    for axis in Axis:
+        if axis not in settings:
+            continue
+        value = settings[axis]
+        if axis in _SIZES:
+            yield f"{_SIZES[axis]}{_plain(value)}"
+        elif axis in _SWITCHES:
+            yield _SWITCHES[axis][0 if value else 1]
+        elif axis in (Axis.PRECISION, Axis.CONTENT):
+            yield _plain(value)
+        else:
+            yield f"{_WORDS[axis]}{'' if isinstance(value, int | float) else '-'}{_plain(value)}"
+
+
+def _rest(draft: Draft) -> Iterator[str]:
+    """What no axis has, mostly by a digest: it may be any text of the code."""
+    fields = dict(draft.point.model.fields)
+    for (key, value), word in _OF_MODEL.items():
+        if fields.get(key) is value:
+            del fields[key]
+            yield word
+    if fields:
+        yield f"model-{_digest(repr(sorted(fields.items(), key=str)))}"
+
+
+def _cut(name: str) -> str:
+    return f"{name[: MOST_CHARACTERS - _DIGEST - 1].rstrip('-')}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+
+
+def _plain(value: Value) -> str:
+    """A value in the letters of a name; dashes in place of all others."""
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in str(value).lower())
+    return "-".join(part for part in "".join(letters).split("-") if part) or _digest(str(value))
+
 
 # What no level has a job for is run as a save and a resume, which are judged on any settings.
 _RESUMED = Want(axes={Axis.RESUME: True})

@@ -1,20 +1,121 @@
-"""A job before any machine is known: its variant, its checkpoint and the features that it must show."""
+"""A job before any machine is known: its variant, checkpoint, size, image, and what keeps it from passing."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from verl_e2e.core.judge.criteria.features import can_be_shown
-from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
-from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
-from verl_e2e.core.model.levels import Level, Variant, variants_of
+from verl_e2e.core.model.execution import NO_CODE, ChangedCode
+from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint, SiteProfile
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level, Variant, variants_of
 from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
-from verl_e2e.core.plan.policy import UNDECLARED, Feature, ModelFacts
-from verl_e2e.core.plan.sizing import Fitted, fit
+from verl_e2e.core.plan.policy import UNDECLARED, Feature, Image, ModelFacts, Policy
+
+# The wrapper gives the rollout engine 0.6 of each GPU, weights and cache; a twentieth is left for activations. The rest
+# holds the trainers' weights: the actor's, and as many again where a critic trains. Adapters are too small to count.
+TRAINERS_SHARE = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A variant with the GPUs that its model needs."""
+
+    variant: Variant
+    # Where the number of GPUs comes from; empty where it is the variant's own and the model is known to fit.
+    reason: str = ""
+    # Why no host can run it, empty when one can.
+    problem: str = ""
+    # The GPUs that it would take then.
+    needed: int = 0
+
+
+def fit(
+    variant: Variant,
+    facts: ModelFacts,
+    *,
+    wrapper: Mapping[str, str],
+    script: str = WRAPPER_SCRIPT,
+    gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB,
+    most_gpus: int = MOST_GPUS,
+) -> Fitted:
+    """The variant on enough GPUs, its parallel sizes raised so that the weights are spread over them.
+
+    `wrapper` are the variables that the job's features set; a script that is not the wrapper takes no sizes from here.
+    """
+    parts, reason = _parts(facts, wrapper, gpu_memory_gib)
+    sizes = {**BASE_WRAPPER, **variant.wrapper}
+    sharded = sizes["USE_MEGATRON_FSDP"] == "True"
+    spread = variant.gpu_count if sharded else int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
+    factor = max(1, parts // spread)
+    gpu_count = variant.gpu_count * factor
+    if gpu_count > most_gpus:
+        why = reason if factor > 1 else "its parallel sizes"
+        return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most", gpu_count)
+    if factor == 1:
+        return Fitted(variant, "" if parts else reason)
+    own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}
+    return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), reason)
+
+
+def _parts(facts: ModelFacts, wrapper: Mapping[str, str], gpu_memory_gib: float) -> tuple[int, str]:
+    """Over how many GPUs the weights are to be spread, a power of two, and why; 0 where nothing tells."""
+    if facts.gpus is not None:
+        return facts.gpus, f"the policy asks for {facts.gpus} GPUs for this model"
+    if facts.weights_gib is None:
+        return 0, "the policy declares no size of this model"
+    copies = 2 if wrapper.get("ADV_ESTIMATOR", "gae") == "gae" else 1
+    needed = copies * facts.weights_gib / (TRAINERS_SHARE * gpu_memory_gib)
+    parts = 1
+    while parts < needed:
+        parts *= 2
+    trainers = "actor and critic" if copies > 1 else "the actor"
+    return parts, f"{facts.weights_gib:g} GiB of weights, held by {trainers}, on GPUs of {gpu_memory_gib:g} GiB"
+
+
+def _sizes(sizes: Mapping[str, str], facts: ModelFacts, factor: int, parts: int, *, sharded: bool) -> dict[str, str]:
+    """The wrapper's sizes that spread the weights; experts are spread by their own size, not by the tensor size."""
+    rollout = {"INFER_TP": str(max(int(sizes["INFER_TP"]), parts))}
+    if sharded:
+        return rollout
+    experts = {"COMMON_EP": str(int(sizes.get("COMMON_EP", "1")) * factor)} if "moe" in (facts.features or ()) else {}
+    return {**rollout, "COMMON_TP": str(int(sizes["COMMON_TP"]) * factor), **experts}
+
+
+def site_in_image(site: SiteProfile, image: Image, asked: str = "") -> SiteProfile:
+    """The site with the image that the job is ordered in; where policy and site disagree, a limitation says so.
+
+    `asked` is an image that a person named for this job, which wins over both.
+    """
+    if asked:
+        return site.model_copy(update={"image": asked})
+    own, tagged = str(image), f"{image.name}:{image.tag}"
+    if not site.image or site.image == own:
+        return site.model_copy(update={"image": own})
+    if not image.digest:
+        if site.image == tagged:
+            return site
+        text = f"The site names the image {site.image}, which was ordered; the policy names {own}, without a digest."
+        return site.model_copy(update={"limitations": (*site.limitations, text)})
+    text = f"The policy pins the image {own}, which was ordered; the site names {site.image}."
+    differs = (text,) if site.image != tagged else ()
+    return site.model_copy(update={"image": own, "limitations": (*site.limitations, *differs)})
+
+
+def with_image(site: SiteProfile, image: str) -> SiteProfile:
+    """The site with the image that a setting of the service names; unchanged for an empty one."""
+    return site.model_copy(update={"image": image}) if image else site
+
+
+def refused_image(image: str, policy: Policy) -> str:
+    """Why an image may not be named, empty when it may."""
+    own = policy.image.name
+    if image.partition("@")[0].partition(":")[0] == own:
+        return ""
+    return f"`image={image}`: only images of {own}, the policy's, may be named"
 
 
 class Missing(StrEnum):
@@ -179,3 +280,112 @@ def in_order(jobs: Iterable[JobOutline]) -> tuple[JobOutline, ...]:
         return job.variant.level is not Level.SMOKE, bool(job.requires), job.gpu_minutes, job.id
 
     return tuple(sorted(jobs, key=turn))
+
+
+_LEFT_TO_REVIEW = "only Bridge tests and a review can judge it; `gate.uncoverable` of the policy decides about the gate"
+
+
+def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
+    """The job with what the policy declares of its checkpoint and with all that keeps it from passing."""
+    known = replace(job, model=policy.facts_of(job.checkpoint), most_gpus=policy.most_gpus)
+    return replace(known, obstacles=tuple(_obstacles(known, policy)))
+
+
+def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    unshown = tuple(_without_script(job, policy))
+    yield from unshown
+    if job.checkpoint is None and not (unshown and not job.family):
+        yield _no_checkpoint(job, policy)
+    yield from _two_scripts(job)
+    if not unshown:
+        yield from _absent(job, policy)
+    yield from _no_evidence(job)
+    fitted = job.fitted()
+    if fitted.problem:
+        yield Obstacle(Missing.GPUS, fitted.problem, _fewer_gpus(job, fitted.needed))
+
+
+def _fewer_gpus(job: JobOutline, needed: int) -> str:
+    """What makes a job fit: other settings where its own sizes need the GPUs, else another model."""
+    more = f"raise `most_gpus:` of the policy to {needed}"
+    if needed > MOST_GPUS:
+        more += ", with `gpus_per_node:` in the site profile"
+    if job.variant.gpu_count > job.most_gpus:
+        return f"{more}, or add a smaller job of level {int(job.variant.level)} to `stand_ins:`"
+    least = replace(job, model=job.model.model_copy(update={"gpus": 1})).fitted()
+    declared = "" if least.problem else ", declare with `gpus:` that its weights need fewer"
+    return f"name a smaller checkpoint{declared}, or {more}"
+
+
+def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
+    """The features of the job's family."""
+    return frozenset(tag for family in policy.families if family.name == job.family for tag in family.features)
+
+
+def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    """The features that verl has no script for, if no feature of the family (or none at all) can be shown.
+
+    Nor is a feature an obstacle that verl reads no data for: no run of verl executes it, so a change cannot harm one.
+    """
+    own = _own(job, policy)
+    lost = [
+        feature
+        for feature in job.not_shown
+        if not job.family or (feature.name in own and feature.is_read_of(job.family))
+    ]
+    shown = [feature for feature in job.features if not job.family or feature.name in own]
+    for feature in lost if not shown else ():
+        reason = f"no script of verl shows {feature.name}: {feature.reason}"
+        yield Obstacle(
+            Missing.SCRIPT, reason, f"set `script:` of the feature {feature.name} in the policy once there is one"
+        )
+
+
+def _no_checkpoint(job: JobOutline, policy: Policy) -> Obstacle:
+    """No model: of a family that no host can run, of one that the policy has none for, or with what is asked for."""
+    family = next((item for item in policy.families if item.name == job.family), None)
+    if family is not None and family.uncoverable:
+        reason = f"no host can run a model of the family {family.name}: {family.uncoverable}"
+        return Obstacle(Missing.MODEL, reason, _LEFT_TO_REVIEW)
+    wanted = job.variant.feature or " and ".join(item.name for item in job.features)
+    if family is not None:
+        reason = f"the family {family.name} has neither `checkpoint:` nor `synthetic:` in the policy"
+    elif job.family:
+        reason = f"the policy has no family {job.family}"
+    elif wanted:
+        reason = f"no family of the policy has both {wanted} and a model"
+    else:
+        reason = "the change names neither a family nor a feature that a model could be chosen by"
+    return Obstacle(Missing.CHECKPOINT, reason, "name a `checkpoint:` or a `synthetic:` of a family in the policy")
+
+
+def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:
+    """One run can be only one script."""
+    if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
+        names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
+        reason = f"its features ask for different scripts ({names})"
+        yield Obstacle(Missing.SCRIPTS_DIFFER, reason, "give them one script in the policy")
+
+
+def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    """Features that the change asks for, where the checkpoint has none of them."""
+    own = _own(job, policy)
+    if job.checkpoint is None or not job.absent or any(feature.name in own for feature in job.features):
+        return
+    reason = f"{job.checkpoint.model_id} has no {' and no '.join(job.absent)}"
+    yield Obstacle(
+        Missing.FEATURE, reason, f"name a checkpoint that has it as `checkpoint:` of the family {job.family}"
+    )
+
+
+def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
+    """Features that nothing in a run shows: level 4 passes only on a fact for each of them."""
+    for feature in job.features:
+        if not can_be_shown(feature.name, feature.active_when):
+            reason = f"neither the configuration nor the log of a run shows whether {feature.name} was active"
+            key = f"`active_when:` of the feature {feature.name}"
+            fix = f"set {key} in the policy to what the configuration shows only with it"
+            yield Obstacle(Missing.EVIDENCE, reason, fix)
+    if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
+        reason = "it names no feature and no family, so nothing in a run could show it"
+        yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")

@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verl_e2e.core.model.change import readable
-from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.execution import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.code_plan import Unshown
-from verl_e2e.core.plan.measured_places import Place
+from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.reach.effects import LookedAt

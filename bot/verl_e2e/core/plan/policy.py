@@ -11,13 +11,12 @@ from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.model.model_fit import ModelShape
 from verl_e2e.core.model.nodes import MOST_GPUS
 from verl_e2e.core.model.quarantine import QuarantinedCause
 from verl_e2e.core.model.rehearsal_job import RehearsalRules
 from verl_e2e.core.model.retry_rules import RetryRules
-from verl_e2e.core.model.settings import invalid_value
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.settings import Axis, Value, invalid_value
+from verl_e2e.core.model.space import ModelShape, Point
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import (
     FEATURES,
@@ -33,10 +32,9 @@ from verl_e2e.core.model.validated import (
     Words,
     one_of,
 )
-from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
-from verl_e2e.core.text.suggest import suggest
+from verl_e2e.core.text.escape import suggest
 
 _Variants = tuple[Annotated[str, one_of({variant.job_id for variant in VARIANTS}, "a variant")], ...]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.settings import FieldValue
 from verl_e2e.core.model.synthetic import ModelSizes, Recipe, Synthetic
-from verl_e2e.core.model.wants import FieldValue
 
 NO_FIELDS: Mapping[str, FieldValue] = MappingProxyType({})
 PREFIX = "synthetic/"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
 from verl_e2e.core.plan.test_choice import ChoiceOfTests
-from verl_e2e.core.reach.summary import Summary
+from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.reach.users import ChangedModule
 
 # A test file's use of a changed module: what verl runs of it first, then conversion tests, then the nearest.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.text.suggest import suggest
+from verl_e2e.core.text.escape import suggest
 
 MAX_STEPS = 1_000
 MIN_REASON, MAX_REASON = 10, 500

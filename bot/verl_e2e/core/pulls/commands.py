@@ -26,7 +26,7 @@ from verl_e2e.core.pulls.command_values import (
     verl_ref,
 )
 from verl_e2e.core.pulls.queue_terms import Priority
-from verl_e2e.core.text.suggest import suggest
+from verl_e2e.core.text.escape import suggest
 
 PREFIX = "/verl-e2e"
 MAX_COMMANDS = 10

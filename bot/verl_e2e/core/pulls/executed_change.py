@@ -17,8 +17,7 @@ from verl_e2e.core.judge.execution import (
 )
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import Side
-from verl_e2e.core.model.execution import ChangeExecution
+from verl_e2e.core.model.execution import ChangeExecution, Side
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from verl_e2e.core.model.costs import expected_cost
-from verl_e2e.core.model.events import BEGIN, RUN_PHASE, TESTS_PHASE, PhaseEvent, read_data
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import Event
+from verl_e2e.core.model.record import BEGIN, RUN_PHASE, TESTS_PHASE, Event, PhaseEvent, read_data
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
 

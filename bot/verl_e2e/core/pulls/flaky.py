@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from verl_e2e.core.model.outcome import Recurrence, Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
 

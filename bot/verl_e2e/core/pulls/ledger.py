@@ -18,9 +18,8 @@ from verl_e2e.core.model.causes import Cause
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Job, Sha
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.pulls.queue_terms import QueueTerms
 
 

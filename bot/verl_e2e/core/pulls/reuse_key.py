@@ -7,7 +7,7 @@ the changed functions, the purposes, and why a Bridge test was chosen. A verdict
 import hashlib
 import json
 
-from verl_e2e.core.model.changed_code import NO_CODE
+from verl_e2e.core.model.execution import NO_CODE
 from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
 from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.job_order import portable

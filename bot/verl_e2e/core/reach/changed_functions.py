@@ -1,19 +1,19 @@
-"""The functions that a change of one file touches, with the lines that a run must execute and those that it need not.
-
-At the head they are what came and what differs; on the merge base what is gone from there. A line is demanded only
-where the compiler put an instruction on it.
-"""
+"""The functions that a change touches: their lines, whether the other program reaches them, where they ran."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
-from verl_e2e.core.reach.code_lines import CodeLines, first_line
-from verl_e2e.core.reach.marks import Mark, Marked
-from verl_e2e.core.reach.readers import ReadBy, Readers
-from verl_e2e.core.reach.tree_differences import differences
-from verl_e2e.core.reach.tree_numbers import TreeNumbers
+from verl_e2e.core.model.execution import MOST_READERS, ChangedFunction, Excuse, ExcusedLines, Side
+from verl_e2e.core.reach.normal import TreeNumbers
+from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.statements import CodeLines, first_line
+from verl_e2e.core.reach.syntax import walk
+from verl_e2e.core.reach.tree_differences import Mark, Marked, differences
+from verl_e2e.core.reach.users import ReadBy, Readers
+from verl_e2e.core.reach.walk import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +164,193 @@ def _resolved(marks: Iterable[Mark], reported: frozenset[int]) -> tuple[set[int]
         else:
             excused.setdefault(mark.excuse or Excuse.IDLE, set()).add(mark.line)
     return lines, excused
+
+
+_LOCALS = ".<locals>."
+_LAMBDA = "<lambda>"
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFunction:
+    """A function that the change touches, with the names by which its effects are found."""
+
+    function: ChangedFunction
+    # The path of its effects: that of the head, or of the base for a file that is gone.
+    path: str
+    # The symbol of its effects, empty for what belongs to no function.
+    symbol: str
+    # Whether it is the merge base's side of a function: what a run there executes in the place of the change.
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedTree:
+    """One tree with all that is reached in it."""
+
+    program: Program
+    reach: Reach
+    # Whether a symbol counts where only the imports run the file's code; None where all that is reached counts.
+    counts: Callable[[Node], bool] | None = None
+    # What the imported modules take from others: pairs of a module and a name of it, None for the module itself.
+    taken: Callable[[], frozenset[tuple[str, str | None]]] = frozenset
+
+    def reaches(self, module: str | None, symbol: str) -> bool:
+        """Whether a function is reached; what the graph does not have is taken for reached."""
+        view = self.program.view(module or "")
+        if module is None or view is None:
+            return True
+        if not symbol or _made_at_import(symbol):
+            return module in self.reach.imported
+        name = next((name for name in graph_names(symbol) if name in view.symbols), None)
+        if name is None:
+            return True
+        node = Node(module, name)
+        return (node in self.reach.steps or node in self.reach.live) and (self.counts is None or self.counts(node))
+
+    def reading_lines(self, read_by: ReadBy, module: str | None) -> tuple[int, ...]:
+        """Lines of reached functions that read what a statement binds; none where another file may be what reads it."""
+        if module is None or self._is_taken(read_by.names, module):
+            return ()
+        reached = (reader for reader in read_by.functions if self.reaches(module, reader.symbol))
+        return tuple(sorted({line for reader in reached for line in reader.lines})[:MOST_READERS])
+
+    def _is_taken(self, names: frozenset[str], module: str) -> bool:
+        """Whether another imported module takes one of the names from the module, or the module itself."""
+        outer, _, own = module.rpartition(".")
+        ways = {(module, name) for name in (*names, None, "*")} | {(outer, own)}
+        return bool(names) and not ways.isdisjoint(self.taken())
+
+
+def touched_functions(
+    found: ChangedFunctions,
+    names: tuple[str, str],
+    modules: tuple[str | None, str | None],
+    trees: tuple[ReachedTree, ReachedTree],
+) -> Iterator[TouchedFunction]:
+    """The functions of one file with their paths and whether they are reached; all pairs are base and head."""
+    effects_path = names[1]
+    for functions, earlier in ((found.changed, False), (found.earlier, True)):
+        for function in functions:
+            at = 1 if function.side is Side.HEAD else 0
+            reached = trees[at].reaches(modules[at], function.symbol)
+            read_by = found.readers.get(function.first_line) if at and function.at_import else None
+            lines = trees[at].reading_lines(read_by, modules[at]) if read_by is not None else ()
+            named = function.model_copy(update={"path": names[at], "reached": reached, "readers": lines})
+            yield TouchedFunction(named, effects_path, symbol_of_effect(function.symbol), earlier)
+
+
+def symbol_of_effect(symbol: str) -> str:
+    """The symbol that a difference of a function is listed by: the function or method of the module that it is in.
+
+    A lambda that an import makes belongs to its class, or to no symbol.
+    """
+    parts = symbol.partition(_LOCALS)[0].removesuffix(_LAMBDA).rstrip(".").split(".")
+    return ".".join(parts) if len(parts) <= 2 else parts[0]
+
+
+def _made_at_import(symbol: str) -> bool:
+    """Whether it is a lambda in no function: whatever imports the module may call it."""
+    return symbol.endswith(_LAMBDA) and _LOCALS not in symbol
+
+
+def graph_names(symbol: str) -> Iterator[str]:
+    """The names that the graph may have for a function, the nearest first."""
+    outer, _, inner = symbol.partition(_LOCALS)
+    own = symbol.rpartition(".")[2]
+    # A function that is registered as the implementation of another has a name of its own.
+    yield f"{outer if inner else ''}:{own}"
+    yield outer
+    yield symbol_of_effect(symbol)
+
+
+@dataclass(frozen=True)
+class CarriedLines:
+    """For one file, the measured line of each line that is still as it was."""
+
+    # Of the head's lines, by line.
+    head: Mapping[int, int] = field(default_factory=dict)
+    # Of the merge base's.
+    base: Mapping[int, int] = field(default_factory=dict)
+    # The head's text.
+    text: str = ""
+
+    def near(self, line: int) -> int | None:
+        """The measured line that runs with a line of the head: its own, else that of a statement in the same block.
+
+        A block that is new as a whole runs, as far as anyone knows, with what it stands in. None: nothing is known.
+        """
+        while line not in self.head:
+            block = self._blocks.get(line)
+            if block is None:
+                return None
+            others = sorted(block.lines, key=lambda other: (other > line, abs(other - line)))
+            known = next((self.head[other] for other in others if other in self.head), None)
+            if known is not None or block.within is None:
+                return known
+            line = block.within
+        return self.head[line]
+
+    @cached_property
+    def _blocks(self) -> Mapping[int, "_Block"]:
+        try:
+            tree = ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError):
+            return {}
+        return {line: block for block in _blocks(tree) for line in block.lines}
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Statements that run one after the other, by their first lines, and the line of what they stand in."""
+
+    lines: tuple[int, ...]
+    within: int | None
+
+
+def carried_lines(measured: bytes | None, base: bytes | None, head: bytes | None) -> CarriedLines:
+    """The lines of a file at the merge base and the head that were measured at some other commit; None: no such file.
+
+    What the change itself adds was not measured, even where the other commit has it.
+    """
+    texts = ["" if content is None else content.decode("utf-8", "replace") for content in (measured, base, head)]
+    if texts[0] == texts[2]:
+        same = range(1, len(texts[2].splitlines()) + 1)
+        return CarriedLines(dict(zip(same, same, strict=True)), _same_lines(texts[0], texts[1]), texts[2])
+    of_base = _same_lines(texts[0], texts[1])
+    kept = _same_lines(texts[1], texts[2])
+    of_head = {line: of_base[earlier] for line, earlier in kept.items() if earlier in of_base}
+    return CarriedLines(of_head, of_base, texts[2])
+
+
+def _same_lines(old: str, new: str) -> dict[int, int]:
+    """By the line of the newer text, the line of the older one that it was."""
+    before, after = old.splitlines(), new.splitlines()
+    least = min(len(before), len(after))
+    # Most of a file is as it was: what lies before and after all differences need not be searched.
+    first = next((at for at in range(least) if before[at] != after[at]), least)
+    last = next((at for at in range(least - first) if before[-1 - at] != after[-1 - at]), least - first)
+    ends = len(before) - last, len(after) - last
+    matcher = difflib.SequenceMatcher(None, before[first : ends[0]], after[first : ends[1]], autojunk=False)
+    found = {at + 1: at + 1 for at in range(first)}
+    found |= {ends[1] + at + 1: ends[0] + at + 1 for at in range(last)}
+    for block in matcher.get_matching_blocks():
+        found |= {first + block.b + at + 1: first + block.a + at + 1 for at in range(block.size)}
+    return found
+
+
+def _blocks(tree: ast.Module) -> Iterator[_Block]:
+    """The blocks of functions; a function as a whole stands in nothing."""
+    for node in walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef):
+            continue
+        within = None if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else getattr(node, "lineno", None)
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list) and statements and isinstance(statements[0], ast.stmt):
+                lines = [item.lineno for item in statements if not _is_text(item)]
+                yield _Block(tuple(lines), within)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether it is a text alone, which no run enters."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -13,15 +13,19 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
-from verl_e2e.core.reach.code_lines import CodeLines
-from verl_e2e.core.reach.excuses import catching
-from verl_e2e.core.reach.normal import Common, Frozen, all_bound_names, freeze, is_plainly_decorated, normalized
-from verl_e2e.core.reach.read_trees import parse_to_read
+from verl_e2e.core.reach.normal import (
+    Common,
+    Frozen,
+    TreeNumbers,
+    all_bound_names,
+    freeze,
+    is_plainly_decorated,
+    normalized,
+)
+from verl_e2e.core.reach.program import BODY, encoding_of, parse_to_read
 from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled, settled_in
-from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
-from verl_e2e.core.reach.summary import BODY, encoding_of
+from verl_e2e.core.reach.statements import CodeLines, Statement, catching, flat, function_statements, words_of
 from verl_e2e.core.reach.syntax import assigned_names
-from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 IMPORT_TIME = "import time"
 

@@ -7,11 +7,9 @@ from functools import cached_property
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.reach.carried_lines import CarriedLines
+from verl_e2e.core.reach.changed_functions import CarriedLines, ReachedTree, TouchedFunction, touched_functions
 from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
-from verl_e2e.core.reach.program import Node, Program, module_name
-from verl_e2e.core.reach.reached_functions import ReachedTree, TouchedFunction, touched_functions
-from verl_e2e.core.reach.summary import BODY
+from verl_e2e.core.reach.program import BODY, Node, Program, module_name
 from verl_e2e.core.reach.walk import Entry, Reach, Step
 
 

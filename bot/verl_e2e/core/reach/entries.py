@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.program import parse
 from verl_e2e.core.reach.reader import summarize
-from verl_e2e.core.reach.summary import parse
-from verl_e2e.core.reach.syntax import own_name
+from verl_e2e.core.reach.syntax import own_name, walk
 from verl_e2e.core.reach.walk import Entry
 
 # Raise it whenever the same sources would read differently: stored uses are then made again.

@@ -6,21 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from verl_e2e.core.reach.named_files import named_files
-from verl_e2e.core.reach.nodes import children, own_nodes, stored_names
 from verl_e2e.core.reach.normal import bound_names, is_plain, plain_decorators, type_checking_names
-from verl_e2e.core.reach.read_trees import parse_to_read
-from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
+from verl_e2e.core.reach.program import BODY, Import, Summary, Symbol, parse_to_read
 from verl_e2e.core.reach.syntax import (
     annotated,
     annotations_of,
     assigned_names,
     catches_import_errors,
+    children,
     dotted,
     evaluated_parts,
     lazy_names,
+    own_nodes,
     serves,
+    stored_names,
 )
+from verl_e2e.core.reach.users import named_files
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from verl_e2e.core.reach.nodes import walk
+from verl_e2e.core.reach.syntax import walk
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

@@ -1,10 +1,129 @@
-"""Small questions about syntax trees."""
+"""Syntax trees: how much of a source is parsed, walking in order, and small questions."""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from typing import Final
 
-from verl_e2e.core.reach.nodes import walk
+MAX_BYTES: Final = 1 << 20
+MAX_STATEMENTS: Final = 50_000
+MAX_NAME_PARTS: Final = 64
+
+_BLANK = rb"(?:[ \t\f]|\\\r?\n)*+"
+# The parser joins a dotted name part by part, so each part costs as much as all before it together.
+_DOTTED = re.compile(rb"(?<![\w.\x80-\xff])(?:[\w\x80-\xff]++" + _BLANK + rb"\." + _BLANK + rb"){%d}" % MAX_NAME_PARTS)
+
+# What each such name holds, and hardly any other text: looked for first, as it takes a seventh of the time.
+_DOTS = re.compile(rb"\.(?:[\w\x80-\xff \t\f\\\r\n]*+\.){%d}" % (MAX_NAME_PARTS - 1))
+
+
+def beyond_limits(source: bytes) -> str:
+    """Why a file is not parsed, one clause; empty for one that may be."""
+    if len(source) > MAX_BYTES:
+        return f"it is larger than {MAX_BYTES:,} bytes"
+    if source.count(b"\n") + source.count(b"\r") + source.count(b";") > MAX_STATEMENTS:
+        return f"it has more than {MAX_STATEMENTS:,} statements"
+    if _DOTS.search(source) and _DOTTED.search(source):
+        return f"a dotted name in it has more than {MAX_NAME_PARTS} parts"
+    return ""
+
+
+# Fields that never hold nodes, but for `ctx`, whose nodes are left out.
+_PLAIN = frozenset(
+    {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "simple"}
+    | {"type_comment"}
+)
+
+
+class _Parts(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields that may hold nodes, by the type of node."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        self[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+        return self[kind]
+
+
+_PARTS = _Parts({ast.Constant: ()})
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly below a node, in the order of its fields."""
+    found: list[ast.AST] = []
+    for name in _PARTS[type(node)]:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, ast.AST):
+                    found.append(item)  # noqa: PERF401  (a generator for each list costs more)
+    return found
+
+
+def walk(root: ast.AST, *, without: Container[int] = ()) -> list[ast.AST]:
+    """A node and all nodes below it, level by level; a node whose `id` is in `without` is left out with all below."""
+    found = [root] if id(root) not in without else []
+    # The list grows while it is gone through.
+    for node in found:
+        for name in _PARTS[type(node)]:
+            value = getattr(node, name, None)
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                for item in value:
+                    if isinstance(item, ast.AST) and id(item) not in without:
+                        found.append(item)  # noqa: PERF401  (a call for each list costs more)
+    return found
+
+
+def copied(node: ast.AST, *, without: Container[int] = ()) -> ast.AST:
+    """A copy of a node and of all nodes below it; one whose `id` is in `without` is in both, with all below."""
+    if id(node) in without:
+        return node
+    kind = type(node)
+    new = kind.__new__(kind)
+    fields = new.__dict__
+    fields.update(node.__dict__)
+    for name in _PARTS[kind]:
+        value = fields.get(name)
+        if isinstance(value, ast.AST):
+            fields[name] = copied(value, without=without)
+        elif isinstance(value, list):
+            fields[name] = [copied(item, without=without) if isinstance(item, ast.AST) else item for item in value]
+    return new
+
+
+def stored_names(root: ast.AST) -> set[str]:
+    """The names that a node and those below it assign, and those that handlers give to errors.
+
+    Names and constants, half of all nodes, have nothing below them and are not gone through.
+    """
+    found: set[str] = set()
+    todo = [root]
+    # The list grows while it is gone through.
+    for node in todo:
+        if isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+        for name in _PARTS[type(node)]:
+            value = getattr(node, name, None)
+            for item in value if isinstance(value, list) else (value,):
+                if isinstance(item, ast.Name):
+                    if isinstance(item.ctx, ast.Store):
+                        found.add(item.id)
+                elif isinstance(item, ast.AST) and not isinstance(item, ast.Constant):
+                    todo.append(item)
+    return found
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement but for those in the functions and classes that it defines."""
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        yield here
+        if not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(children(here))
+
 
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 _LAZY = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

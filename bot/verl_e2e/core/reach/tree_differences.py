@@ -1,31 +1,238 @@
-"""Which statements of a file, and which parts of them, the other version does not have: function by function.
-
-Both trees are in their normal form. A definition is compared with the one of its name wherever that is, any other
-statement with the one in its place; what has no counterpart is marked as a whole, and what has an unequal one by its
-parts that differ.
-"""
+"""What differs in one version of a file, function by function, and where a statement of it is."""
 
 import ast
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from verl_e2e.core.model.changed_code import Excuse
-from verl_e2e.core.reach import excuses
-from verl_e2e.core.reach.blocks import Block, begins, blocks_of, test_line
-from verl_e2e.core.reach.code_lines import Function, first_line
-from verl_e2e.core.reach.marks import Marked, Scope
-from verl_e2e.core.reach.nodes import own_nodes
-from verl_e2e.core.reach.one_sided import (
-    Definition,
-    UnnamedHead,
-    lambdas_of,
-    mark_block,
-    mark_place,
-    mark_whole,
-    matters,
+from verl_e2e.core.model.execution import Excuse
+from verl_e2e.core.reach.normal import Pair, TreeNumbers
+from verl_e2e.core.reach.statements import (
+    Block,
+    Function,
+    begins,
+    blocks_of,
+    caught_by_callers,
+    first_line,
+    is_protocol,
+    may_go_on,
+    of_function,
+    of_statement,
+    own_errors_caught,
+    test_line,
 )
-from verl_e2e.core.reach.tree_numbers import Pair, TreeNumbers
+from verl_e2e.core.reach.syntax import own_nodes, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that differs."""
+
+    # Where what differs begins.
+    line: int
+    # The first and the last line of the statement, or of the head of a block, that it is in.
+    first: int
+    last: int
+    # Why it need not be executed.
+    excuse: Excuse | None
+    # Whether the whole statement is in this version alone.
+    whole: bool
+    # The statement, None for the head of a block that no node stands for.
+    node: ast.AST | None = None
+    # The class whose body it is in; None outside of a class body.
+    class_name: str | None = None
+
+
+@dataclass(slots=True)
+class Marked:
+    """One function of one version, or what belongs to no function (`node` None), with what differs in it."""
+
+    node: Function | ast.Lambda | None
+    # Its qualified name as the source has it.
+    name: str
+    # Why nothing of its body need be executed.
+    excuse: Excuse | None = None
+    # Whether this version alone has it.
+    whole: bool = False
+    # Whether a call of it differs wherever its lines do not: its parameters, defaults or decorators, or which names are
+    # its own.
+    head_differs: bool = False
+    # Whether an annotation in its head differs.
+    annotation_differs: bool = False
+    # The same function in the older version, for one of the newer.
+    earlier: "Marked | None" = None
+    marks: list[Mark] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a statement of one version is."""
+
+    owner: Marked
+    # All that differs on this side, by function.
+    found: list[Marked]
+    # The file's own errors that some place of the file catches.
+    caught_elsewhere: frozenset[str] = frozenset()
+    # By the name of a function: the errors that callers of the file catch.
+    callers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Prefix of the qualified names of what is defined here.
+    prefix: str = ""
+    excuse: Excuse | None = None
+    # The class whose body this is; None outside of a class body.
+    class_name: str | None = None
+    in_protocol: bool = False
+    # The errors that are caught around here in this function.
+    caught: frozenset[str] = frozenset()
+    # The lines of this block below its head; empty where they are not known.
+    block_lines: range = range(0)
+    # The lambdas of this side that were met, by the `id` of their nodes.
+    lambdas: dict[int, Marked] = field(default_factory=dict)
+
+    def mark(self, line: int, node: ast.AST, excuse: Excuse | None, *, whole: bool, first: int, last: int = 0) -> None:
+        """Note that a part of a statement, or of the head of a block, differs."""
+        end = last or getattr(node, "end_lineno", None) or first
+        excuse = self.excuse or excuse
+        self.owner.marks.append(Mark(line, first, max(end, first), excuse, whole, node, self.class_name))
+
+    def excuse_of(self, node: ast.stmt) -> Excuse | None:
+        """What excuses a statement here."""
+        if isinstance(node, ast.AnnAssign) and self.class_name is not None:
+            # A field: decorators and base classes read it.
+            return None
+        return self._unless_caught(of_statement(node), [node])
+
+    def head_excuse_of(self, block: Block) -> Excuse | None:
+        """What excuses the head of a block."""
+        return self._unless_caught(block.head_excuse, block.body)
+
+    def _unless_caught(self, excuse: Excuse | None, body: Iterable[ast.AST]) -> Excuse | None:
+        error = excuse is Excuse.ERROR_PATH
+        return None if error and may_go_on(body, self.caught, self.caught_elsewhere) else excuse
+
+    def function(self, node: Function, *, whole: bool) -> "Scope":
+        """The body of a function that is defined here."""
+        name = f"{self.prefix}{node.name}"
+        called = node.name if node.name != "__init__" else (self.class_name or "").rpartition(".")[2]
+        inner = replace(self, caught=self.callers.get(called, frozenset()))
+        own = of_function(node, in_protocol=self.in_protocol)
+        return self._inner(node, name, self.excuse or inner._unless_caught(own, node.body), inner.caught, whole=whole)
+
+    def of_lambda(self, node: ast.Lambda, excuse: Excuse | None, *, whole: bool) -> "Scope":
+        """The body of a lambda that is made here."""
+        known = self.lambdas.get(id(node))
+        if known is not None:
+            return replace(self, owner=known, prefix=f"{known.name}.<locals>.")
+        made = self._inner(node, f"{self.prefix}<lambda>", self.excuse or excuse, frozenset(), whole=whole)
+        self.lambdas[id(node)] = made.owner
+        return made
+
+    def _inner(
+        self,
+        node: Function | ast.Lambda,
+        name: str,
+        excuse: Excuse | None,
+        caught: frozenset[str],
+        *,
+        whole: bool,
+    ) -> "Scope":
+        owner = Marked(node, name, excuse, whole)
+        self.found.append(owner)
+        prefix = f"{name}.<locals>."
+        shared = (self.found, self.caught_elsewhere, self.callers)
+        return Scope(owner, *shared, prefix, excuse, caught=caught, lambdas=self.lambdas)
+
+    def of_class(self, node: ast.ClassDef) -> "Scope":
+        """The body of a class that is defined here."""
+        name, protocol = f"{self.prefix}{node.name}", is_protocol(node)
+        return replace(self, prefix=f"{name}.", class_name=name, in_protocol=protocol, block_lines=range(0))
+
+    def inside(self, block: Block) -> "Scope":
+        """The body of a block."""
+        excuse = self.excuse or self._unless_caught(block.excuse, block.body)
+        return replace(self, excuse=excuse, caught=self.caught | block.caught, block_lines=block.body_lines)
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class UnnamedHead(ast.Pass):
+    """The head of a block that no node stands for."""
+
+
+def lambdas_of(part: object) -> Iterator[ast.Lambda]:
+    """The lambdas in a part of a statement, without those in functions that it defines."""
+    if isinstance(part, ast.AST):
+        for node in walk(part):
+            if isinstance(node, ast.Lambda):
+                yield node
+
+
+def matters(node: ast.stmt, scope: Scope) -> bool:
+    """Whether a run differs without a statement: an error that does not come any more counts."""
+    return isinstance(node, ast.Raise) or (scope.excuse is None and scope.excuse_of(node) is None)
+
+
+def mark_place(node: ast.AST, scope: Scope) -> None:
+    """Demand what a statement begins with, unless it is an error that no run executes."""
+    blocks = blocks_of(node)
+    if isinstance(node, ast.Raise):
+        return
+    if isinstance(node, ast.Try | ast.TryStar) and node.body:
+        mark_place(node.body[0], scope)
+    elif blocks:
+        scope.mark(blocks[0].line, ast.Pass(), None, whole=False, first=blocks[0].line, last=blocks[0].last)
+    else:
+        assert isinstance(node, ast.stmt)
+        simple = not isinstance(node, Definition)
+        line = begins(node) if simple else first_line(node)
+        last = node.end_lineno if simple and node.end_lineno else line
+        scope.mark(line, ast.Pass(), None, whole=False, first=line, last=last)
+
+
+def mark_whole(node: ast.AST | None, scope: Scope) -> None:
+    """All of a statement that the other version does not have."""
+    assert isinstance(node, ast.stmt)
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            if scope.owner.node is not None:
+                line = first_line(node)
+                scope.mark(line, node, None, whole=True, first=line, last=line)
+            _mark_lambdas([node.args, *node.decorator_list], scope, None)
+            inner = scope.function(node, whole=True)
+            for item in node.body:
+                mark_whole(item, inner)
+        case ast.ClassDef():
+            line = first_line(node)
+            scope.mark(line, node, None, whole=True, first=line, last=node.lineno)
+            for item in node.body:
+                mark_whole(item, scope.of_class(node))
+        case _ if blocks := blocks_of(node):
+            for block in blocks:
+                mark_block(block, scope)
+        case _:
+            line, excuse = begins(node), scope.excuse_of(node)
+            scope.mark(line, node, excuse, whole=True, first=line)
+            _mark_lambdas([node], scope, excuse)
+
+
+def mark_block(block: Block, scope: Scope) -> None:
+    """All of a block that the other version does not have."""
+    if block.head or block.node is not None:
+        excuse = scope.head_excuse_of(block)
+        scope.mark(block.line, block.node or UnnamedHead(), excuse, whole=True, first=block.line, last=block.last)
+        _mark_lambdas(block.head, scope, excuse)
+    for item in block.body:
+        mark_whole(item, scope.inside(block))
+
+
+def _mark_lambdas(parts: Iterable[ast.AST], scope: Scope, excuse: Excuse | None) -> None:
+    """The lambdas of a statement that the other version does not have."""
+    for part in parts:
+        for node in lambdas_of(part):
+            inner = scope.of_lambda(node, excuse, whole=True)
+            inner.mark(node.body.lineno, node, inner.excuse, whole=True, first=node.lineno)
+
 
 # A line where something differs, and the lambda in whose body that is.
 _Part = tuple[int, ast.Lambda | None]
@@ -42,8 +249,8 @@ def differences(
     `catching` are the statements of each version that may catch an error.
     """
     sides = tuple(Marked(None, "") for _ in range(2))
-    caught = excuses.own_errors_caught(chain(*catching))
-    callers = tuple(map(excuses.caught_by_callers, catching))
+    caught = own_errors_caught(chain(*catching))
+    callers = tuple(map(caught_by_callers, catching))
     scopes = tuple(Scope(side, [side], caught, names) for side, names in zip(sides, callers, strict=True))
     _Comparison(numbers).bodies(before.body, after.body, scopes[0], scopes[1])
     return tuple(scopes[0].found), tuple(scopes[1].found)

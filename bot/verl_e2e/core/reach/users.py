@@ -1,15 +1,195 @@
-"""Which files use changed modules, and how near they stand to what differs: by imports and by full names in texts.
+"""Who uses what differs: readers of a constant, files that take a name, files that name another one."""
 
-A file outside the program, such as a test, is read by its own summary; the program serves the re-exports.
-"""
-
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
 
-from verl_e2e.core.reach.program import Program, absolute
-from verl_e2e.core.reach.summary import Import, Summary
+from verl_e2e.core.reach.normal import bound_names
+from verl_e2e.core.reach.program import BODY, Import, ModuleView, Program, Summary, absolute
+from verl_e2e.core.reach.statements import CodeLines
+from verl_e2e.core.reach.syntax import own_nodes, walk
+from verl_e2e.core.reach.tree_differences import Mark
+from verl_e2e.core.reach.walk import Reach
+
+# Every byte that is not part of a file's path becomes a blank, and either quote the same one.
+_PATHS_ALONE = bytes(
+    byte if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_./-") else 34 if byte in b"'\"" else 32
+    for byte in range(256)
+)
+
+
+def named_files(source: bytes) -> tuple[str, ...]:
+    """The names of files with which a text in a source ends, each with the folder that it is in where that is named.
+
+    Comments and what documentation says of a file are left out: there no quote follows the name.
+    """
+    words = set(source.translate(_PATHS_ALONE).split())
+    quoted = (part for word in words if b'"' in word and b"." in word for part in word.split(b'"')[:-1])
+    names = (name.decode("ascii").strip("./") for name in quoted if b"." in name)
+    return tuple(sorted({name_tails(name)[1] for name in names}))
+
+
+def name_tails(path: str) -> tuple[str, str]:
+    """The name of a file, by itself and with the folder that it is in."""
+    parts = path.rsplit("/", 2)
+    return parts[-1], "/".join(parts[-2:])
+
+
+_Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function with the lines on which it reads something."""
+
+    # Its qualified name.
+    symbol: str
+    # The lines that a run of it can report.
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Who reads what statements bind."""
+
+    # The names of the module that they bind: another file may import them. Empty for what classes hold.
+    names: frozenset[str]
+    # The functions of the file.
+    functions: tuple[Reader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a statement binds: names of the module, attributes, and a class."""
+
+    names: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    # Of a class each method counts: what reads its fields and inherits from it may be in another file.
+    classes: frozenset[str] = frozenset()
+
+
+# The lines of each function, by its qualified name.
+_Lines = dict[str, set[int]]
+
+
+class Readers:
+    """The functions of one version of a file."""
+
+    def __init__(self, tree: ast.Module, code: CodeLines) -> None:
+        self._names: dict[str, _Lines] = {}
+        self._attributes: dict[str, _Lines] = {}
+        self._methods: dict[str, _Lines] = {}
+        for node in walk(tree):
+            if isinstance(node, _Node) and (symbol := code.name(node)):
+                self._read(node, symbol, code.lines(node))
+
+    def of(self, mark: Mark) -> ReadBy | None:
+        """The functions that read what a statement of the module or of a class body binds; None where none does."""
+        bound = _bound_by(mark)
+        found: _Lines = {}
+        tables = ((self._names, bound.names), (self._attributes, bound.attributes), (self._methods, bound.classes))
+        for lines in (table.get(name, {}) for table, asked in tables for name in asked):
+            for symbol, numbers in lines.items():
+                found[symbol] = found.get(symbol, set()) | numbers
+        functions = tuple(Reader(symbol, tuple(sorted(lines))) for symbol, lines in found.items() if lines)
+        functions = tuple(sorted(functions, key=lambda reader: (reader.lines, reader.symbol)))
+        return ReadBy(frozenset() if bound.classes else bound.names, functions) if functions else None
+
+    def _read(self, node: _Node, symbol: str, reported: frozenset[int]) -> None:
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        inside = [item for statement in body for item in own_nodes(statement)]
+        shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
+        own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
+        self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
+        for item in inside:
+            match item:
+                case ast.Name(id=name, ctx=ast.Load(), lineno=line) if name not in own and line in reported:
+                    self._names.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                case ast.Attribute(attr=name, ctx=ast.Load(), lineno=line) if line in reported:
+                    self._attributes.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                case _:
+                    pass
+
+
+def _bound_by(mark: Mark) -> _Bound:
+    match mark.node:
+        case ast.ClassDef(name=name):
+            outer = mark.class_name
+            return _Bound(frozenset({name}), frozenset({name}), frozenset({f"{outer}.{name}" if outer else name}))
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Import() | ast.ImportFrom():
+            names = frozenset(name for item in own_nodes(mark.node) for name in bound_names(item))
+            stored = frozenset(_attributes(mark.node))
+            if mark.class_name is not None:
+                return _Bound(attributes=names | stored, classes=frozenset({mark.class_name}))
+            return _Bound(names, stored)
+        case _:
+            return _Bound()
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    for item in own_nodes(node):
+        if isinstance(item, ast.Attribute) and not isinstance(item.ctx, ast.Load):
+            yield item.attr
+
+
+def taken_elsewhere(module: str, program: Program, reach: Reach, counts: Callable[[str], bool]) -> frozenset[str]:
+    """The symbols of a module that reached files run for which `counts` is true of their path.
+
+    A class that is only registered, or handed on by the `__init__` of a package, is run by none of them.
+    """
+    own = program.view(module)
+    if own is None:
+        return frozenset()
+    reached = {*reach.imported, *(node.module for node in reach.steps)}
+    users = (name for name, path in program.paths.items() if name in reached and name != module and counts(path))
+    views = filter(None, map(program.view, users))
+    names = {name for view in views for name in _taken(view, module, program)}
+    return frozenset(own.symbols) if None in names else _used_by(own, (name for name in names if name is not None))
+
+
+def _taken(view: ModuleView, module: str, program: Program) -> Iterator[str | None]:
+    """The names that one file takes from a module; None for the module itself."""
+    for item in (item for items in view.by_scope.values() for item in items):
+        if view.package and item.scope == BODY and not _is_used(view, item):
+            continue
+        target = view.target(item)
+        if module in {target, f"{target}.{item.attribute}"}:
+            yield item.attribute if target == module and item.attribute != "*" else None
+        elif item.attribute is not None and target in program:
+            found = program.lookup(target, item.attribute)
+            if found is not None and found.node.module == module:
+                yield found.node.symbol or None
+    for text in view.summary.texts:
+        if text == module or text.startswith(f"{module}."):
+            yield text.removeprefix(module)[1:].partition(".")[0] or None
+
+
+def _is_used(view: ModuleView, item: Import) -> bool:
+    """Whether the file itself does anything with an imported name."""
+    return any(
+        ref.lstrip("^=").partition(".")[0] == item.name for symbol in view.symbols.values() for ref in symbol.refs
+    )
+
+
+def _used_by(view: ModuleView, names: Iterable[str]) -> frozenset[str]:
+    """The symbols of a module with these names, methods of classes among them, and all that these name in turn."""
+    found: set[str] = set()
+    waiting = [name for name in names if name in view.symbols]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        waiting.extend(view.methods.get(name, {}).values())
+        owner = name.partition(".")[0]
+        for ref in view.symbols[name].refs:
+            first, _, rest = ref.lstrip("^=").partition(".")
+            first = first.removesuffix("()")
+            inner = f"{owner if first in {'self', 'super'} else first}.{rest.partition('.')[0]}"
+            waiting.extend(symbol for symbol in (first, inner) if symbol in view.symbols)
+    return frozenset(found)
 
 
 class Distance(IntEnum):

@@ -6,8 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verl_e2e.core.reach.program import Node, Program
-from verl_e2e.core.reach.summary import BODY
+from verl_e2e.core.reach.program import BODY, Node, Program
 
 # Bases that never call back into a class: a subclass of these alone runs only what someone calls by name.
 _PASSIVE_BASES = frozenset(

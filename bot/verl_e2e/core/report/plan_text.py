@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Side
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.model.settings_check import SettingsCheck
+from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.plan.contract import Finding, Kind
-from verl_e2e.core.plan.measured_places import Place
+from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 

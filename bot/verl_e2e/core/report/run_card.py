@@ -27,9 +27,8 @@ from verl_e2e.core.judge.execution import (
 from verl_e2e.core.judge.verdict import of_job_not_run, of_nothing_required, with_contract
 from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, json_text, merged, of_verdict, verdict_fields
 from verl_e2e.core.model.access import Demand, ExecutionRules
-from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.execution import Entered, line_ranges
+from verl_e2e.core.model.execution import Entered, Side, line_ranges
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text

@@ -5,10 +5,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from verl_e2e.core.signal.compare import Comparison
-from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Curve, Quantity, Step, curve, train_steps
-from verl_e2e.core.signal.report import BaselineSignal, SignalReport
-from verl_e2e.core.signal.sparkline import sparkline
+from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Curve, Quantity, Step, curve, sparkline, train_steps
+from verl_e2e.core.signal.report import BaselineSignal, Comparison, SignalReport
 from verl_e2e.core.signal.statistics import Trend
 
 

@@ -1,15 +1,353 @@
-"""The learning signal of a short run: passed, flat, unstable, or not enough steps; never "converged"."""
+"""What disturbs or voids a learning signal, each check one sentence or nothing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
+from types import MappingProxyType
 
-from verl_e2e.core.signal.checks import Fault, cap_share, exploded, not_finite, policy_moved, stuck
-from verl_e2e.core.signal.compare import Comparison, Run, Standing, compare
-from verl_e2e.core.signal.curves import REWARD, Curve, Step, curve, train_steps
+from verl_e2e.core.log import printed
+from verl_e2e.core.signal.curves import (
+    ACTOR_GRADIENT,
+    CAP_SHARE,
+    CRITIC_GRADIENT,
+    ENTROPY,
+    KL,
+    LEARNING_RATE,
+    LENGTH,
+    LOG_PROBABILITY,
+    POLICY_LOSS,
+    REWARD,
+    SHOWN,
+    VALUE,
+    VALUE_LOSS,
+    Curve,
+    Quantity,
+    Step,
+    curve,
+    train_steps,
+)
 from verl_e2e.core.signal.statistics import Bar, Direction, Rule, Trend, direction, trend
+
+# A gradient that grows a thousandfold from the first to the last quarter of a run has exploded.
+EXPLOSION = 1000.0
+# Below this KL divergence, in nats a token, a policy is the reference but for rounding.
+UNMOVED_KL = 1e-5
+# A divergence that does not grow by half over a run is where it was.
+GROWN_KL = 1.5
+_LISTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One finding: a sentence without a full stop, the step that shows it first, and the metric."""
+
+    text: str
+    step: int
+    metric: str = ""
+
+
+def not_finite(steps: Sequence[Step]) -> Fault | None:
+    """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
+    for item in sorted(steps, key=lambda item: item.step):
+        bad = printed.not_finite(item.values)
+        if bad:
+            shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
+            others = "is" if len(bad) == 1 else "are"
+            return Fault(f"{shown} {others} {item.values[bad[0]]:g} at step {item.step}", item.step, bad[0])
+    return None
+
+
+def exploded(steps: Sequence[Step]) -> Fault | None:
+    """A gradient norm that grew beyond `EXPLOSION` between the first and the last quarter."""
+    for quantity in (ACTOR_GRADIENT, CRITIC_GRADIENT):
+        found = curve(steps, quantity)
+        if found is None or len(found.values) < 4:
+            continue
+        quarter = len(found.values) // 4
+        first, last = median(found.values[:quarter]), median(found.values[-quarter:])
+        if last > EXPLOSION * first > 0:
+            grown = f"{found.name} grew from {first:.3g} to {last:.3g}"
+            return Fault(grown, found.steps[-1], found.name)
+    return None
+
+
+def stuck(steps: Sequence[Step]) -> tuple[Fault, ...]:
+    """What does not move although every training moves it: then even a rising reward was not learned."""
+    found = (_zero_gradient(steps), *_constants(steps), _no_learning_rate(steps))
+    return tuple(fault for fault in found if fault is not None)
+
+
+def _zero_gradient(steps: Sequence[Step]) -> Fault | None:
+    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
+        zeros = [step for step, value in found.at().items() if value == 0]
+        if len(zeros) > 1:
+            return Fault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0], found.name)
+    return None
+
+
+def _constants(steps: Sequence[Step]) -> Iterable[Fault]:
+    for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY):
+        if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0]):
+            yield Fault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1], found.name)
+
+
+def _no_learning_rate(steps: Sequence[Step]) -> Fault | None:
+    found = curve(steps, LEARNING_RATE)
+    if found is None or any(found.values):
+        return None
+    return Fault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1], found.name)
+
+
+def _curves(steps: Sequence[Step], *quantities: Quantity) -> Iterable[Curve]:
+    return (found for found in (curve(steps, quantity) for quantity in quantities) if found is not None)
+
+
+def policy_moved(steps: Sequence[Step]) -> bool | None:
+    """Whether the policy went away from the reference; None when the run prints no KL divergence from it.
+
+    An adapter that starts at random is away from the reference from the first step on, so the divergence must grow.
+    """
+    found = curve(steps, KL)
+    if found is None or found.name not in KL.names[:2]:
+        return None
+    sizes = [abs(value) for value in found.values]
+    return median(sizes[-max(1, len(sizes) // 3) :]) > max(UNMOVED_KL, GROWN_KL * sizes[0])
+
+
+def cap_share(steps: Sequence[Step]) -> float | None:
+    """The share of responses cut by the length limit: over the run or over its last third, the larger one.
+
+    NaN when no step prints a number for it, None when none prints it at all.
+    """
+    found = curve(steps, CAP_SHARE)
+    if found is None:
+        return None
+    values = found.finite().values
+    return max(median(values), median(values[-max(1, len(values) // 3) :])) if values else math.nan
+
+
+# From two baselines on they span a band; fewer say nothing about how much equal runs differ.
+BAND_FROM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run to compare with: a name for people and its training steps."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Baselines step by step: their median, and the lowest and highest of them; equal where there is one only."""
+
+    steps: tuple[int, ...]
+    middle: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    runs: int
+
+
+class Standing(StrEnum):
+    """How the candidate compares with the baselines."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    LEVEL = "level with"
+    UNKNOWN = "not comparable with"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One quantity of the candidate compared with the baselines.
+
+    `gap` is the trend of candidate less baseline, None where too few steps are shared; `inside` the share of the
+    shared steps at which the candidate lies in the band, None without a band.
+    """
+
+    quantity: Quantity
+    standing: Standing
+    shared: int
+    gap: Trend | None = None
+    inside: float | None = None
+
+
+def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
+    """The baselines' values of a quantity at the steps that all of them have; None when there are none."""
+    found = [item for item in (curve(train_steps(run.steps), quantity) for run in runs) if item is not None]
+    curves = [item.finite().at() for item in found]
+    shared = sorted(set(curves[0]).intersection(*curves[1:])) if curves else []
+    if not shared:
+        return None
+    columns = [[item[step] for item in curves] for step in shared]
+    return Band(
+        steps=tuple(shared),
+        middle=tuple(median(column) for column in columns),
+        low=tuple(min(column) for column in columns),
+        high=tuple(max(column) for column in columns),
+        runs=len(curves),
+    )
+
+
+def compare(steps: Sequence[Step], baselines: Sequence[Run], *, rule: Rule, min_steps: int) -> tuple[Comparison, ...]:
+    """Every shown quantity that both have; the chance allowed for order is shared out among them (Bonferroni)."""
+    pairs = [
+        (quantity, mine, theirs)
+        for quantity in SHOWN
+        if (mine := curve(steps, quantity)) is not None and (theirs := band(baselines, quantity)) is not None
+    ]
+    shared = rule.shared_by(len(pairs))
+    return tuple(_compared(*pair, rule=shared, min_steps=min_steps) for pair in pairs)
+
+
+_STANDING = {Direction.UP: Standing.ABOVE, Direction.DOWN: Standing.BELOW, Direction.NONE: Standing.LEVEL}
+
+
+def _compared(quantity: Quantity, mine: Curve, theirs: Band, *, rule: Rule, min_steps: int) -> Comparison:
+    at = mine.finite().at()
+    # Candidate less the median of the baselines, at the steps that both have.
+    apart = [at[step] - middle for step, middle in zip(theirs.steps, theirs.middle, strict=True) if step in at]
+    shared = len(apart)
+    inside = _inside(mine, theirs) if theirs.runs >= BAND_FROM else None
+    if shared < min_steps:
+        return Comparison(quantity, Standing.UNKNOWN, shared, None, inside)
+    gap = trend(apart, autocorrelation=rule.autocorrelation)
+    standing = _STANDING[direction(gap, rule)]
+    if inside is not None and _within_spread(mine, theirs):
+        standing = Standing.LEVEL
+    return Comparison(quantity, standing, shared, gap, inside)
+
+
+def _inside(mine: Curve, theirs: Band) -> float | None:
+    at = mine.finite().at()
+    limits = zip(theirs.steps, theirs.low, theirs.high, strict=True)
+    within = [low <= at[step] <= high for step, low, high in limits if step in at]
+    return sum(within) / len(within) if within else None
+
+
+def _within_spread(mine: Curve, theirs: Band) -> bool:
+    """Whether the last third lies no further outside the band than the band is wide: equal runs differ as much."""
+    at = mine.finite().at()
+    last = [row for row in zip(theirs.steps, theirs.low, theirs.high, strict=True) if row[0] in at]
+    last = last[-max(1, len(last) // 3) :]
+    value = median(at[step] for step, _, _ in last)
+    low, high = median(row[1] for row in last), median(row[2] for row in last)
+    return low - (high - low) <= value <= high + (high - low)
+
+
+PLOTS_FOLDER = "plots"
+PLOT_NAME = "signal"
+FORMATS = ("svg", "png")
+# From this ratio between the largest and the smallest value on, equal steps of an axis stand for equal factors.
+LOGARITHMIC_FROM = 1000.0
+# From this ratio between the sizes of two quantities on, each has an axis of its own: next to the critic's gradient
+# the actor's would be a line at zero.
+APART_FROM = 10.0
+# No axis can be laid out much beyond this.
+LARGEST = 1e100
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours for one background, as hexadecimal RGB; `lines` are for the first and the second quantity."""
+
+    name: str
+    background: str
+    text: str
+    grid: str
+    lines: tuple[str, str]
+    fault: str
+
+
+# Text reaches a contrast of 7:1 on its background and lines 4.5:1; the grid only has to be seen.
+THEMES: tuple[Theme, ...] = (
+    Theme("light", "#ffffff", "#24292f", "#d0d7de", ("#0550ae", "#a04100"), "#a40e26"),
+    Theme("dark", "#0d1117", "#e6edf3", "#30363d", ("#6cb6ff", "#ffa657"), "#ff7b72"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One quantity of the candidate, the baselines below it, and the steps with no number or too large a one."""
+
+    title: str
+    candidate: Curve
+    baseline: Band | None
+    faults: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes; `unit` says what the values are. Where `apart`, the second line has its axis on the right."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    logarithmic: bool
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SignalFigure:
+    """A figure: its title, its panels, and how many baselines stand behind the candidate."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    baselines: int
+
+
+_PANELS: Mapping[str, tuple[str, tuple[Quantity, ...]]] = MappingProxyType(
+    {
+        "Reward": ("mean score of the responses", (REWARD,)),
+        "Losses": ("loss", (POLICY_LOSS, VALUE_LOSS)),
+        "Gradient norms": ("norm", (ACTOR_GRADIENT, CRITIC_GRADIENT)),
+        "KL to the reference": ("nats a token", (KL,)),
+        "Entropy": ("nats a token", (ENTROPY,)),
+        "Response length": ("tokens", (LENGTH,)),
+    }
+)
+
+
+def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = ()) -> SignalFigure:
+    """The figure of a run and its baselines; panels without any value are left out."""
+    trained = train_steps(steps)
+    made = (_panel(name, unit, quantities, trained, baselines) for name, (unit, quantities) in _PANELS.items())
+    return SignalFigure(title, tuple(panel for panel in made if panel.lines), len(baselines))
+
+
+def _panel(
+    title: str, unit: str, quantities: Sequence[Quantity], trained: Sequence[Step], baselines: Sequence[Run]
+) -> Panel:
+    lines = tuple(line for line in (_line(quantity, trained, baselines) for quantity in quantities) if line is not None)
+    apart = _are_apart(lines)
+    if apart:
+        positive = all(min(line.candidate.values) > 0 for line in lines)
+        return Panel(title, unit, lines, positive and any(_spans_factors((line,)) for line in lines), apart)
+    return Panel(title, unit, lines, _spans_factors(lines))
+
+
+def _line(quantity: Quantity, trained: Sequence[Step], baselines: Sequence[Run]) -> Line | None:
+    found = curve(trained, quantity)
+    if found is None:
+        return None
+    # NaN is not smaller than anything.
+    shown = {step: value for step, value in found.at().items() if abs(value) < LARGEST}
+    faults = tuple(step for step in found.steps if step not in shown)
+    kept = Curve(found.name, tuple(shown), tuple(shown.values()))
+    return Line(quantity.title, kept, band(baselines, quantity), faults)
+
+
+def _are_apart(lines: Sequence[Line]) -> bool:
+    sizes = sorted(max((abs(value) for value in line.candidate.values), default=0.0) for line in lines)
+    return len(sizes) > 1 and sizes[0] > 0 and sizes[-1] / sizes[0] >= APART_FROM
+
+
+def _spans_factors(lines: Sequence[Line]) -> bool:
+    values = [value for line in lines for value in line.candidate.values]
+    return bool(values) and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_FROM
 
 
 class SignalOutcome(StrEnum):

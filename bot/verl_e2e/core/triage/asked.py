@@ -22,7 +22,7 @@ from itertools import chain
 
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, LogFacts, PackagePath, Setting
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 MAX_DEPTH = 16
 UNREADABLE = object()

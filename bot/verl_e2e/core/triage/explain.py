@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, Noise
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.candidates import Candidate
 from verl_e2e.core.triage.rules import Fault, Rule
 from verl_e2e.core.triage.table import RULES

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import lru_cache
 
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.origin import Origin, others
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
 from verl_e2e.core.log.printed import lora_rank, not_finite
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.asked import Contradiction, contradiction, other_checkout
 from verl_e2e.core.triage.rules import Rule, Silent
 

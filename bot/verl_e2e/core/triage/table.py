@@ -7,7 +7,7 @@ nothing, then what is noise after completion. A test keeps this file free of any
 row and sees its example judged otherwise.
 """
 
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.origin import Origin
 from verl_e2e.core.triage.rules import Fault, NoiseRule, Rule, Silent
 

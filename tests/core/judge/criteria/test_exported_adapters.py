@@ -11,8 +11,7 @@ from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 RUN = healthy()
 FIRST = f"base_model.model.{HF}.k_proj.lora_A.weight"

@@ -5,8 +5,7 @@ from tests.core.logs import recorded
 from verl_e2e.core.judge.criteria.features import fsdp_active
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 DDP, FSDP = "DistributedDataParallel contains", "FullyShardedDataParallelV1 contains"
 

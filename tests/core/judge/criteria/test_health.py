@@ -47,16 +47,13 @@ from verl_e2e.core.judge.criteria.health import (
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import disagreement
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
-from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.executed import Executed
-from verl_e2e.core.model.execution import Entered
+from verl_e2e.core.model.execution import ChangedCode, Entered, Executed
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Patch, SiteProfile
-from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.outcome import Outcome, Result, Stage
 from verl_e2e.core.model.record import EndReason, TestCase
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
 
 NO_CRITIC = config_with({"algorithm.adv_estimator": "grpo"})

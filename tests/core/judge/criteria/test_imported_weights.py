@@ -30,8 +30,7 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import imported_weights
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Fingerprints, Point, Snapshot, Tensor
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 FILES, EXPORTED, IMPORTED = Point.CHECKPOINT_FILE, Point.EXPORTED, Point.WEIGHTS_IMPORTED
 RUN = healthy()

@@ -22,9 +22,8 @@ from verl_e2e.core.model.levels import (
     VARIANTS,
     Level,
 )
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import Plan, with_data_parallel
 from verl_e2e.core.report.run_card import Card, render_markdown

@@ -14,8 +14,7 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import replicas
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 BUILT, STEP = Point.MODEL_BUILT, Point.OPTIMIZER_STEP
 DATA = tuple(Ranks(rank=rank, data=rank, data_size=2) for rank in range(2))

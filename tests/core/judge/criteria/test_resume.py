@@ -29,13 +29,12 @@ from verl_e2e.core.judge.criteria.basic import exit_zero
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
 from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.model.checkpoint_files import CheckpointListing, Checkpoints
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks
 from verl_e2e.core.model.jobs import NotRestored
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Outcome, Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Outcome, Result, Stage
+from verl_e2e.core.model.record import CheckpointListing, Checkpoints
 
 STEP_ONE = "global_step_1"
 

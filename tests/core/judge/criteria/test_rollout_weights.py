@@ -26,8 +26,7 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import rollout_weights, sources
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 EXPORTED, RECEIVED, LOADED = Point.EXPORTED, Point.RECEIVED, Point.ROLLOUT_LOADED
 RUN = healthy()

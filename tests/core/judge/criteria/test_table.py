@@ -13,9 +13,8 @@ from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import Event
-from verl_e2e.core.model.stages import Stage
 
 RUN = healthy()
 STATE = frozenset(row.criterion for row in CRITERIA if row.fingerprints)

@@ -22,8 +22,7 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import trained_weights
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
-from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Result, Stage
 
 BUILT, STEP = Point.MODEL_BUILT, Point.OPTIMIZER_STEP
 RUN = healthy()

@@ -13,9 +13,8 @@ from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.stages import Stage
 
 SERIES = FIXTURES / "series" / "data-parallel-gradients.json"
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from verl_e2e.core.compare.tensors import Difference, Found, difference
+from verl_e2e.core.compare.steps import Difference, Found, difference
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.health import trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.snapshots import (
@@ -34,7 +34,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
 )
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapter, Adapters, Point, Snapshot, Tensor
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 _SIZE_STAGE = Stage.PEFT
 _RANK = {"actor": "actor_rollout_ref.model.lora.rank", "critic": "critic.model.lora.rank"}

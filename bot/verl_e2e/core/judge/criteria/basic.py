@@ -17,28 +17,31 @@ from typing import Any
 from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_phases, started_phases
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, ProbeEvent, read_data
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed, same_value
 from verl_e2e.core.model.facts import Progress, ResolvedConfig, StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.record import (
+    END,
     ENVIRONMENT_FILE,
     EVENTS_FILE,
     IMPORTS_FILE,
     JUNIT_FILE,
+    TESTS_PHASE,
     Check,
     EndReason,
     Environment,
     ImportLine,
+    PhaseEvent,
+    ProbeEvent,
     Record,
     RepositoryState,
     TestCase,
+    read_data,
 )
-from verl_e2e.core.model.settings import Setting, invalid_value, setting_of
+from verl_e2e.core.model.settings import Axis, Setting, invalid_value, setting_of
 from verl_e2e.core.model.variant import SHARE_OF_DIGITS, WITHOUT_CRITIC
-from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.triage.asked import other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 

@@ -14,10 +14,8 @@ from verl_e2e.core.compare.bands import band_of
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import LORA_RANK, global_step
 from verl_e2e.core.judge.execution import BASE_NOT_RUN, NO_RECORD, Recorded, execution_of, listed, not_recorded_text
-from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.executed import EXECUTED_FILE
-from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun
+from verl_e2e.core.model.execution import EXECUTED_FILE, ChangeExecution, Entered, FunctionRun, Side
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.record import JOB_FILE
 from verl_e2e.core.model.related import Role

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from verl_e2e.core.compare.tensors import adds_up, count, difference
+from verl_e2e.core.compare.steps import adds_up, count, difference
 from verl_e2e.core.judge.case import Case, Phase, planned_phases, started_phases
 from verl_e2e.core.judge.criteria.health import trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.snapshots import (
@@ -36,11 +36,11 @@ from verl_e2e.core.judge.criteria.snapshots import (
     snapshots,
     tensors,
 )
-from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing, Checkpoints
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
 from verl_e2e.core.model.fingerprints import Kind, Point, Snapshot, Tensor
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.model.record import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing, Checkpoints
 
 MANIFEST = "ckpt_contents.json"
 _SHARD = re.compile(r"model/dist_ckpt/[^/]+\.distcp")

@@ -7,7 +7,6 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.signal.compare import Run
 from verl_e2e.core.signal.curves import (
     ACTOR_GRADIENT,
     ENTROPY,
@@ -17,12 +16,19 @@ from verl_e2e.core.signal.curves import (
     REWARD,
     Curve,
     curve,
+    sparkline,
     train_steps,
 )
-from verl_e2e.core.signal.figure import SignalFigure, signal_figure
-from verl_e2e.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
-from verl_e2e.core.signal.rewards import length_free_reward
-from verl_e2e.core.signal.sparkline import sparkline
+from verl_e2e.core.signal.report import (
+    Run,
+    SignalFigure,
+    SignalOptions,
+    SignalOutcome,
+    SignalReport,
+    signal_figure,
+    signal_report,
+)
+from verl_e2e.core.signal.statistics import length_free_reward
 
 _SHORT = ((REWARD, "reward"), (POLICY_LOSS, "loss"), (ACTOR_GRADIENT, "grad"), (KL, "KL"), (ENTROPY, "entropy"))
 # The rule of triage for a step that ended in an exception because of NaN: it prints no metrics any more.

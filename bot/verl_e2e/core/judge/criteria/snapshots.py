@@ -19,12 +19,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.compare.tensors import Difference, Found, adds_up, count, difference, is_constant, same
+from verl_e2e.core.compare.steps import Difference, Found, adds_up, count, difference, is_constant, same
 from verl_e2e.core.judge.case import Case, planned_phases
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Kind, Point, Ranks, Snapshot, Tensor
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 NOT_RECORDED = (
     "no state fingerprints are in the folder: what was resumed, replicated, frozen, trained and sent to the rollout "

@@ -28,13 +28,13 @@ from verl_e2e.core.judge.criteria.transfer import imported_weights, rollout_weig
 from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
 from verl_e2e.core.judge.verdict_document import Aspect
 from verl_e2e.core.model import evidence
-from verl_e2e.core.model.events import FingerprintsEvent, read_data
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.model.record import FingerprintsEvent, read_data
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.model.wants import SIZES, Axis
+from verl_e2e.core.model.settings import SIZES, Axis
 
 
 class Criterion(StrEnum):

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.tensors import (
+from verl_e2e.core.compare.steps import (
     Difference,
     Found,
     adds_up,
@@ -50,7 +50,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
 )
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Snapshot, Tensor
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 # A projection of the engine, and those of Hugging Face's format that it computes at once, in this order.
 _FUSED = {

@@ -37,7 +37,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.tensors import Difference, Found, difference, is_constant, same
+from verl_e2e.core.compare.steps import Difference, Found, difference, is_constant, same
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.health import trained_models
@@ -59,7 +59,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
 )
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
-from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.outcome import Stage
 
 _TRAIN_STAGE = Stage.TRAIN_STEP
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})

@@ -1,13 +1,15 @@
-"""What planning reads of files and trees, so that it is read once: in memory and in a small database.
+"""What planning reads of sources, kept in memory and in small files of bounded size that never lie in a repository."""
 
-What cannot be read costs time, not the plan: it is then made again, and takes the place of what was there.
-"""
-
+import contextlib
 import hashlib
 import json
+import os
+import sqlite3
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import astuple
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,11 +18,84 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from verl_e2e.adapters.files.kept_texts import MOST_BYTES, KeptTexts
-from verl_e2e.core.plan.pytest_marks import Marks
-from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
 from verl_e2e.core.reach.changes import FileDifference
-from verl_e2e.core.reach.summary import SUMMARY_VERSION, Import, Summary, Symbol
+from verl_e2e.core.reach.entries import CallSite, Uses
+from verl_e2e.core.reach.program import SUMMARY_VERSION, Import, Summary, Symbol
+from verl_e2e.core.reach.walk import Entry
+
+# What the rows of one file take; those that were written first go when there are more.
+MOST_BYTES = 128 << 20
+_AT_ONCE = 500
+_PATIENCE_S = 5.0
+
+
+class KeptTexts:
+    """Tables of texts in one file, of so many bytes and what one call adds; the names of tables are ours."""
+
+    def __init__(self, file: Path, tables: Collection[str], most_bytes: int = MOST_BYTES) -> None:
+        self._file: Path | None = file
+        self._tables = tables
+        self._most = most_bytes
+
+    def load(self, table: str, keys: Collection[str]) -> dict[str, str]:
+        """The texts that are kept under the keys."""
+        if not keys or self._file is None or not self._file.exists():
+            return {}
+        try:
+            return dict(self._rows(table, list(keys)))
+        except (OSError, sqlite3.Error):
+            return {}
+
+    def save(self, table: str, texts: Mapping[str, str]) -> None:
+        """Keep texts; where the file cannot be written nothing is tried again."""
+        if self._file is None or not texts:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._write(self._file, table, texts)
+            except sqlite3.DatabaseError as error:
+                # One that is locked or read-only is an OperationalError.
+                if type(error) is not sqlite3.DatabaseError:
+                    raise
+                self._file.unlink()
+                self._write(self._file, table, texts)
+        except (OSError, sqlite3.Error):
+            self._file = None
+
+    def _rows(self, table: str, keys: list[str]) -> Iterator[tuple[str, str]]:
+        with closing(sqlite3.connect(f"file:{self._file}?mode=ro", uri=True, timeout=_PATIENCE_S)) as database:
+            for start in range(0, len(keys), _AT_ONCE):
+                some = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT blob, text FROM {table} WHERE blob IN ({marks})"  # noqa: S608  (our own names)
+                yield from database.execute(query, some)
+
+    def _write(self, file: Path, table: str, texts: Mapping[str, str]) -> None:
+        with closing(sqlite3.connect(file, timeout=_PATIENCE_S)) as database, database:
+            for name in self._tables:
+                database.execute(f"CREATE TABLE IF NOT EXISTS {name} (blob TEXT PRIMARY KEY, text TEXT NOT NULL)")
+            database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", texts.items())  # noqa: S608  (ours)
+            dropped = 1
+            while dropped and _used_bytes(database) > self._most:
+                dropped = sum(_drop_half(database, name) for name in self._tables)
+
+
+def _used_bytes(database: sqlite3.Connection) -> int:
+    """What the rows take, without the pages that are free for new ones."""
+    pages, free, size = (
+        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def _drop_half(database: sqlite3.Connection, table: str) -> int:
+    """Remove the rows that were written first, never the last one; how many there were."""
+    bounds = f"SELECT (min(rowid) + max(rowid)) / 2, max(rowid) FROM {table}"  # noqa: S608  (our own names)
+    middle, last = database.execute(bounds).fetchone()
+    return database.execute(f"DELETE FROM {table} WHERE rowid <= ? AND rowid < ?", (middle, last)).rowcount  # noqa: S608
+
 
 # Far more than one tree of sources has; beyond it memory starts with none.
 _MOST_IN_MEMORY = 20_000
@@ -191,3 +266,39 @@ def digest_of_program(folders: Iterable[Traversable]) -> str:
             content = place.read_bytes()
             digest.update(f"\0{place.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+class UsesCache:
+    """A `UsesStore` in files below `folder`; without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = None if folder is None else folder / "uses"
+
+    def load(self, key: str) -> Uses | None:
+        """The uses that were kept under a key, None where none were."""
+        if self._folder is None:
+            return None
+        try:
+            return _uses(json.loads((self._folder / f"{key}.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def save(self, key: str, uses: Uses) -> None:
+        """Keep uses under a key; another process reads the whole file or none."""
+        if self._folder is None:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(astuple(uses), file, separators=(",", ":"))
+            Path(name).replace(self._folder / f"{key}.json")
+
+
+def _uses(row: list[Any]) -> Uses:
+    entries, calls, source = row
+    sites = (
+        CallSite(name, method, positional, tuple(keywords), open_ended, file, line)
+        for name, method, positional, keywords, open_ended, file, line in calls
+    )
+    return Uses(tuple(Entry(*entry) for entry in entries), tuple(sites), source)
