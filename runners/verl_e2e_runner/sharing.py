@@ -205,7 +205,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 # A half, a third, a quarter and a sixth of a GPU are whole numbers of them.
-PARTS = 12
+_PARTS = 12
 _TURN_S = 10.0
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9-]")
 
@@ -219,7 +219,7 @@ def take_gpus(held: ExitStack, folder: Path, devices: Sequence[Device], needs: N
 
     A GPU that others use already comes first where a part of it is enough, so that whole ones stay whole.
     """
-    wanted = math.ceil(needs.gpu_share * PARTS - 1e-9)
+    wanted = math.ceil(needs.gpu_share * _PARTS - 1e-9)
     with lock_within(folder / "gpus.lock", _TURN_S) as turn:
         if not turn:
             raise NoGpusError(f"{folder}: its lock cannot be had")
@@ -246,7 +246,7 @@ def _free_parts(folder: Path, device: Device) -> list[Path]:
 
 def _parts(folder: Path, device: Device) -> Iterator[Path]:
     name = _NOT_IN_NAMES.sub("-", device.uuid)
-    yield from (folder / f"gpu-{name}.{part}" for part in range(PARTS))
+    yield from (folder / f"gpu-{name}.{part}" for part in range(_PARTS))
 
 
 def _too_few(folder: Path, devices: Sequence[Device], needs: Needs, free: int) -> str:

@@ -15,7 +15,7 @@ from verl_e2e.core.pulls.webhook_events import PushEvent
 from verl_e2e.ports import Clock, Pulls, Worklist
 
 # GitHub grants 5,000 requests an hour, and a look that finds nothing new takes about 4.
-AT_ONCE, PAUSE = 10, timedelta(seconds=30)
+AT_ONCE, _PAUSE = 10, timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +51,5 @@ class BaseChanges:
         for turn in range(0, len(found), AT_ONCE):
             batch = found[turn : turn + AT_ONCE]
             # One with a run under way waits for its next look by the clock, which may be long after.
-            worklist.want([reference_text(pull.ref) for pull in batch], now + PAUSE * (turn // AT_ONCE), at_once=True)
+            worklist.want([reference_text(pull.ref) for pull in batch], now + _PAUSE * (turn // AT_ONCE), at_once=True)
         return len(found)

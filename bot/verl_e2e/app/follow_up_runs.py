@@ -18,7 +18,7 @@ from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, R
 from verl_e2e.ports import Baselines, Dispatcher, DispatchError, RunFolders
 
 INTERRUPTED = "interrupted"
-NOT_BEGUN = "its run could not begin"
+_NOT_BEGUN = "its run could not begin"
 
 Say = Callable[[str], None]
 
@@ -81,7 +81,7 @@ def _follow_up(
 
 def _given_up(allowed: Allowed, role: Role) -> Allowed:
     """Without a role whose run could not begin."""
-    return replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: NOT_BEGUN})
+    return replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: _NOT_BEGUN})
 
 
 def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Mapping[Role, str]:

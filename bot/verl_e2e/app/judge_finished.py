@@ -25,7 +25,7 @@ MAX_VERDICT = 512 * 1024
 NO_FOLDER = "the run ended and left no run folder"
 OTHER_JOB = "the run folder holds another job than the one that was sent, so it is not evidence"
 # The names of some hundred files, packed.
-MAX_EXECUTED = 64 * 1024
+_MAX_EXECUTED = 64 * 1024
 SEVERAL = "the run left not one run folder but several"
 
 
@@ -148,7 +148,7 @@ def _executed_files(record: Record) -> str:
         return ""
     paths = sorted(path for file in executed.files if not (path := file.path).startswith(f"{MEGATRON_LM_FOLDER}/"))
     text = packed.pack("\n".join(paths))
-    return text if len(text) <= MAX_EXECUTED else ""
+    return text if len(text) <= _MAX_EXECUTED else ""
 
 
 def is_of(job: Job | None, run: Run) -> bool:

@@ -1,4 +1,4 @@
-"""Which pull requests have a head, and which merge groups the queue told of."""
+"""Which pull requests have a head, and which merge groups the queue named."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -55,8 +55,8 @@ from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import BackendError, Clock, ForgeError, Ledger, Pulls, UnknownPullError
 
 # A fault that may pass by itself is not shown on the pull request before it has lasted so long.
-PATIENCE = timedelta(minutes=5)
-PLANNING, FAILED = "Planning", "The change could not be planned"
+_PATIENCE = timedelta(minutes=5)
+_PLANNING, FAILED = "Planning", "The change could not be planned"
 _PLANNING_SUMMARY = "What the change does to the code that verl runs is being read; the jobs that it needs come next."
 
 
@@ -87,7 +87,7 @@ class FirstCheck:
                 posted = self.ledger.posted(repository_of(target), CHECK, check_subject(target.head_sha, check.name))
                 if posted is None or posted.digest != check_digest(planning):
                     continue
-                if not _may_pass(error) or self.clock.now() - posted.at >= PATIENCE:
+                if not _may_pass(error) or self.clock.now() - posted.at >= _PATIENCE:
                     self.check_posts.post_checks(target, (_failed(planning, error),))
 
     def _gate_name(self, target: Target) -> str:
@@ -108,7 +108,7 @@ def _planning(target: Target, name: str) -> CheckRun:
         name=name,
         head_sha=target.head_sha,
         status=CheckStatus.IN_PROGRESS,
-        title=PLANNING,
+        title=_PLANNING,
         summary=_PLANNING_SUMMARY,
         external_id=str(CheckId(number, target.head_sha)),
     )

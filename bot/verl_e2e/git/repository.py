@@ -125,7 +125,7 @@ def _entries(listing: Listing) -> int:
 
 
 # What is read of a repository at all, see `Limits` for the sizes of contents.
-MAX_PATHS = 20_000
+_MAX_PATHS = 20_000
 _STATUSES = {
     "A": PathStatus.ADDED,
     "M": PathStatus.MODIFIED,
@@ -394,9 +394,9 @@ class GitRepository:
         # A partial clone does not have the contents that renames are found by; both names are there without them.
         output = finished.output if finished and finished.ok else self._run(*_DIFF, "--no-renames", old, new)
         # At most three fields for a path; so that what is far too much is not parsed.
-        entries = tuple(diff_entries(output)) if output.count(b"\0") <= 3 * MAX_PATHS else None
-        if entries is None or len(entries) > MAX_PATHS:
-            raise LimitError("the number of changed paths", f"{MAX_PATHS:,}")
+        entries = tuple(diff_entries(output)) if output.count(b"\0") <= 3 * _MAX_PATHS else None
+        if entries is None or len(entries) > _MAX_PATHS:
+            raise LimitError("the number of changed paths", f"{_MAX_PATHS:,}")
         return entries
 
     def _unknown(self, revision: str) -> str:

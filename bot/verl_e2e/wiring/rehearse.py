@@ -17,7 +17,7 @@ from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 
-SUBMODULE = "3rdparty/Megatron-LM"
+_SUBMODULE = "3rdparty/Megatron-LM"
 BRIDGE_SOURCES = "src/"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
 
@@ -108,7 +108,7 @@ def tree_runs(
     pins = _pin(bridge, base), _pin(bridge, head)
     changed = [*changed_functions(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
-        changed += changed_functions(megatron, *pins, _MEGATRON_CODE, f"{SUBMODULE}/")
+        changed += changed_functions(megatron, *pins, _MEGATRON_CODE, f"{_SUBMODULE}/")
     shared = (megatron.path, recipes, consumer_imports(), cells)
     runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
     return runs, tuple(changed)
@@ -148,17 +148,17 @@ def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> Faults
 
 def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:
     """The repository that has Megatron-LM's commits."""
-    candidates = [repo / SUBMODULE, repo / ".git" / "modules" / SUBMODULE, repo / "modules" / SUBMODULE]
+    candidates = [repo / _SUBMODULE, repo / ".git" / "modules" / _SUBMODULE, repo / "modules" / _SUBMODULE]
     named = [named_place] if named_place else []
     for path in (*named, *candidates):
         if (path / ".git").exists() or (path / "objects").is_dir():
             return GitRepository(path)
-    raise UserError(f"{repo} has no checkout of {SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
+    raise UserError(f"{repo} has no checkout of {_SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
 
 
 def _pin(bridge: GitRepository, commit: str) -> str:
     """The commit of Megatron-LM that a Bridge commit pins."""
-    pin = bridge.submodule_commit(commit, SUBMODULE)
+    pin = bridge.submodule_commit(commit, _SUBMODULE)
     if pin is None:
-        raise UserError(f"Bridge {commit} has no submodule {SUBMODULE}; give a commit that has it")
+        raise UserError(f"Bridge {commit} has no submodule {_SUBMODULE}; give a commit that has it")
     return pin

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from stat import S_ISDIR, S_ISREG
 
-MAX_NAMES = 10_000
+_MAX_NAMES = 10_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe opened so does not wait for its other end.
@@ -38,7 +38,7 @@ def names_below(root: Path, folder: str | PurePath = ".") -> tuple[str, ...]:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
                 found.append(entry.name)
-            if len(found) >= MAX_NAMES:
+            if len(found) >= _MAX_NAMES:
                 break
     return tuple(sorted(found))
 

@@ -14,7 +14,7 @@ VERL_E2E_PATH holds the PYTHONPATH that the runner asked for. A wrapper may put 
 import os
 import sys
 
-WATCHED = ("megatron.bridge", "megatron.core", "verl")
+_WATCHED = ("megatron.bridge", "megatron.core", "verl")
 
 
 # Ray sets one of the first two in the processes that it starts, not in drivers. The last says that the cluster is
@@ -98,7 +98,7 @@ try:
     if os.environ.get("VERL_E2E_IMPORTS"):
         import verl_e2e_finder
 
-        verl_e2e_finder.watch_imports(WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
+        verl_e2e_finder.watch_imports(_WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
         if not any(os.environ.get(name) for name in _NOT_WATCHED):
             verl_e2e_finder.watch_imports(("ray",), _watch_demands)
 except Exception:

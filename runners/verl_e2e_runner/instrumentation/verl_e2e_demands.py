@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 
-LOOK_S = 5.0
+_LOOK_S = 5.0
 STEADY_S = 30.0
 NOT_OURS = ("node:", "memory", "object_store_memory", "bundle_group_")
 
@@ -29,7 +29,7 @@ def watch():
 def _watch():
     seen, since = None, time.monotonic()
     while True:
-        time.sleep(LOOK_S)
+        time.sleep(_LOOK_S)
         try:
             worker = sys.modules["ray"]._private.worker
             if worker.global_worker.mode == worker.WORKER_MODE:

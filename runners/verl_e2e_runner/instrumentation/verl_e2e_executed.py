@@ -29,7 +29,7 @@ _BEFORE = "entries before this one could not be written"
 TITLE_S = 1.0
 # The others are named for a debugger, coverage, a profiler and an optimizer.
 TOOLS = (3, 4)
-WATCHED = ("megatron.bridge", "megatron.core")
+_WATCHED = ("megatron.bridge", "megatron.core")
 
 monitoring = getattr(sys, "monitoring", None)
 DISABLE = getattr(monitoring, "DISABLE", None)
@@ -228,7 +228,7 @@ class _Unrecorded:
 
     def find_spec(self, name, _path=None, _target=None):
         # It stays on the list: Python is going through it, and would skip the next finder.
-        if name in WATCHED and not self._noted:
+        if name in _WATCHED and not self._noted:
             try:
                 self._noted = True
                 self._file.write(problem=self._problem)

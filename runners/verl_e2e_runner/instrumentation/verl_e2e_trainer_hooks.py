@@ -22,7 +22,7 @@ INPUTS = (
     *("pixel_values", "pixel_values_videos", "images", "imgs"),
     *("input_features", "input_audio_features", "sound_clips"),
 )
-TOWERS = ("vision", "visual", "image", "video", "audio", "sound")
+_TOWERS = ("vision", "visual", "image", "video", "audio", "sound")
 # Far beyond any model.
 MOST_TOWERS = 16
 
@@ -94,7 +94,7 @@ def _unwrapped(model):
 def _towers(model, prefix=""):
     """The outermost parts whose name is that of a tower, with their names."""
     for name, part in model.named_children():
-        if any(word in name.lower() for word in TOWERS):
+        if any(word in name.lower() for word in _TOWERS):
             yield f"{prefix}{name}", part
         else:
             yield from _towers(part, f"{prefix}{name}.")

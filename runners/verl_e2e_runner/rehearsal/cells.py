@@ -254,7 +254,7 @@ ADAPTERS: Mapping[str, Settings] = {
 
 
 def _plain(family: str) -> Cell:
-    fields, settings = FIELDS.get(family, {}), SETTINGS.get(family, {})
+    fields, settings = FIELDS.get(family, {}), _SETTINGS.get(family, {})
     sizes = WIDER if family in HEADS_FILL_HIDDEN else {}
     trained = family not in UNTRAINED
     return Cell(f"{family}-plain", family, fields=fields, sizes=sizes, settings=settings, trained=trained)
@@ -276,7 +276,7 @@ WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
 # Settings without which Megatron-LM takes a kernel that no CPU has, and without which it trains on a loss of its own
 # besides, of which transformers knows nothing.
 _LINEAR: Settings = {"deterministic_mode": True}
-SETTINGS: Mapping[str, Settings] = {
+_SETTINGS: Mapping[str, Settings] = {
     "qwen3_next": _LINEAR,
     "qwen3_5": _LINEAR,
     "qwen35_vl": _LINEAR,

@@ -24,7 +24,7 @@ from verl_e2e_runner.sharing import lock_within
 from verl_e2e_runner.trees import SUBMODULE, RepositoryError, borrow, check_out, open_repository
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
-MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
+_MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
 # What the driver's process imports besides Bridge and Megatron-LM, by the name of the module.
 NEEDED = (
     *("torch", "transformers", "safetensors", "tokenizers", "numpy", "einops", "omegaconf", "hydra", "accelerate"),
@@ -34,7 +34,7 @@ COMPLETE = "complete.json"
 _MAKE = "make rehearsal-env"
 _MODELS_S, _CELL_S = 1_800.0, 120
 # Besides the records: what was tried of faults, of which functions, and how the driver ran.
-OBSERVED, _TRIED, RUN_NOTE = "observed.json", "observed.of", "run.json"
+OBSERVED, _TRIED, _RUN_NOTE = "observed.json", "observed.of", "run.json"
 _LOOK = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
 
 
@@ -161,7 +161,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
     finished, note = run_apart(apart, argv, variables, place.limits)
     collect(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
     (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
-    (out / RUN_NOTE).write_text(note.model_dump_json())
+    (out / _RUN_NOTE).write_text(note.model_dump_json())
     if faults:
         (out / _TRIED).write_text(_digest_of_faults(faults))
     shutil.rmtree(own, ignore_errors=True)
@@ -189,7 +189,7 @@ def make_models(wanted: Wanted, place: Place) -> Path:
     """Make the cells' models, and compute what transformers says of them, without any code under test; their folder."""
     models = place.work / "models"
     text = json.dumps(_models_request(wanted, models), sort_keys=True)
-    scripts = b"".join(file.read_bytes() for folder in (HOST_PYTHON, MAKERS) for file in sorted(folder.glob("*.py")))
+    scripts = b"".join(file.read_bytes() for folder in (HOST_PYTHON, _MAKERS) for file in sorted(folder.glob("*.py")))
     marker = models / f"{hashlib.sha256(text.encode() + scripts).hexdigest()[:24]}.made"
     if not marker.exists():
         models.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
 
 def _has_records(out: Path, place: Place) -> bool:
     try:
-        note = RunNote.model_validate_json((out / RUN_NOTE).read_bytes())
+        note = RunNote.model_validate_json((out / _RUN_NOTE).read_bytes())
     except (OSError, ValueError):
         return False
     return (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
@@ -231,7 +231,7 @@ def record_files(out: Path) -> tuple[Path, ...]:
 def is_isolated(out: Path) -> bool:
     """Whether the code that left these records was kept apart from the recorder."""
     try:
-        return RunNote.model_validate_json((out / RUN_NOTE).read_bytes()).isolated
+        return RunNote.model_validate_json((out / _RUN_NOTE).read_bytes()).isolated
     except (OSError, ValueError):
         return False
 

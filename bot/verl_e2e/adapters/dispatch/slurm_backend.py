@@ -153,7 +153,7 @@ REQUEUED = (
     "and a run is never continued; rerun"
 )
 # The same states as the decision on another attempt knows them.
-ENDS: Mapping[str, EngineEnd] = {
+_ENDS: Mapping[str, EngineEnd] = {
     "BOOT_FAIL": EngineEnd.NODE_NOT_READY,
     "DEADLINE": EngineEnd.TIME_LIMIT,
     "LAUNCH_FAILED": EngineEnd.NODE_NOT_READY,
@@ -465,7 +465,7 @@ class SlurmBackend:
             return Progress(RunState.LOST, REQUEUED, end=EngineEnd.PREEMPTED)
         if job is not None and job.phase is Phase.BROKEN:
             note = f"Slurm ended job {job.id} as {job.state}: {BROKEN[job.state]}"
-            return Progress(RunState.LOST, note, took=_took(job), end=ENDS[job.state])
+            return Progress(RunState.LOST, note, took=_took(job), end=_ENDS[job.state])
         if job is not None and job.phase is Phase.CANCELLED:
             if folder.has(OVERDUE):
                 note = "no node of the cluster took it in time; see `sinfo`, and run it again"

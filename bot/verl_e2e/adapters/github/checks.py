@@ -17,7 +17,7 @@ from verl_e2e.core.pulls.check_runs import (
 from verl_e2e.ports import ForgeError
 
 # GitHub's own figure for the summary and for the text.
-MAX_TEXT = 65_535
+_MAX_TEXT = 65_535
 MAX_TITLE = 255
 MAX_MESSAGE_BYTES = 65_536
 
@@ -58,7 +58,7 @@ def batches(annotations: tuple[Annotation, ...]) -> list[tuple[Annotation, ...]]
 
 
 def _texts(check: CheckRun) -> list[str]:
-    limits = (("title", check.title, MAX_TITLE), ("summary", check.summary, MAX_TEXT), ("text", check.text, MAX_TEXT))
+    limits = (("title", check.title, MAX_TITLE), ("summary", check.summary, _MAX_TEXT), ("text", check.text, _MAX_TEXT))
     return [
         f"its {name} has {len(text):,} of {limit:,} characters" for name, text, limit in limits if len(text) > limit
     ]

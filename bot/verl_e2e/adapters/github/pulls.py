@@ -51,7 +51,7 @@ class GithubPeople:
 
 
 # GitHub takes more, but says 65,536 when it refuses.
-MAX_BODY = 65_536
+_MAX_BODY = 65_536
 REACTIONS = frozenset({"+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes"})
 
 
@@ -140,8 +140,8 @@ def _normalised(body: str) -> str:
 
 
 def _check_body(body: str) -> None:
-    if not body.strip() or len(body) > MAX_BODY:
-        raise ForgeError(f"A comment holds 1 to {MAX_BODY:,} characters, not {len(body):,}")
+    if not body.strip() or len(body) > _MAX_BODY:
+        raise ForgeError(f"A comment holds 1 to {_MAX_BODY:,} characters, not {len(body):,}")
 
 
 # GitHub's words; one that we do not know is taken for the plainest: something changed.

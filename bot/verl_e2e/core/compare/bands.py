@@ -36,7 +36,7 @@ TIMES_SEEN = 3.0
 NARROWEST, WIDEST = 0.25, 3.0
 # However noisy a probe is, a difference of this share of the larger value is never within tolerance.
 MOST_RELATIVE = 0.4
-LEARNING_RATE = "actor/lr"
+_LEARNING_RATE = "actor/lr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[Step] = ()) -> 
 
     Pairs count where they trained at the learning rate of `steps`: noise grows with it.
     """
-    rates = {step.values[LEARNING_RATE] for step in steps if LEARNING_RATE in step.values}
+    rates = {step.values[_LEARNING_RATE] for step in steps if _LEARNING_RATE in step.values}
     pairs = _probe(bands, job).pairs
     rows = [row for pair in pairs for row in _noise(pair, rates)]
     same = dict(_measured(row for row, same in rows if same))
@@ -90,7 +90,7 @@ class _Metrics:
 def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[Row, bool]]:
     """Every judged row of a pair, and whether its samples were the same."""
     for item in pair.steps:
-        if rates and item.first.get(LEARNING_RATE) not in rates:
+        if rates and item.first.get(_LEARNING_RATE) not in rates:
             continue
         found = compare_steps([_Metrics(item.step, item.first)], [_Metrics(item.step, item.second)])
         for metric in found.metrics:
@@ -155,7 +155,7 @@ def only_of(bands: Bands, job: Job) -> Bands:
 
 
 # The metrics of a pair that are kept: those compared, their ranges, and what says whether two steps compare at all.
-KEPT = tuple(
+_KEPT = tuple(
     dict.fromkeys(
         (
             *(compared.metric for compared in COMPARED),
@@ -166,7 +166,7 @@ KEPT = tuple(
                 for end in ("max", "min")
             ),
             *DATA,
-            LEARNING_RATE,
+            _LEARNING_RATE,
         )
     )
 )
@@ -231,7 +231,7 @@ def _undisturbed(run: HealthyRun) -> dict[int, StepMetrics]:
 
 
 def _kept(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: values[name] for name in KEPT if name in values and math.isfinite(values[name])}
+    return {name: values[name] for name in _KEPT if name in values and math.isfinite(values[name])}
 
 
 def _run_digest(events: tuple[Event, ...]) -> Digest:

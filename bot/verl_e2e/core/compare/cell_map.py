@@ -17,7 +17,7 @@ from verl_e2e.core.text.packed import UnpackError, pack, unpack
 
 NO_CELLS: frozenset[int] = frozenset()
 # More than a table has.
-MOST_CELLS = 2_000
+_MOST_CELLS = 2_000
 # Characters of a packed map that a ledger keeps with a run, and bytes of it unpacked.
 _MOST_PACKED, _MOST_UNPACKED = 12_000, 4 << 20
 
@@ -39,7 +39,7 @@ class AskedCells(Document):
     """`cells.json` of a run folder: what the runner was to run."""
 
     # The rows of the cells.
-    rows: Annotated[tuple[CellRow, ...], Field(max_length=MOST_CELLS)] = ()
+    rows: Annotated[tuple[CellRow, ...], Field(max_length=_MOST_CELLS)] = ()
     # Whether they are all of the table.
     whole: bool = False
 

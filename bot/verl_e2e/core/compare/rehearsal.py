@@ -27,9 +27,9 @@ IMPORTS = "import"
 RANK = "@"
 # More than a record of the largest cell has: its bytes, its quantities, its files with their entered lines.
 MOST_BYTES, MOST_BYTES_OF_ALL = 4 << 20, 256 << 20
-MOST_QUANTITIES, MOST_FILES, MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000, 200_000
+MOST_QUANTITIES, MOST_FILES, _MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000, 200_000
 # What is kept of the differences of one cell, and of the name of each.
-MOST_DIFFERENCES, MOST_CHARACTERS = 10_000, 500
+MOST_DIFFERENCES, _MOST_CHARACTERS = 10_000, 500
 _Name = Annotated[str, Field(max_length=1_000)]
 _Text = Annotated[str, Field(max_length=4_000)]
 # An empty module has a line 0.
@@ -70,7 +70,7 @@ class Entered(Document):
         default_factory=dict
     )
     # `path:qualified name` in the order in which they were entered.
-    functions: Annotated[tuple[_Name, ...], Field(max_length=MOST_FUNCTIONS)] = ()
+    functions: Annotated[tuple[_Name, ...], Field(max_length=_MOST_FUNCTIONS)] = ()
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -337,7 +337,7 @@ _NOTHING = object()
 
 
 def _difference(given: str, base: object, head: object) -> Iterator[Difference]:
-    name = given[:MOST_CHARACTERS]
+    name = given[:_MOST_CHARACTERS]
     match base, head:
         case TensorSummary(), TensorSummary():
             if base.shape != head.shape or base.dtype != head.dtype:

@@ -434,8 +434,8 @@ def pairs(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:
 
 START: Final = "{'actor_rollout_ref':"
 MAX_CHARACTERS = 2 * 1024 * 1024
-MAX_LINES = 20_000
-MAX_DEPTH = 80
+_MAX_LINES = 20_000
+_MAX_DEPTH = 80
 MAX_FOREIGN_LINES = 200
 
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[][(){}]""")
@@ -483,7 +483,7 @@ class ConfigCollector:
             self._deepest = max(self._deepest, self._depth)
         if self._depth <= 0:
             self.done = True
-        elif self._size > MAX_CHARACTERS or len(self._parts) > MAX_LINES or self._deepest > MAX_DEPTH:
+        elif self._size > MAX_CHARACTERS or len(self._parts) > _MAX_LINES or self._deepest > _MAX_DEPTH:
             self._give_up("the printed configuration is larger or deeper than any real one")
 
     def result(self) -> ResolvedConfig:

@@ -137,7 +137,7 @@ def _counts(literal: Literal, line: Line) -> bool:
 
 
 MAX_STEPS = 20_000
-MAX_NAMES = 64
+_MAX_NAMES = 64
 
 _BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})")
 
@@ -162,7 +162,7 @@ class StepReader:
         return step
 
     def _shared_names(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        if len(self._names) > MAX_NAMES:
+        if len(self._names) > _MAX_NAMES:
             self._names.clear()
         return self._names
 

@@ -376,7 +376,7 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
 # What is learned from lines that begin within so many bytes is applied to the lines before them too.
 HEAD = 64 * 1024
 MAX_LEARNED = 32
-WINDOW = 32 * 1024
+_WINDOW = 32 * 1024
 # Where a launcher joins in, a few lines pass before its prefix is learned.
 FORGIVEN_LINES = 128
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
@@ -574,15 +574,15 @@ class Scanner:
     def _recent(self, count: int = RECENT_LINES) -> list[str]:
         """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""
         block, start = self._at
-        window = (self._above + block[max(0, start - WINDOW) : start])[-WINDOW:]
+        window = (self._above + block[max(0, start - _WINDOW) : start])[-_WINDOW:]
         # The first line of a full window may have lost its head.
-        rows = window.split(b"\n")[len(window) >= WINDOW : -1]
+        rows = window.split(b"\n")[len(window) >= _WINDOW : -1]
         texts = (decode(row) for row in rows[-2 * count :])
         return [text for text in texts if text.strip()][-count:]
 
     def _tail(self) -> list[Line]:
         """The last lines that are not empty, of those that the window holds whole."""
-        rows = self._above.split(b"\n")[len(self._above) >= WINDOW : -1]
+        rows = self._above.split(b"\n")[len(self._above) >= _WINDOW : -1]
         numbered = enumerate(rows, self._lines - len(rows) + 1)
         kept = [(number, decode(row)) for number, row in numbered if row.strip()][-TAIL_LINES:]
         return [
@@ -604,7 +604,7 @@ class Scanner:
         return parse_text(number, whole, whole).excerpt()
 
     def _remember_ends(self, block: bytes) -> None:
-        self._above = (self._above + block[-WINDOW:])[-WINDOW:]
+        self._above = (self._above + block[-_WINDOW:])[-_WINDOW:]
         if self._first is None:
             self._first = parse_line(1, ends_of(block[: block.index(b"\n")])).excerpt()
         tail = block[-LINE_CAP:]

@@ -214,10 +214,10 @@ def is_ours(path: str) -> bool:
 
 MAX_FRAMES = 40
 MAX_SEGMENTS = 16
-MAX_MESSAGE = 1000
+_MAX_MESSAGE = 1000
 MESSAGE_LINES = 6
 GAP_LINES = 3
-PATIENCE = 64
+_PATIENCE = 64
 
 _HEADER = re.compile(
     r"\s*(?P<nested>Original )?(?:Exception Group )?Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?"
@@ -353,7 +353,7 @@ class TracebackReader:
         self.touched = 0
         self._phase = _Phase.FRAMES
         self._frames = _Frames()
-        self._patience = PATIENCE
+        self._patience = _PATIENCE
         self._last_frame: Line | None = None
         self._grouped = False
         self._bare_source = False
@@ -467,7 +467,7 @@ class TracebackReader:
 
     def _raise(self, line: Line, kind: str, message: str) -> None:
         frame = self._frames.inner.frame()
-        raised = Raised(kind, message[:MAX_MESSAGE], line.excerpt(), self._frames.take(), frame, Message(message))
+        raised = Raised(kind, message[:_MAX_MESSAGE], line.excerpt(), self._frames.take(), frame, Message(message))
         if len(self.chain.segments[-1]) < MAX_SEGMENTS:
             self.chain.segments[-1].append(raised)
         remote = _REMOTE.search(message)
@@ -503,7 +503,7 @@ class TracebackReader:
     def _extend(self, text: str) -> None:
         self._patience -= 1
         raised = self.chain.segments[-1][-1]
-        raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
+        raised.message = f"{raised.message} {text.strip()}"[:_MAX_MESSAGE]
         raised.text.add(text, plain=True)
 
     def _in_link(self, line: Line, text: str) -> bool:
@@ -534,7 +534,7 @@ class TracebackReader:
         if not carried and not (self._grouped and self.chain.segments[-1][-1].kind.endswith("Group")):
             return self._close()
         self._phase = _Phase.FRAMES
-        self._patience = PATIENCE
+        self._patience = _PATIENCE
         return True
 
     def _carried(self, text: str) -> bool:
@@ -547,7 +547,7 @@ class TracebackReader:
             return self._close()
         self._frames.add_remote(remote[1])
         self._phase = _Phase.FRAMES
-        self._patience = PATIENCE
+        self._patience = _PATIENCE
         return True
 
     def _link(self) -> bool:
@@ -555,7 +555,7 @@ class TracebackReader:
             self.chain.segments.append([])
         self._frames.take()
         self._phase = _Phase.LINK
-        self._patience = PATIENCE
+        self._patience = _PATIENCE
         return True
 
     def _foreign(self) -> bool:

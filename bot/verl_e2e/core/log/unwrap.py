@@ -419,7 +419,7 @@ Layer = TextLayer | RecordLayer
 
 
 RECENT_LINES: Final = 16
-MAX_DEPTH: Final = 6
+_MAX_DEPTH: Final = 6
 MAX_LAYERS: Final = 8
 MAX_TRIED: Final = 256
 # How many lines to wait for the rest of a line that was split.
@@ -513,7 +513,7 @@ class _Level:
             if opened is not None:
                 return self._inside(layer, inner, opened, whole, recent)
         strange = False
-        if recent is not None and self._depth < MAX_DEPTH:
+        if recent is not None and self._depth < _MAX_DEPTH:
             learned, strange = self._learn(text, recent)
             if learned:
                 return self.pieces(text, whole, recent)

@@ -12,7 +12,7 @@ from verl_e2e.core.model.settings import FieldValue
 from verl_e2e.core.model.synthetic import ModelSizes, Recipe, Synthetic
 
 NO_FIELDS: Mapping[str, FieldValue] = MappingProxyType({})
-PREFIX = "synthetic/"
+_PREFIX = "synthetic/"
 # What it takes on a GPU is less than this, whatever the family.
 WEIGHTS_GIB = 0.6
 # Of a wider head the residual stream holds half: the projections are not square.
@@ -29,7 +29,7 @@ def synthetic_checkpoint(recipe: Recipe, family: str, wanted: Mapping[str, Field
 
 def synthetic_id(family: str) -> str:
     """The name of a family's synthetic checkpoint."""
-    return f"{PREFIX}{family}"
+    return f"{_PREFIX}{family}"
 
 
 def sized(checkpoint: Checkpoint, wrapper: Mapping[str, str]) -> Checkpoint:

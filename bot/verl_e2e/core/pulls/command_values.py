@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.text.escape import suggest
 
-MAX_STEPS = 1_000
+_MAX_STEPS = 1_000
 MIN_REASON, MAX_REASON = 10, 500
 _MODEL = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
@@ -64,9 +64,9 @@ def variant(text: str) -> str | Problem:
 
 def steps(text: str) -> str | Problem:
     """A number of training steps."""
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_STEPS:
+    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _MAX_STEPS:
         return str(int(text))
-    return Problem("no number of steps", f"write a whole number from 1 to {MAX_STEPS}, such as steps=20")
+    return Problem("no number of steps", f"write a whole number from 1 to {_MAX_STEPS}, such as steps=20")
 
 
 def verl_ref(text: str) -> str | Problem:

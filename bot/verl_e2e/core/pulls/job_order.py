@@ -47,7 +47,7 @@ _HIDDEN_HOST = re.compile(r"(?=[A-Za-z-]*[0-9.:])[A-Za-z0-9][A-Za-z0-9.:-]*")
 # Where the job's repositories are checked out on the machine that runs it, below one folder.
 BRIDGE_FOLDER = "bridge"
 VERL_FOLDER = "verl"
-MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
+_MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
 _MEGATRON_LM: Literal["megatron_lm"] = "megatron_lm"
 
 
@@ -95,13 +95,13 @@ def takes_token(url: str, own: Origin | None) -> bool:
 
 def portable(job: Ordered) -> Ordered:
     """The job with folder names in the place of this machine's paths; equal for all machines that plan it."""
-    return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+    return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, _MEGATRON_LM_FOLDER)})
 
 
 def placed(job: Ordered, root: str) -> Ordered:
     """A portable job on a machine that has the repositories below the absolute folder `root`."""
     folder = root.rstrip("/")
-    return _at(job, {name: f"{folder}/{name}" for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+    return _at(job, {name: f"{folder}/{name}" for name in (BRIDGE_FOLDER, VERL_FOLDER, _MEGATRON_LM_FOLDER)})
 
 
 def _at(job: Ordered, paths: Mapping[str, str]) -> Ordered:
@@ -110,7 +110,7 @@ def _at(job: Ordered, paths: Mapping[str, str]) -> Ordered:
 
     if isinstance(job, RehearsalJob):
         return job.model_copy(update={"bridge": moved(job.bridge, BRIDGE_FOLDER), "origins": {}})
-    core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
+    core = moved(job.megatron_lm, _MEGATRON_LM_FOLDER) if job.megatron_lm else None
     places: dict[str, object] = {
         "bridge": moved(job.bridge, BRIDGE_FOLDER),
         "verl": moved(job.verl, VERL_FOLDER),

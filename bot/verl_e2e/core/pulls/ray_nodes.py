@@ -14,7 +14,7 @@ ADDRESS_FILE, END_FILE, LOST_FILE = "ray-address", "ray-end", "ray-node-lost"
 # Lies there when the run was asked to end.
 STOP_FILE = "stop"
 # How a node that cannot take part ends, and the first one where the run was asked to end before it began.
-NO_CLUSTER, NOT_BEGUN = 79, 76
+NO_CLUSTER, _NOT_BEGUN = 79, 76
 _JOIN_S = 300
 
 # Ray has no command that takes every port from the system; left alone, two clusters on one host want the same ones.
@@ -120,7 +120,7 @@ def node_script(job: Job) -> str:
         end=END_FILE,
         lost=LOST_FILE,
         stop=STOP_FILE,
-        not_begun=NOT_BEGUN,
+        not_begun=_NOT_BEGUN,
     )
 
 

@@ -18,7 +18,7 @@ from verl_e2e.core.pulls.wanted_jobs import runs_of
 
 # A good run that never entered the change opens the gate as well, where another job makes up for it.
 _GOOD = frozenset({JobStatus.PASSED, JobStatus.UNEXECUTED})
-WAITS = "it waits for a free slot"
+_WAITS = "it waits for a free slot"
 _ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.BLOCKED})
 
 
@@ -100,7 +100,7 @@ def _in_queue(standing: Standing, target_state: TargetState, before: Mapping[str
     queue = target_state.queue
     held = queue.pause or queue.held.get(run.key)
     if held is None:
-        return replace(standing, state=JobStatus.WAITING, reason=WAITS) if queue.limited else standing
+        return replace(standing, state=JobStatus.WAITING, reason=_WAITS) if queue.limited else standing
     hold = hold_in_queue(held)
     if isinstance(target_state.target, MergeGroup) and isinstance(held, Pause):
         return replace(standing, state=JobStatus.WAITING, reason=hold.sentence)

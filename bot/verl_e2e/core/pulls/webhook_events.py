@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 # GitHub's own bound for a comment.
-MAX_TEXT = 262_144
+_MAX_TEXT = 262_144
 _NO_NUL = r"^[^\x00]*$"
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -109,7 +109,7 @@ class CommentPart(Part):
     """A comment as it is now."""
 
     id: Id
-    body: Annotated[str, StringConstraints(max_length=MAX_TEXT, pattern=_NO_NUL)]
+    body: Annotated[str, StringConstraints(max_length=_MAX_TEXT, pattern=_NO_NUL)]
     user: Account
     created_at: AwareDatetime
     updated_at: AwareDatetime

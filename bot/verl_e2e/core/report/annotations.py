@@ -17,7 +17,7 @@ from verl_e2e.core.reach.program import parse
 from verl_e2e.core.text.escape import one_line
 
 MAX_PATHS = 20
-MODULE_LEVEL = "(module level)"
+_MODULE_LEVEL = "(module level)"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -134,7 +134,7 @@ def _lines(symbol: str, source: Source) -> tuple[int, int]:
 
 
 def _range(symbol: str, content: bytes) -> tuple[int, int]:
-    if symbol in ("", MODULE_LEVEL):
+    if symbol in ("", _MODULE_LEVEL):
         return 1, max(1, content.count(b"\n") + 1)
     tree = parse(content)
     node = None if isinstance(tree, str) else _definition(tree, symbol.split("."))

@@ -58,7 +58,7 @@ from verl_e2e.core.text.blocks import Block, fit, folded, folded_text, open_text
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 
 MAX_TITLE = 255
-NOT_BEGUN = "waiting: the job has not started"
+_NOT_BEGUN = "waiting: the job has not started"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _IN_QUEUE = frozenset({JobStatus.WAITING, JobStatus.HELD})
 _SHOWN_LINES = 6
@@ -103,7 +103,7 @@ def waits(standing: Standing) -> bool:
 def _status_line(standing: Standing) -> str:
     # Gate and card say what it waits for; here it would be one more write for each job.
     quiet = waits(standing) and standing.attempt is None
-    return NOT_BEGUN if quiet else standing.clause
+    return _NOT_BEGUN if quiet else standing.clause
 
 
 def _with_options(standing: Standing, text: str) -> str:

@@ -32,7 +32,7 @@ from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence, summary
 
 _MAX_LINK = 500
-MAX_COMMAND = 12_000
+_MAX_COMMAND = 12_000
 _COMMAND_WIDTH = 150
 # A page of our documentation, which is not in the repository that is tested.
 _OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
@@ -54,7 +54,7 @@ def command_rows(verdict: Verdict) -> tuple[str, ...]:
     """The command in lines that a shell takes as one, for a fence; empty where the verdict has none."""
     if not verdict.command:
         return ()
-    shown = one_line(verdict.command, MAX_COMMAND)
+    shown = one_line(verdict.command, _MAX_COMMAND)
     try:
         words = [shlex.quote(word) for word in shlex.split(shown)]
     except ValueError:

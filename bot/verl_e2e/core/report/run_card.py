@@ -135,8 +135,8 @@ def _what_became_of(item: JoinedFunction) -> str:
 MAX_MARKDOWN = 60_000
 MAX_EXCERPT = 300
 MAX_RELATED = 600
-MAX_COMMAND = 40_000
-MAX_EXECUTED = 2_000
+_MAX_COMMAND = 40_000
+_MAX_EXECUTED = 2_000
 _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 
 
@@ -285,14 +285,14 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
 def _evidence_rows(card: Card) -> Iterable[str]:
     executed = execution_line(joined_execution(card))
     if executed:
-        yield f"- {TITLE}: {one_line(executed, MAX_EXECUTED)}"
+        yield f"- {TITLE}: {one_line(executed, _MAX_EXECUTED)}"
     for verdict in card.verdicts:
         if len(_groups(card)) > 1:
             reason = accepted_in(card, verdict)
             accepted_as = f", accepted: {one_line(reason, MAX_RELATED)}" if reason else ""
             yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}{accepted_as}"
         yield from (f"- {one_line(row)}" for row in verdict.repositories)
-        yield f"- Command: {one_line(verdict.command, MAX_COMMAND) or 'unknown'}"
+        yield f"- Command: {one_line(verdict.command, _MAX_COMMAND) or 'unknown'}"
         yield from (f"- Related run: {one_line(row, MAX_RELATED)}" for row in verdict.related)
         yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
         if not verdict.key_lines:
@@ -366,7 +366,7 @@ def _markdown_head(card: Card) -> Block:
     rows = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
-        *([f"**{TITLE}:** {markdown(executed, MAX_EXECUTED)}"] if executed else []),
+        *([f"**{TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
     return Block(heading, rows, "", 16_000)
 
@@ -375,7 +375,9 @@ def _markdown_functions(card: Card) -> Iterable[Block]:
     """What became of each changed function, folded."""
     rows = execution_rows(joined_execution(card))
     if rows:
-        yield folded_text(f"Changed functions ({len(rows)})", tuple(one_line(row, MAX_EXECUTED) for row in rows), 6_000)
+        yield folded_text(
+            f"Changed functions ({len(rows)})", tuple(one_line(row, _MAX_EXECUTED) for row in rows), 6_000
+        )
 
 
 def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:

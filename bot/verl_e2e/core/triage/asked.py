@@ -24,7 +24,7 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, LogFacts, PackagePath, Setting
 from verl_e2e.core.model.outcome import Stage
 
-MAX_DEPTH = 16
+_MAX_DEPTH = 16
 UNREADABLE = object()
 
 _TOKEN = re.compile(
@@ -92,7 +92,7 @@ def _normal(path: str) -> str:
 
 def _container(tokens: Iterator[re.Match[str]], opened: str | None, depth: int) -> object:
     """The list or mapping that `opened` begins; ValueError for what is none."""
-    if opened not in ("[", "{") or depth > MAX_DEPTH:
+    if opened not in ("[", "{") or depth > _MAX_DEPTH:
         raise ValueError
     closing, rows, row = {"[": "]", "{": "}"}[opened], list[list[object]](), list[object]()
     for token in tokens:

@@ -27,7 +27,7 @@ CONSTANT_FROM = 3
 # A warm-up begins at a learning rate of zero.
 NO_RATE_FROM = 2
 GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
-REWARDS = ("critic/score/mean", "critic/rewards/mean")
+_REWARDS = ("critic/score/mean", "critic/rewards/mean")
 _RATES = ("actor/lr", "train/lr")
 _ADVANTAGES = ("critic/advantages/max", "critic/advantages/min")
 _GENERATED = ("timing_s/gen", "response_length/mean", "critic/score/mean")
@@ -97,7 +97,7 @@ def no_advantage(facts: LogFacts) -> Found:
 
 def constant_reward(facts: LogFacts) -> Found:
     """The mean reward is the very same number at every one of several steps."""
-    for metric in REWARDS:
+    for metric in _REWARDS:
         steps = _with(facts, metric)
         values = {step.values[metric] for step in steps}
         if len(steps) >= CONSTANT_FROM and len(values) == 1 and math.isfinite(steps[0].values[metric]):

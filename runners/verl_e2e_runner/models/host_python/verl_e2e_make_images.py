@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verl_e2e_make_model import new_folder, turn
 
-ROWS = {"train": 256, "test": 32}
+_ROWS = {"train": 256, "test": 32}
 DATA_SOURCE = "openai/gsm8k"
 QUESTION = (
     "<image>How many squares does the picture show? Add {more} to it. Let's think step by step and output the final "
@@ -32,12 +32,12 @@ def main():
     folder = Path(sys.argv[1])
     try:
         with turn(folder), new_folder(folder) as unfinished:
-            for split, count in ROWS.items():
+            for split, count in _ROWS.items():
                 write(split, count, unfinished / f"{split}.parquet")
     except Exception as error:
         sys.stdout.write(json.dumps({"problem": f"{type(error).__name__}: {error}"[:1000]}) + "\n")
         return 1
-    sys.stdout.write(json.dumps({"rows": ROWS}) + "\n")
+    sys.stdout.write(json.dumps({"rows": _ROWS}) + "\n")
     return 0
 
 
@@ -62,7 +62,7 @@ def write(split, count, file):
 
 def row(split, index):
     """One exercise; rows of the test follow those of the training, so none is in both."""
-    place = index + (ROWS["train"] if split == "test" else 0)
+    place = index + (_ROWS["train"] if split == "test" else 0)
     # Two numbers that run through their values at different paces: each pair comes before any comes twice.
     squares, more = 1 + place % 9, 10 + place % 80
     question, answer = QUESTION.format(more=more), str(squares + more)

@@ -9,7 +9,7 @@ a program takes for a default, so that a lost one shows.
 """
 
 # Settings of each type of rope, by the names of transformers.
-SETTINGS = {
+_SETTINGS = {
     "linear": {"factor": 4.0},
     # It shows beyond `max_position_embeddings` alone, and verl lets no run go there.
     "dynamic": {"factor": 4.0},
@@ -30,7 +30,7 @@ SETTINGS = {
 LATENT_SETTINGS = {"yarn": {"mscale": 0.707, "mscale_all_dim": 0.707}, "proportional": {"factor": 1.0}}
 # What one type has and another does not know.
 OF_A_TYPE = {"attention_factor", "truncate", "short_factor", "long_factor", *LATENT_SETTINGS["yarn"]}
-OF_A_TYPE |= {name for settings in SETTINGS.values() for name in settings} - {"partial_rotary_factor"}
+OF_A_TYPE |= {name for settings in _SETTINGS.values() for name in settings} - {"partial_rotary_factor"}
 # Where kinds of layers have settings of their own: those that see far, whose settings a family calls its scaling.
 FAR_KINDS = ("full_attention", "compress")
 # The older name of all settings, and the one that transformers gives them.
@@ -99,10 +99,10 @@ def _whole(asked, own, values):
     """The settings of one type, as `asked`, without those that only the family's `own` type has."""
     # Some programs read the older key before the newer one.
     kind = asked.get("type") or asked.get("rope_type")
-    if kind not in SETTINGS or kind == own.get("rope_type"):
+    if kind not in _SETTINGS or kind == own.get("rope_type"):
         return {**asked, "rope_type": kind} if kind else asked
     kept = {name: value for name, value in asked.items() if name not in OF_A_TYPE or own.get(name) != value}
-    needed = {**SETTINGS[kind], **(LATENT_SETTINGS.get(kind, {}) if "kv_lora_rank" in values else {})}
+    needed = {**_SETTINGS[kind], **(LATENT_SETTINGS.get(kind, {}) if "kv_lora_rank" in values else {})}
     if kind == "longrope":
         pairs = _rotated(kept, values) // 2
         needed |= {"short_factor": [1.0] * pairs, "long_factor": [1.0 + place / 2 for place in range(pairs)]}
@@ -164,7 +164,7 @@ TOWER_FIELDS = {
     "deepstack_visual_indexes": [0, 1],
 }
 TOWER_OUTPUTS = ("out_hidden_size", "output_dim", "text_hidden_size")
-TOWERS = ("vision_config", "audio_config")
+_TOWERS = ("vision_config", "audio_config")
 # Lists with one kind of layer each, which a class derives from the number of layers where they are not given.
 KINDS = ("layer_types", "mlp_layer_types", "layers_block_type")
 # A base that no program takes for a default, so that a lost setting of rope shows.
@@ -191,7 +191,7 @@ def stated(recipe):
 def _text(known, defaults, sizes):
     changed = {}
     for name, value in defaults.items():
-        if name in TOWERS and isinstance(value, dict):
+        if name in _TOWERS and isinstance(value, dict):
             changed[name] = _tower(value, sizes)
         elif name in TEXTS and isinstance(value, dict):
             changed[name] = _text(known, value, sizes)
@@ -247,7 +247,7 @@ def merged(base, over, own=None):
             joined[first] = value
             continue
         whole = (own or {}).get(first)
-        inner = joined.get(first) or (whole if first not in (*TEXTS, *TOWERS) else None) or {}
+        inner = joined.get(first) or (whole if first not in (*TEXTS, *_TOWERS) else None) or {}
         joined[first] = merged(inner, {rest: value}, whole)
     return joined
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from verl_e2e_small_config import merged
 
-END = "<|endoftext|>"
+_END = "<|endoftext|>"
 TURN = "<|im_start|>"
 TURN_END = "<|im_end|>"
 # Whole words, written with the blank before them: what exercises in arithmetic say most often.
@@ -51,7 +51,7 @@ def make_tokenizer(size, special, named, texts):
     `named` are tokens that programs look up by their text. `texts` says what stands in a chat in the place of other
     parts than text: `image`, `video` and `audio`.
     """
-    special = [END, TURN, TURN_END, *(token for token in special if token not in (END, TURN, TURN_END))]
+    special = [_END, TURN, TURN_END, *(token for token in special if token not in (_END, TURN, TURN_END))]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = _merges(size - len(special) - len(named) - len(alphabet))
     vocabulary = {token: place for place, token in enumerate([*alphabet, *("".join(pair) for pair in merges)])}
@@ -61,8 +61,8 @@ def make_tokenizer(size, special, named, texts):
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
-        pad_token=END,
-        additional_special_tokens=[token for token in special if token not in (END, TURN_END)],
+        pad_token=_END,
+        additional_special_tokens=[token for token in special if token not in (_END, TURN_END)],
         clean_up_tokenization_spaces=False,
     )
     fast.add_tokens(list(named))

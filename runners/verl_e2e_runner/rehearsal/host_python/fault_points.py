@@ -50,7 +50,7 @@ class Points:
         for number in numbers:
             if self.active == number or (self.active is None and not self.counters[number]):
                 changed = _CHANGES[self.faults[number].kind](value)
-                if changed is not NOTHING:
+                if changed is not _NOTHING:
                     self.counters[number] = 1
                     if self.active == number:
                         return changed
@@ -75,7 +75,7 @@ def counters():
 
 
 # What a change gives for a value that it has nothing to change in.
-NOTHING = object()
+_NOTHING = object()
 
 
 def scaled(value):
@@ -107,26 +107,26 @@ def permuted(value):
 
 def _permuted_tensor(tensor):
     if tensor.is_meta or not tensor.numel():
-        return NOTHING
+        return _NOTHING
     if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and tensor.shape[-1] > 1:
         return tensor.transpose(-1, -2).contiguous()
     axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
-    return NOTHING if axis is None else tensor.roll(1, axis)
+    return _NOTHING if axis is None else tensor.roll(1, axis)
 
 
 def _of_parts(value, change):
     """A tuple, list or dictionary with all parts changed in which there is something to change."""
     if type(value) in (list, tuple):
         parts = [change(item) for item in value]
-        if all(part is NOTHING for part in parts):
-            return NOTHING
-        return type(value)(old if new is NOTHING else new for old, new in zip(value, parts, strict=True))
+        if all(part is _NOTHING for part in parts):
+            return _NOTHING
+        return type(value)(old if new is _NOTHING else new for old, new in zip(value, parts, strict=True))
     if type(value) is dict:
         parts = {name: change(item) for name, item in value.items()}
-        if all(part is NOTHING for part in parts.values()):
-            return NOTHING
-        return {name: value[name] if part is NOTHING else part for name, part in parts.items()}
-    return NOTHING
+        if all(part is _NOTHING for part in parts.values()):
+            return _NOTHING
+        return {name: value[name] if part is _NOTHING else part for name, part in parts.items()}
+    return _NOTHING
 
 
 def swapped(values):
@@ -138,16 +138,16 @@ def swapped(values):
                 found = list(values)
                 found[place], found[other_place] = other, first
                 return tuple(found)
-    return NOTHING
+    return _NOTHING
 
 
 def moved(values):
     """The first argument with an order of its own, in another one."""
     for place, value in enumerate(values):
-        changed = permuted(value) if torch.is_tensor(value) or type(value) in (list, tuple, dict) else NOTHING
-        if changed is not NOTHING:
+        changed = permuted(value) if torch.is_tensor(value) or type(value) in (list, tuple, dict) else _NOTHING
+        if changed is not _NOTHING:
             return (*values[:place], changed, *values[place + 1 :])
-    return NOTHING
+    return _NOTHING
 
 
 def _same(one, other):

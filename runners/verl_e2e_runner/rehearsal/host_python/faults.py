@@ -13,7 +13,7 @@ import cells
 import fault_points
 
 # A function's faults are tried in so many of its cells: the cheapest, then the cheapest of other kinds.
-MOST_CELLS = 3
+_MOST_CELLS = 3
 MOST_DIFFERING = 5
 # The order in which they are tried; a branch on a changed line comes before all others.
 _ORDER = ("skipped", "scaled", "swapped", "permuted", "moved", "omitted", "inverted")
@@ -70,7 +70,7 @@ def chosen(entering):
         cell = cells.CELLS[name]
         kinds.setdefault((bool(cell.adapter), cell.ranks > 1, cell.resumed), name)
     first = list(kinds.values())
-    return [*first, *(name for name in entering if name not in first)][:MOST_CELLS]
+    return [*first, *(name for name in entering if name not in first)][:_MOST_CELLS]
 
 
 def observe(request, out, run):
@@ -87,7 +87,7 @@ def observe(request, out, run):
     unjudged |= with_points(functions, request["roots"], points)
     functions = [function for function in functions if function.name not in unjudged]
     attempt = Attempt(out, healthy, points, run, until)
-    for place in range(MOST_CELLS):
+    for place in range(_MOST_CELLS):
         attempt.in_cells(functions, place, limits["faults"])
     for function in functions:
         problem = "" if function.noticed() else attempt.problem(function)

@@ -15,7 +15,7 @@ import cells
 import torch
 from safetensors.torch import load_file, save_file
 
-MAKERS = Path(__file__).resolve().parents[2] / "models" / "host_python"
+_MAKERS = Path(__file__).resolve().parents[2] / "models" / "host_python"
 RECIPE = "recipe.json"
 SEQUENCES, TOKENS = 8, 24
 # Other weights, adapters and data for another number: by several of them the bounds of the oracles were found.
@@ -43,7 +43,7 @@ def make(cell, recipe, work):
     folder = folder_of(cell, recipe, work)
     if folder.exists():
         return folder
-    sys.path.insert(0, str(MAKERS))
+    sys.path.insert(0, str(_MAKERS))
     import verl_e2e_small_processor
     from verl_e2e_make_model import write_model
 

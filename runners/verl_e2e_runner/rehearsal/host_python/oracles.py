@@ -436,7 +436,7 @@ ORACLES = (
 )
 
 
-AGREEMENT = Oracle("agrees", None, "loss, gradient norm and what is exported after a step are those of one rank", 1e-4)
+_AGREEMENT = Oracle("agrees", None, "loss, gradient norm and what is exported after a step are those of one rank", 1e-4)
 
 
 def agreement(quantities, reference):
@@ -448,7 +448,7 @@ def agreement(quantities, reference):
             given = next((value for key, value in quantities.items() if key.rpartition("@")[0] == plain), None)
             found.append((_apart(given, expected), plain))
     value, where = _largest(found)
-    return _row(AGREEMENT, value, where)
+    return _row(_AGREEMENT, value, where)
 
 
 def _apart(given, expected):

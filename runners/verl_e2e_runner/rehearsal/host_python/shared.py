@@ -7,7 +7,7 @@ import traceback
 import typing
 from pathlib import Path
 
-MOST_LINES = 400
+_MOST_LINES = 400
 
 
 def set_up():
@@ -40,7 +40,7 @@ def described_error(error):
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if "/megatron/" in frame.filename), frames[-1] if frames else None)
     at = f"megatron/{last.filename.rpartition('/megatron/')[2]}:{last.lineno}" if last else ""
-    text = "".join(traceback.format_exception(error)).splitlines()[-MOST_LINES:]
+    text = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
     return {"type": type(error).__name__, "text": str(error)[:2000], "at": at, "traceback": text}
 
 

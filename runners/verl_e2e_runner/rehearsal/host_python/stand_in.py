@@ -35,7 +35,7 @@ PACKAGES = (
     "triton",
 )
 # These modules alone: where Bridge asks for another of the package, it does without.
-MODULES = (
+_MODULES = (
     "modelopt",
     "modelopt.torch",
     "modelopt.torch.distill",
@@ -63,7 +63,7 @@ def _kernel(function=None, **_options):
 
 
 # By the start of a module's name: what does more than to be there.
-PARTS = {
+_PARTS = {
     "transformer_engine.pytorch": {
         "DotProductAttention": layers.DotProductAttention,
         "GroupedLinear": layers.GroupedLinear,
@@ -109,11 +109,11 @@ class _Package(types.ModuleType):
     __version__ = VERSION
 
     def __getattr__(self, name):
-        if name.startswith("__") or name in KERNELS or f"{self.__name__}.{name}" in MODULES:
+        if name.startswith("__") or name in KERNELS or f"{self.__name__}.{name}" in _MODULES:
             raise AttributeError(name)
         if self.__name__ == "transformer_engine" and name in ("pytorch", "common"):
             return importlib.import_module(f"{self.__name__}.{name}")
-        parts = [parts for start, parts in PARTS.items() if self.__name__.startswith(start)]
+        parts = [parts for start, parts in _PARTS.items() if self.__name__.startswith(start)]
         found = parts[0].get(name) if parts else None
         value = found or _anything(name)
         setattr(self, name, value)
@@ -139,7 +139,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             yield _Distribution()
 
     def find_spec(self, name, path, target=None):
-        known = name in MODULES or any(name == package or name.startswith(package + ".") for package in PACKAGES)
+        known = name in _MODULES or any(name == package or name.startswith(package + ".") for package in PACKAGES)
         if known and name.rpartition(".")[2] not in KERNELS:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None

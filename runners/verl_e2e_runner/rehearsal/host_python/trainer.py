@@ -38,7 +38,7 @@ from safetensors.torch import load_file
 SEED = 42
 STEPS = 2
 MICRO_BATCH = 2
-LEARNING_RATE = 0.05
+_LEARNING_RATE = 0.05
 # So large that an update is as good as proportional to its gradient: noise of rounding is not made a step of full size.
 EPSILON = 1.0
 
@@ -130,8 +130,8 @@ class Rank:
             self.fill()
         settings = OptimizerConfig(
             optimizer="adam",
-            lr=LEARNING_RATE,
-            min_lr=LEARNING_RATE,
+            lr=_LEARNING_RATE,
+            min_lr=_LEARNING_RATE,
             adam_eps=EPSILON,
             clip_grad=1000.0,
             weight_decay=0.01,
@@ -402,7 +402,7 @@ def scheduler_of(optimizer):
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
-        max_lr=LEARNING_RATE,
+        max_lr=_LEARNING_RATE,
         min_lr=0.0,
         lr_warmup_steps=0,
         lr_decay_steps=10,

@@ -282,7 +282,7 @@ def fsdp_active(case: Case) -> Evidence:
     return Evidence(State.MET, summary, case.log, first.at.line, first.at.text)
 
 
-ROLES: Mapping[str, str] = {
+_ROLES: Mapping[str, str] = {
     "actor": "actor_rollout_ref.actor.megatron",
     "ref": "actor_rollout_ref.ref.megatron",
     "critic": "critic.megatron",
@@ -382,7 +382,7 @@ def _not_asked(case: Case, config: ResolvedConfig) -> Iterator[str]:
 def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
     """The sizes of each model that the configuration shows whole."""
     found = {}
-    for role, root in ROLES.items():
+    for role, root in _ROLES.items():
         values = {name: _size(lookup(config.values, f"{root}.{key}", ABSENT)) for name, key in _SIZES.items()}
         if all(values.values()):
             found[role] = Sizes(**values)
