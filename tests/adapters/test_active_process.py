@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from tests.adapters.databases import database, fresh_database, server, store
 from tests.fakes.postgres import controlled_server
 from verl_e2e.adapters.store import SqlDeliveries, SqlOutbox, SqlWorklist, Store, open_store
-from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.messages import reply_to
+from verl_e2e.core.pulls.deliveries import Received, reply_to
 
 __all__ = ["database", "server", "store"]
 

@@ -29,7 +29,7 @@ from verl_e2e.core.pulls.forge import WorkflowJob, WorkflowStep
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
-from verl_e2e.wiring.attestation import verify_attestations
+from verl_e2e.wiring.engines import verify_attestations
 
 SETTINGS = DispatchSettings("main", "o/verl-e2e", "c" * 40, verify_attestations())
 

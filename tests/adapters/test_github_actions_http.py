@@ -20,7 +20,7 @@ from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.core.pulls.job_order import portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
-from verl_e2e.wiring.attestation import verify_attestations
+from verl_e2e.wiring.engines import verify_attestations
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (ROOT / WORKFLOW).read_bytes()

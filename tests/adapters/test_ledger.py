@@ -25,10 +25,9 @@ from verl_e2e.adapters.store import (
 )
 from verl_e2e.adapters.store.database import SCHEMA_VERSION, entries, versions
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.figures import Waiting
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
-from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 
 __all__ = ["database", "server", "store"]

@@ -22,7 +22,7 @@ from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob
 from verl_e2e.core.pulls.job_order import megatron_lm_of, merge_base_of, placed, portable, same_job, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.attestation import verify_attestations
+from verl_e2e.wiring.engines import verify_attestations
 
 HEAD, BASE = "a" * 40, "b" * 40
 JOB = RehearsalJob(

@@ -7,9 +7,8 @@ from pathlib import Path
 from tests.adapters.databases import database, server, store
 from tests.adapters.test_ledger import run as run_of
 from verl_e2e.adapters.store import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
-from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.pulls.messages import reply_to
 
 __all__ = ["database", "server", "store"]
 

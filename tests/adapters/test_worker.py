@@ -21,8 +21,7 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.worker import Work, Worker
-from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.messages import Message, reply_to
+from verl_e2e.core.pulls.deliveries import Message, Received, reply_to
 from verl_e2e.ports import ForgeError, UnreadableDeliveryError
 
 __all__ = ["database", "server", "store"]

@@ -6,8 +6,7 @@ from typing import cast
 from tests.fakes.app import App
 from verl_e2e.app.deliveries import LostEvents
 from verl_e2e.core.model.change import Change
-from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef
-from verl_e2e.core.pulls.references import read_reference
+from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, read_reference
 from verl_e2e.ports import ForgeError, Worklist
 
 

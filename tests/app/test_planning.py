@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
-from verl_e2e.app.explain import UnknownTargetError, explain
 from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner
-from verl_e2e.app.plan_pull import with_bumps
+from verl_e2e.app.plan_pull import UnknownTargetError, explain, with_bumps
 from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content

@@ -9,8 +9,7 @@ from tests.fakes.app import APP, REF, App, passes
 from tests.fakes.events import comment_event
 from tests.fakes.trees import sha
 from verl_e2e.core.pulls.pull import PullState
-from verl_e2e.core.pulls.webhook_events import CommentEvent
-from verl_e2e.core.pulls.webhooks import parse_event
+from verl_e2e.core.pulls.webhooks import CommentEvent, parse_event
 from verl_e2e.ports import Comment
 
 FALSE = "<!-- verl-e2e:card:v1 -->\n### ✅ verl-e2e: Pass - edited by hand"

@@ -13,7 +13,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.queue import LOOK_S, Pool
 from verl_e2e.core.pulls.queue_terms import Priority
-from verl_e2e.core.pulls.webhook_events import CommentEvent
+from verl_e2e.core.pulls.webhooks import CommentEvent
 
 LORA = "src/lora/a.py"
 

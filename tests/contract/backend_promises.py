@@ -22,7 +22,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
+from verl_e2e.core.pulls.retry import RetryClass, class_of
 from verl_e2e.ports import Backend, BackendError, Progress
 
 

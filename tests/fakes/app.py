@@ -27,9 +27,8 @@ from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
+from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
-from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.log_context import current_log_context
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError

@@ -9,12 +9,10 @@ from datetime import date
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.app.explain import explain
-from verl_e2e.app.judge_again import judge_again
-from verl_e2e.app.judge_finished import Judged, judge_ended
+from verl_e2e.app.judge_finished import Judged, judge_again, judge_ended
 from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal
 from verl_e2e.app.plan_change import Planned, Planner
-from verl_e2e.app.plan_pull import plan_target
+from verl_e2e.app.plan_pull import explain, plan_target
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Job

@@ -9,8 +9,8 @@ from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.access import WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
+from verl_e2e.core.pulls.deliveries import MEMBERS
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand
-from verl_e2e.core.pulls.messages import MEMBERS
 from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target
 from verl_e2e.core.pulls.queue import PAUSE, RESUME

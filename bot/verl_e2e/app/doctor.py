@@ -20,14 +20,15 @@ from verl_e2e.core.pulls.checkup import (
     of_clock,
     of_deliveries,
     of_dispatch_branch,
+    of_fork_pool,
     of_hook,
     of_installation,
+    of_kept_runners,
     of_runners,
     of_sources,
     of_workflow,
     ok_finding,
 )
-from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
 from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, Administration, ForgeError
 
 DAYS = 3

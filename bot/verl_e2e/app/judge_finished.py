@@ -7,6 +7,7 @@ from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import UserError
@@ -14,9 +15,11 @@ from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.related import Role
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
+from verl_e2e.core.pulls.reuse_key import ASKED_OF_RESULT
 from verl_e2e.core.text import packed
 from verl_e2e.ports import RunFolders
 
@@ -160,3 +163,39 @@ def reported_s(record: Record) -> float:
     """Seconds that the events of a run tell of."""
     # The events are the run's own: what is not a number of seconds would not even be read back from the ledger.
     return max((event.t_s for event in record.events if math.isfinite(event.t_s) and event.t_s > 0), default=0.0)
+
+
+def judge_again(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judged | None:
+    """The judgement for the job.
+
+    None where the folder is not there any more, holds another job, was compared with a merge base, or where its record
+    does not tell of every function of the job's change.
+    """
+    try:
+        return _judged_again(run, job, folder, folders)
+    except (OSError, UserError):
+        return None
+
+
+def _judged_again(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judged | None:
+    found = folders.find(folder)
+    record = folders.record(found[0]) if len(found) == 1 else Record()
+    if record.job is None or run.job is None or not is_of(record.job, run):
+        return None
+    if any(related.role is Role.MERGE_BASE for related in record.related):
+        return None
+    # The folder is redacted, so of what is asked only that is exchanged that differs.
+    asked = ((key, getattr(job, key), getattr(run.job, key)) for key in ASKED_OF_RESULT)
+    change = {key: now for key, now, then in asked if now != then}
+    facts = folders.facts(found[0])
+    verdict = judge(record.model_copy(update={"job": record.job.model_copy(update=change)}), facts)
+    verdict = hold_against_record(verdict, run_record(record, facts, Expected(run.took, run.nonce)), run.job)
+    if verdict.execution is not None and verdict.execution.not_recorded:
+        return None
+    return outcome(replace(verdict, limitations=(*verdict.limitations, *_doubts(run))), record)
+
+
+def _doubts(run: Run) -> tuple[str, ...]:
+    """The limitations of a verdict that its folder does not tell: they come after those that it does."""
+    verdict = read_verdict(run.verdict)
+    return () if verdict is None else verdict.limitations[len(verdict.left_open) :]

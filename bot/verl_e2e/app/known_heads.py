@@ -7,8 +7,7 @@ from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
-from verl_e2e.core.pulls.references import Reference
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Reference
 from verl_e2e.core.pulls.target_state import OtherPull, TargetState
 from verl_e2e.ports import Clock, Ledger, Pulls, UnknownPullError
 

@@ -40,8 +40,7 @@ from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.overrides import expires_at
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Target, repository_of
-from verl_e2e.core.pulls.references import Reference
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Reference, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, in_order
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.target_state import TargetState

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.core.pulls.ledger import Posted, Run, RunState
+from verl_e2e.core.pulls.pull import Reference
 from verl_e2e.core.pulls.queue import LOOK_S, Pause, Place, Pool, QueueView, Snapshot, admit, pauses_of, place_of
-from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.ports import Clock, Ledger, QueueLedger
 

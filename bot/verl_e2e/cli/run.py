@@ -226,7 +226,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     """
     from verl_e2e.app.check import next_steps
     from verl_e2e.core.report.plan_text import MAKING_DEMO, render_plan_text
-    from verl_e2e.wiring.demo import RECORDING, demonstration
+    from verl_e2e.wiring.check import RECORDING, demonstration
 
     click.echo(MAKING_DEMO, err=as_json)
     shown = demonstration(out)

@@ -1,8 +1,11 @@
-"""What the service does for GitHub: the handlers that the settings name, and the work that the worker calls."""
+"""Which version of the program this is, to the last byte: a release's number is the same for every commit before it."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
@@ -25,16 +28,38 @@ from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.needs import Capacity
-from verl_e2e.core.pulls.pull_address import web_of
-from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
+from verl_e2e.core.pulls.pull import Reference, read_reference, reference_text, web_of
 from verl_e2e.ports import Backend, Clock, ForgeError, RunWatcher
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import Bounded, MakeWork, Monitoring
-from verl_e2e.wiring.attestation import verify_attestations
-from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster
+from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster, verify_attestations
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
-from verl_e2e.wiring.program import program_digest
 from verl_e2e.wiring.pulls import verl_source
+
+# The bot decides and judges, and the runner runs; both come from one wheel.
+_PACKAGES = ("verl_e2e", "verl_e2e_runner")
+
+
+def program_digest(*elsewhere: str) -> str:
+    """SHA-256 of all files of the installed packages, and of what names the program on other machines.
+
+    `elsewhere` is what the settings say of it: a pinned commit, or the command of an installation.
+    """
+    return hashlib.sha256("\0".join((_installed(), *elsewhere)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@cache
+def _installed() -> str:
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
+                    digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
 
 # A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
 _RETRY_POLICY = RetryPolicy(total_s=4.0)

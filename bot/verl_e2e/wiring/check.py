@@ -1,22 +1,29 @@
 """A whole check, and the runs that follow one, with the real adapters."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_e2e.adapters.demo_repository import build_demo_repository
 from verl_e2e.adapters.dispatch.local_backend import LocalDispatcher
 from verl_e2e.adapters.files.folders import BaselineCache, run_folders
+from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.app.check import (
     Checkouts,
     CheckRequest,
     CheckServices,
+    Demonstration,
     check_change,
     check_follow_ups,
+    demonstrate,
     follow_ups_of_job,
     verl_commit_of,
 )
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.config.maps import policy_bands
+from verl_e2e.config.policy import policy_at
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import pairs
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
@@ -27,6 +34,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.plan.build import without_data
+from verl_e2e.core.pulls.flaky import FlakyCause, flaky_causes
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
@@ -138,3 +146,45 @@ def _site_values(values: tuple[str, ...]) -> dict[str, str]:
         return pairs(values)
     except UnfitError as error:
         raise UserError(f"--set: {error}") from None
+
+
+DEMO_JOB = "0-lora-ddp"
+# The packaged run folder.
+RECORDING = Path(__file__).resolve().parents[1] / "demo" / "recording"
+
+
+def demonstration(out: Path | None) -> Demonstration:
+    """Build the demonstration's repository, put the recording next to it, plan and judge; `out` keeps the files."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
+            return _demonstrate(Path(folder) / "demo")
+    if out.exists():
+        raise UserError(f"{out}: exists already; give --out a new folder")
+    return _demonstrate(out)
+
+
+def _demonstrate(folder: Path) -> Demonstration:
+    repository = build_demo_repository(folder / "bridge")
+    shutil.copytree(RECORDING, folder / "jobs" / DEMO_JOB)
+    changes = GitRepository(repository.path)
+    policy = policy_at(changes, repository.base)
+    return demonstrate(
+        run_folders(), folder, changes=changes, base=repository.base, head=repository.head, policy=policy
+    )
+
+
+def flaky_of(database_url: str, repository: str) -> tuple[FlakyCause, ...]:
+    """The causes of the runs of a repository; UserError where there is no such database."""
+    _require_file(database_url)
+    store = open_store(database_url)
+    try:
+        return flaky_causes(SqlLedger(store).runs(repository))
+    finally:
+        store.close()
+
+
+def _require_file(database_url: str) -> None:
+    """Refuse a SQLite file that is not there: opening it would make an empty one."""
+    name = database_url.removeprefix("sqlite:///")
+    if name != database_url and not Path(name).is_file():
+        raise UserError(f"{name} is not there; set VERL_E2E_DATA or DATABASE_URL as for `verl-e2e serve`")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.nodes import node_count
+from verl_e2e.core.model.needs import node_count
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from verl_e2e.core.model.quarantine import Counts, QuarantinedCause
+from verl_e2e.core.model.known_defects import Counts, QuarantinedCause
 
 ENTRY: dict[str, Any] = {
     "cause": "log:network",

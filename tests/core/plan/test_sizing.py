@@ -9,7 +9,7 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
-from verl_e2e.core.model.nodes import MOST_GPUS
+from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.plan.outline import JobOutline, Missing, fit, with_obstacles

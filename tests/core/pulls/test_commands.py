@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.fakes.places import ROOT
 from tools.write_tables import render_reference
 from verl_e2e.core.model.access import Capability
-from verl_e2e.core.pulls.command_values import MAX_REASON
-from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+from verl_e2e.core.pulls.commands import MAX_REASON, OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
 from verl_e2e.core.report.command_text import render_help, render_mistakes
 
 SHA = "0123456789abcdef0123456789abcdef01234567"

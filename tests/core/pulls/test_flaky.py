@@ -9,7 +9,7 @@ from tests.core.pulls.entries import BASE, NOW, OTHER, RESUME, SMOKE, run
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.pulls.flaky import FlakyCause, flaky_causes
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry_classes import RetryClass
+from verl_e2e.core.pulls.retry import RetryClass
 
 MARK = "0123456789abcdef"
 KEYS = iter(range(1000))

@@ -12,7 +12,7 @@ from tests.fakes.events import (
     suite_event,
     workflow_event,
 )
-from verl_e2e.core.pulls.messages import (
+from verl_e2e.core.pulls.deliveries import (
     OTHERS,
     PEOPLE,
     PUSHES,
@@ -22,7 +22,7 @@ from verl_e2e.core.pulls.messages import (
     reaction_to,
     reply_to,
 )
-from verl_e2e.core.pulls.webhook_events import CommentEvent, Event, PushEvent
+from verl_e2e.core.pulls.webhooks import CommentEvent, Event, PushEvent
 from verl_e2e.ports import Comment
 
 REACTION = reaction_to("Octo/bridge", 7, 5, "eyes", person=True)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.pulls.pull import PullRef
-from verl_e2e.core.pulls.pull_address import BadAddressError, PullAddress, api_of, read_address, web_of
+from verl_e2e.core.pulls.pull import BadAddressError, PullAddress, PullRef, api_of, read_address, web_of
 
 REF = PullRef("NVIDIA-NeMo/Megatron-Bridge", 1234)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.core.pulls.entries import SMOKE, run
+from verl_e2e.core.model.known_defects import QuarantinedCause
 from verl_e2e.core.model.outcome import Result, Stage
-from verl_e2e.core.model.quarantine import QuarantinedCause
-from verl_e2e.core.pulls.quarantine import set_aside_by
+from verl_e2e.core.pulls.retry import set_aside_by
 
 TODAY = date(2026, 1, 1)
 MARK, OTHER = "0123456789abcdef", "f" * 16

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
+from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.pulls.ray_nodes import (
     ADDRESS_FILE,
     END_FILE,

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.core.pulls.entries import HEAD, NOW, OTHER
-from verl_e2e.core.pulls.pull import MergeGroup, PullRef
-from verl_e2e.core.pulls.references import Reference, read_reference, reference_text
+from verl_e2e.core.pulls.pull import MergeGroup, PullRef, Reference, read_reference, reference_text
 
 
 @pytest.mark.parametrize(

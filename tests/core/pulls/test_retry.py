@@ -24,15 +24,14 @@ from tests.core.pulls.entries import (
     run,
     target_state,
 )
+from verl_e2e.core.model.known_defects import RetryRules
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.retry_rules import RetryRules
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry import STALE, NextAttempt, NoAttempt, attempts_due, may_follow
-from verl_e2e.core.pulls.retry_classes import CLASSES, RetryClass
+from verl_e2e.core.pulls.retry import CLASSES, STALE, NextAttempt, NoAttempt, RetryClass, attempts_due, may_follow
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 

@@ -14,7 +14,7 @@ from verl_e2e.core.model.causes import (
     of_preflight,
 )
 from verl_e2e.core.model.record import Check, EndReason
-from verl_e2e.core.pulls.retry_classes import CLASSES, RetryClass, class_of
+from verl_e2e.core.pulls.retry import CLASSES, RetryClass, class_of
 from verl_e2e.core.triage.rules import Fault
 from verl_e2e.core.triage.table import RULES
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from verl_e2e.core.pulls.checkup import State, of_dispatch_branch
+from verl_e2e.core.pulls.checkup import State, of_dispatch_branch, of_fork_pool, of_kept_runners
 from verl_e2e.core.pulls.forge import Machine
-from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
 
 RUNNERS = {1: ("self-hosted", "gpu-x1"), 8: ("self-hosted", "gpu-x8")}
 FORKS = {1: ("self-hosted", "forks-x1")}

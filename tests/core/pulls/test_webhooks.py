@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.pulls.webhook_events import (
+from verl_e2e.core.pulls.webhooks import (
+    MAX_BODY,
     MODELS,
+    BadDeliveryError,
     CheckRunEvent,
     CommentEvent,
     MergeGroupEvent,
     PullRequestEvent,
     PushEvent,
+    parse_event,
 )
-from verl_e2e.core.pulls.webhooks import MAX_BODY, BadDeliveryError, parse_event
 
 EXAMPLES = FIXTURES / "webhooks" / "examples.json.xz"
 SHOWN: list[dict[str, Any]] = json.loads(lzma.decompress(EXAMPLES.read_bytes()))

@@ -17,7 +17,7 @@ from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import Pause, Place, QueueView
-from verl_e2e.core.pulls.retry_classes import CLASSES
+from verl_e2e.core.pulls.retry import CLASSES
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.attempts_text import (
     NONE,

@@ -32,7 +32,7 @@ from verl_e2e.core.pulls.figures import (
     waited_s,
 )
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.webhook_events import MODELS
+from verl_e2e.core.pulls.webhooks import MODELS
 
 NAMESPACE = "verl_e2e"
 # In seconds: for what the service does itself, and for what runs on a GPU host.

@@ -24,10 +24,9 @@ from verl_e2e.adapters.store.database import (
     runs,
     targets,
 )
-from verl_e2e.core.pulls.deliveries import ClaimedTarget, Received
+from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received, as_values, from_values
 from verl_e2e.core.pulls.figures import SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
 
 # Values of the columns `state`: of both tables, of deliveries, and of messages.
 _WAITING = "waiting"

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
-from verl_e2e.core.pulls.deliveries import ClaimedTarget, Received
-from verl_e2e.core.pulls.messages import PEOPLE, Letter, Message
+from verl_e2e.core.pulls.deliveries import PEOPLE, ClaimedTarget, Letter, Message, Received
 from verl_e2e.log_context import log_context, log_context_of
 from verl_e2e.ports import Deliveries, ForgeError, Outbox, UnreadableDeliveryError, Worklist
 
@@ -51,7 +50,7 @@ class DeliveryProcessing:
     """Takes deliveries from the table, has each processed for itself, and stores the results.
 
     `process` gives the targets of a delivery, `lane_of` what it may wait for: see
-    `verl_e2e.core.pulls.messages.delivery_lane`.
+    `verl_e2e.core.pulls.deliveries.delivery_lane`.
     """
 
     def __init__(

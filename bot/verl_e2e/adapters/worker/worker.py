@@ -12,8 +12,7 @@ from datetime import timedelta
 
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, thread_pool
 from verl_e2e.adapters.worker.queues import Counts, DeliveryProcessing, Mailing, Reconciling
-from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.messages import Message
+from verl_e2e.core.pulls.deliveries import Message, Received
 from verl_e2e.ports import ActiveLock, Clock, Deliveries, Outbox, Worklist
 
 # Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.

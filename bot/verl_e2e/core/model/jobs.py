@@ -16,8 +16,7 @@ from pydantic import (
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.execution import ChangedCode
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, ray_cpus
-from verl_e2e.core.model.nodes import node_count
+from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.settings import Axis, Value

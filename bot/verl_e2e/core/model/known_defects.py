@@ -1,13 +1,15 @@
-"""The policy's list of defects that runs of unchanged code have at certain commits, with evidence and a last day."""
+"""The policy on what is known to fail: defects of unchanged code, causes that come and go, and what runs again."""
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum, auto
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import Sha
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import Axis, Value, invalid_value
 from verl_e2e.core.model.space import Trait
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Text, UnfitError
@@ -68,3 +70,74 @@ class KnownDefect(DescribedDocument):
         """Whether a job with these settings has it, as far as settings say."""
         avoided = bool(self.avoid) and all(Trait(axis, value).holds(settings) for axis, value in self.avoid.items())
         return not avoided and all(Trait(axis, value).holds(settings) for axis, value in self.settings.items())
+
+
+# An entry whose last day is further away does not count yet: what is set aside is looked at again within a quarter.
+MOST_DAYS = 90
+
+# `verdict:`, which stands for missing or doubtful evidence, is not among them: no policy sets evidence aside.
+_Cause = Annotated[str, StringConstraints(pattern=r"^(?:log|preflight|end|engine|criterion):[a-z][a-z0-9_-]{0,60}$")]
+
+
+class Counts(Enum):
+    """Whether an entry counts on a day."""
+
+    YES = auto()
+    EXPIRED = auto()
+    TOO_FAR = auto()
+
+
+class QuarantinedCause(DescribedDocument):
+    """One cause that the policy sets aside until a day."""
+
+    cause_id: Annotated[_Cause, Field(alias="cause")]
+    """The cause, as `verl-e2e flaky` and `causes` of `verdict.json` name it; one of `verdict:` is not possible."""
+    job: Text | None = None
+    """Only in the job of this id; null: in every job."""
+    stage: Stage | None = None
+    """Only at this stage; null: at every stage."""
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """Only the failure with this fingerprint; null: any, but only of runs that were Blocked, never of a Fail."""
+    until: date
+    """The last day on which it counts, by UTC, at most 90 days away."""
+    reason: Text
+    """Why it is set aside, for card and gate."""
+    link: Annotated[str, StringConstraints(pattern=r"^https://\S+$")]
+    """Where the cause is being worked on."""
+
+    @model_validator(mode="after")
+    def _narrow(self) -> "QuarantinedCause":
+        if self.cause_id.startswith("criterion:") and self.fingerprint is None:
+            fix = "give the `fingerprint` of the one failure that is meant, see `verl-e2e flaky`"
+            raise UnfitError(f"{self.cause_id} would set a whole criterion aside", fix)
+        return self
+
+    @property
+    def ends_at(self) -> datetime:
+        """The first moment at which it counts no more."""
+        return datetime.combine(self.until + timedelta(days=1), time(), UTC)
+
+    def counts(self, today: date) -> Counts:
+        """Whether the entry counts on a day."""
+        if today > self.until:
+            return Counts.EXPIRED
+        return Counts.TOO_FAR if self.until - today > timedelta(days=MOST_DAYS) else Counts.YES
+
+
+class RetryRules(DescribedDocument):
+    """How often the bot runs a job again that the infrastructure blocked.
+
+    There is no key for what failed, for an unknown cause or for a fault of the tested code: those are never run again
+    unless a person asks.
+    """
+
+    passing: Annotated[int, Field(strict=True, ge=0, le=3)] = 1
+    """Attempts in addition to the first after a fault of the infrastructure that may pass, as a node that failed."""
+    lasting: Annotated[int, Field(strict=True, ge=0, le=1)] = 0
+    """The same after a fault that someone has to fix, as a full disk."""
+    wait_s: Annotated[int, Field(strict=True, ge=0, le=3_600)] = 60
+    """Seconds before the next attempt begins; twice as long before each further one."""
+    per_day: Annotated[int, Field(strict=True, ge=0, le=100)] = 6
+    """So many attempts of this kind within 24 hours, for all jobs of one pull request together."""
+    gpu_minutes_per_day: Annotated[int, Field(strict=True, ge=0)] = 240
+    """GPU minutes that they may take within 24 hours, for all jobs of one pull request together."""

@@ -1,4 +1,4 @@
-"""What a job takes of a host, so that a back end gives it no less and several jobs fit side by side."""
+"""Over how many nodes of a cluster the GPUs of a job are spread, and how a run is given the Ray cluster of them."""
 
 import math
 from dataclasses import dataclass
@@ -7,6 +7,21 @@ from typing import Annotated
 from pydantic import Field
 
 from verl_e2e.core.model.document import DescribedDocument
+
+# The GPUs of one host, where nothing says what a node of a site holds.
+MOST_GPUS = 8
+
+# In the runner's environment: the address, HOST:PORT, of the Ray cluster that the job's nodes form.
+CLUSTER_VARIABLE = "VERL_E2E_RAY_CLUSTER"
+
+
+def node_count(gpu_count: int, gpus_per_node: int | None) -> int:
+    """The fewest nodes that hold the GPUs with as many on each; 1 where nothing says what a node holds."""
+    if gpus_per_node is None:
+        return 1
+    fewest = -(-gpu_count // gpus_per_node)
+    return next(count for count in range(fewest, gpu_count + 1) if gpu_count % count == 0)
+
 
 # One run on one GPU kept 1 to 3 cores busy (docs/measurements.md); a job asks for this many for each GPU.
 CORES_PER_GPU = 4

@@ -18,7 +18,7 @@ from verl_e2e.core.model.jobs import (
     common_overrides,
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
-from verl_e2e.core.model.nodes import MOST_GPUS, node_count
+from verl_e2e.core.model.needs import MOST_GPUS, node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES
 from verl_e2e.core.model.settings import Axis, setting_of
 from verl_e2e.core.plan.bridge_tests import Choice, runnable

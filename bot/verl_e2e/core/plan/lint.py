@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.quarantine import MOST_DAYS, Counts
+from verl_e2e.core.model.known_defects import MOST_DAYS, Counts
 from verl_e2e.core.model.validated import PathPatterns
 from verl_e2e.core.plan.contract import Converter
 from verl_e2e.core.plan.family_models import checkpoint_for

@@ -9,12 +9,10 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
-from verl_e2e.core.model.known_defects import KnownDefect
+from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.model.nodes import MOST_GPUS
-from verl_e2e.core.model.quarantine import QuarantinedCause
+from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.rehearsal_job import RehearsalRules
-from verl_e2e.core.model.retry_rules import RetryRules
 from verl_e2e.core.model.settings import Axis, Value, invalid_value
 from verl_e2e.core.model.space import ModelShape, Point
 from verl_e2e.core.model.synthetic import Recipe

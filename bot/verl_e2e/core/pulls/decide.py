@@ -12,7 +12,6 @@ from verl_e2e.core.judge.execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
-from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, joined_execution, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
@@ -28,7 +27,15 @@ from verl_e2e.core.pulls.rehearsal_standing import (
 )
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.retry import NextAttempt
-from verl_e2e.core.pulls.settled import settled_by, with_place, with_queue
+from verl_e2e.core.pulls.settled import (
+    ExecutionGap,
+    execution_gap,
+    joined_execution,
+    settled_by,
+    with_accepted,
+    with_place,
+    with_queue,
+)
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs_of

@@ -13,7 +13,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import BEGIN, RUN_PHASE, TESTS_PHASE, Event, PhaseEvent, read_data
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
+from verl_e2e.core.pulls.retry import RetryClass, class_of
 
 # Phases as the runner records them; any other name counts as `other`.
 RUN_PHASES = ("repositories", "preflight", "prepare", "byte_code", "imports", TESTS_PHASE, RUN_PHASE, "collect")
@@ -83,7 +83,7 @@ class RunEnd(StrEnum):
 
 
 class CauseClass(StrEnum):
-    """What kept a run from a pass, in one word; the faults are those of `verl_e2e.core.pulls.retry_classes`."""
+    """What kept a run from a pass, in one word; the faults are those of `verl_e2e.core.pulls.retry`."""
 
     # Nothing did.
     NONE = "none"

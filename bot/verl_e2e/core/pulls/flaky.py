@@ -11,7 +11,7 @@ from datetime import datetime
 
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry_classes import RetryClass, class_of
+from verl_e2e.core.pulls.retry import RetryClass, class_of
 
 # Causes of these kinds are the same wherever they occur; any other is the same only with the same fingerprint.
 _SAME_ANYWHERE = ("engine:", "preflight:", "end:")

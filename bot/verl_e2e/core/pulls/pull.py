@@ -1,8 +1,13 @@
-"""What is tested on GitHub: a pull request's head, or the head of a merge group."""
+"""What is tested on GitHub: a pull request or a merge group, by its address, its head and its name in our tables."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from pydantic import TypeAdapter
+
+from verl_e2e.core.model.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,3 +103,65 @@ Target = Pull | MergeGroup
 def repository_of(target: Target) -> str:
     """The repository, `owner/name`, that a target belongs to."""
     return target.ref.repository if isinstance(target, Pull) else target.repository
+
+
+_NAME = r"(?P<repository>[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)"
+_PAGE = re.compile(rf"(?P<web>https?://[^/\s?#@]+)/{_NAME}/pull/(?P<number>\d{{1,9}})(?:[/?#]\S*)?")
+_SHORT = re.compile(rf"{_NAME}#(?P<number>\d{{1,9}})")
+_PUBLIC = re.compile(r"https?://(www\.)?github\.com", re.I)
+PUBLIC_WEB = "https://github.com"
+PUBLIC_API = "https://api.github.com"
+_ENTERPRISE = "/api/v3"
+
+
+class BadAddressError(UserError):
+    """A text that names no pull request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullAddress:
+    """A pull request and the site that it is on, `https://host`; empty when the text named no site."""
+
+    ref: PullRef
+    web: str = ""
+
+
+def read_address(text: str) -> PullAddress:
+    """What a text names; BadAddressError."""
+    found = _PAGE.fullmatch(text.strip()) or _SHORT.fullmatch(text.strip())
+    if found is None or found["repository"].endswith(("/.", "/..")) or int(found["number"]) == 0:
+        message = f"{PUBLIC_WEB}/OWNER/REPO/pull/N or OWNER/REPO#N"
+        raise BadAddressError(f"{text!r} names no pull request; give its address, {message}")
+    web = found.groupdict().get("web") or ""
+    return PullAddress(PullRef(found["repository"], int(found["number"])), web)
+
+
+def api_of(web: str) -> str:
+    """The API of a site: GitHub's own, or that of an Enterprise server."""
+    return PUBLIC_API if not web or _PUBLIC.fullmatch(web) else f"{web}{_ENTERPRISE}"
+
+
+def web_of(api: str) -> str:
+    """The site of an API, where its repositories are cloned from."""
+    return PUBLIC_WEB if api == PUBLIC_API else api.removesuffix(_ENTERPRISE)
+
+
+Reference = PullRef | MergeGroup
+_GROUP = TypeAdapter(MergeGroup)
+
+
+def reference_text(reference: Reference) -> str:
+    """The reference as text that `read_reference` reads: the same text for the same reference."""
+    if isinstance(reference, PullRef):
+        return str(reference)
+    return _GROUP.dump_json(reference).decode()
+
+
+def read_reference(text: str) -> Reference:
+    """A reference from its text; ValueError for anything else."""
+    if text.startswith("{"):
+        return _GROUP.validate_json(text)
+    repository, _, number = text.rpartition("#")
+    if not repository or not number.isdigit():
+        raise ValueError(f"{text!r} is not a reference")
+    return PullRef(repository, int(number))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.nodes import CLUSTER_VARIABLE
+from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 
 ADDRESS_FILE, END_FILE, LOST_FILE = "ray-address", "ray-end", "ray-node-lost"
 # Lies there when the run was asked to end.
