@@ -2,13 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from tests.core.triage.blame_cases import Case, cases, faults
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
 
 RIGHT = 0.95
-EVERY = tuple((case, triage(scan([case.log]))) for case in cases())
+
+
+@cache
+def every() -> tuple[tuple[Case, Triage], ...]:
+    """Each case with its answer; a minute of work, so it is not done where the tests are only listed."""
+    return tuple((case, triage(scan([case.log]))) for case in cases())
 
 
 def wrong(case: Case, answer: Triage) -> str:
@@ -22,11 +28,9 @@ def wrong(case: Case, answer: Triage) -> str:
 
 def figures(key: Callable[[Case], str]) -> str:
     """Right of all, by a key of the case, and what is wrong."""
-    every, right = (
-        Counter(key(case) for case, _ in EVERY),
-        Counter(key(case) for case, a in EVERY if not wrong(case, a)),
-    )
-    return "\n".join(f"{right[name]:4}/{count:4} {name}" for name, count in sorted(every.items()))
+    counted = Counter(key(case) for case, _ in every())
+    right = Counter(key(case) for case, answer in every() if not wrong(case, answer))
+    return "\n".join(f"{right[name]:4}/{count:4} {name}" for name, count in sorted(counted.items()))
 
 
 def of(chosen: Iterable[tuple[Case, Triage]]) -> tuple[int, int, list[str]]:
@@ -36,28 +40,28 @@ def of(chosen: Iterable[tuple[Case, Triage]]) -> tuple[int, int, list[str]]:
 
 
 def test_the_table_is_large_and_holds_both_sides() -> None:
-    assert len(EVERY) >= 1000
+    assert len(every()) >= 1000
     assert sum(fault.outside for fault in faults()) >= 60
     assert sum(not fault.outside for fault in faults()) >= 40
     assert len({fault.id for fault in faults()}) == len(faults())
 
 
 def test_verdict_and_stage_are_right() -> None:
-    right, count, found = of(EVERY)
+    right, count, found = of(every())
     shown = "\n".join([figures(lambda case: case.group), *found])
     assert right >= RIGHT * count, f"{right} of {count}\n{shown}"
 
 
 def test_no_side_is_wronged_more_than_the_other() -> None:
     for verdict in ("fail", "blocked"):
-        right, count, found = of(row for row in EVERY if row[0].verdict == verdict)
+        right, count, found = of(row for row in every() if row[0].verdict == verdict)
         assert right >= RIGHT * count, f"{verdict}: {right} of {count}\n" + "\n".join(found)
 
 
 def test_what_was_kept_out_of_sight_is_right_too() -> None:
-    right, count, found = of(row for row in EVERY if not row[0].seen)
+    right, count, found = of(row for row in every() if not row[0].seen)
     assert right >= RIGHT * count, f"{right} of {count}\n" + "\n".join(found)
 
 
 def test_none_is_a_pass() -> None:
-    assert not [case.id for case, answer in EVERY if answer.verdict is TriageVerdict.PASS]
+    assert not [case.id for case, answer in every() if answer.verdict is TriageVerdict.PASS]
