@@ -43,7 +43,7 @@ def test_a_cell_stands_for_the_settings_that_differ_from_level_0(name: str, axes
     (
         ("wider", {"sizes": {"hidden": 384}}, NONE, False),
         ("whole", {"dp": 2, "distributed_optimizer": False}, {**NONE, Axis.DATA: 2}, False),
-        ("other layout", {"resumed": True, "loaded_in": {"tp": 1}}, {**NONE, Axis.RESUME: True}, False),
+        ("other-layout", {"resumed": True, "loaded_in": {"tp": 1}}, {**NONE, Axis.RESUME: True}, False),
         ("published", {"written": True}, {**NONE, Axis.RESUME: True}, True),
         ("overlapped", {"dp": 2, "overlapped": True}, {**NONE, Axis.DATA: 2, Axis.OVERLAP: True}, True),
         ("bias", {"settings": {"add_bias_linear": True}}, NONE, False),

@@ -6,15 +6,18 @@ import pytest
 
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.pulls.checkup import (
+    FAR_OFF_S,
     Finding,
     State,
     failed_deliveries,
     of_absence,
     of_branch,
+    of_clock,
     of_deliveries,
     of_hook,
     of_installation,
     of_runners,
+    of_sources,
     of_workflow,
 )
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
@@ -167,3 +170,25 @@ def test_a_delivery_failed_when_no_attempt_was_taken() -> None:
 )  # fmt: skip
 def test_webhooks_go_to_us(configured: str, state: State) -> None:
     assert of_hook(configured, "https://a.example/webhook").state is state
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "ok", "said"),
+    [
+        (FAR_OFF_S, True, "agrees with GitHub's"),
+        (-FAR_OFF_S, True, "agrees with GitHub's"),
+        (61.0, False, "61 s behind GitHub's"),
+        (-3_600.0, False, "3600 s ahead of GitHub's"),
+    ],
+)
+def test_a_clock_that_is_far_off_is_named_with_the_direction(ahead_s: float, ok: bool, said: str) -> None:
+    found = of_clock(ahead_s)
+    assert said in found.sentence
+    assert ("NTP" in found.fix) is not ok
+
+
+def test_each_address_that_cannot_be_fetched_is_an_error_of_its_own() -> None:
+    good, bad = of_sources({"https://a/o/n": "", "https://b/o/n": "it refused the token"})
+    assert (good.state, bad.state) == (State.OK, State.ERROR)
+    assert "https://b/o/n: it refused the token" in bad.sentence
+    assert "hosts of jobs" in bad.fix

@@ -148,6 +148,5 @@ def test_the_folder_behind_a_verdict_that_was_taken_over_is_judged_again() -> No
     taken = by_older(ASKED).model_copy(update={"carried_from": OTHER})
     assert to_judge_again(JOB, HEAD, (behind, taken)) == behind
     assert to_judge_again(JOB, HEAD, (taken,)) is None
-    assert to_judge_again(JOB, HEAD, (behind, taken.model_copy(update={"differs": True}))) is None
     own = taken.model_copy(update={"carried_from": HEAD, "origin_at": taken.updated})
     assert "judged again for this job" in origin_text(own)

@@ -95,8 +95,6 @@ class Access(DescribedDocument):
     """Setting a required level aside for one head."""
     queue: Grant | None = None
     """Pausing and resuming the repository, and setting the priority of a pull request."""
-    baseline: Grant | None = None
-    """Of a command that is gone: accepted, and without effect."""
 
     @model_validator(mode="after")
     def _narrow(self) -> "Access":
