@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from verl_e2e.core.model.validated import Address, ImageText, InnerPath, LevelNumber, Patterns, UnfitError, one_of
+from verl_e2e.core.model.validated import Address, ImageText, InnerPath, LevelNumber, Patterns, one_of
 
 Color = Annotated[str, one_of({"red", "green"}, "a color")]
 
@@ -47,6 +47,4 @@ def test_what_fits_is_taken(kind: Any, value: object) -> None:
 def test_what_does_not_fit_says_what_to_write(kind: Any, value: object, said: str) -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(kind).validate_python(value)
-    reasons = [error["ctx"]["error"] for error in refused.value.errors()]
-    assert all(isinstance(reason, UnfitError) for reason in reasons)
-    assert said in " ".join(map(str, reasons))
+    assert said in str(refused.value)
