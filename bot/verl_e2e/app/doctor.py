@@ -111,11 +111,11 @@ def _examine(
     except ForgeError as error:
         fix = NO_ANSWER if error.passing else "fix this first: the rest could not be checked"
         return (*first, error_finding("repository", str(error), fix))
-    policy, message = _policy(repository, branch, services)
+    policy, of_policy = _policy(repository, branch, services)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("webhook", lambda: _hook(setup, services)),
         ("deliveries", lambda: _deliveries(services, now, redeliver=redeliver)),
-        ("policy", lambda: message),
+        ("policy", lambda: of_policy),
         ("image", lambda: _image(policy)),
         ("quarantine", lambda: _quarantine(policy, now)),
         ("verl", lambda: _verl(policy, services)),

@@ -253,8 +253,8 @@ class Answers:
             return left
         if isinstance(self.permissions.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
             return MAX_WITH_ROLE - own
-        message = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
-        return -1 if message else 0
+        is_said_once = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+        return -1 if is_said_once else 0
 
     def _explained(self, asked: RecordedCommand, target_state: TargetState) -> str:
         path, _, symbol = asked.arguments[0].partition(":")

@@ -118,8 +118,8 @@ _AGAIN = "It is tried again by itself, and at once by `/verl-e2e status`."
 
 def _failed(planning: CheckRun, error: Exception) -> CheckRun:
     # What is ours and unexpected goes to the log, not onto a pull request.
-    message = isinstance(error, BackendError | ForgeError | UserError)
-    why = sentence(str(error), 1000) if message else "An internal error of verl-e2e; its log says more"
+    is_expected = isinstance(error, BackendError | ForgeError | UserError)
+    why = sentence(str(error), 1000) if is_expected else "An internal error of verl-e2e; its log says more"
     return CheckRun(
         name=planning.name,
         head_sha=planning.head_sha,

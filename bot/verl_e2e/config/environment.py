@@ -101,8 +101,8 @@ def read_settings(model: type[Model], environ: Mapping[str, str], known: Collect
     try:
         settings = model.model_validate(texts)
     except ValidationError as error:
-        message = {problem.key for problem in problems}
-        problems += [problem for problem in _problems(error, model, environ) if problem.key not in message]
+        reported = {problem.key for problem in problems}
+        problems += [problem for problem in _problems(error, model, environ) if problem.key not in reported]
     if problems:
         raise ConfigError(problems)
     return settings

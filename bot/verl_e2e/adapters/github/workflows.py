@@ -186,9 +186,9 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
         headers.pop("Authorization", None)
     if response.status_code != 200:
         response.close()
-        message = {name.lower(): value for name, value in response.headers.items()}
+        headers = {name.lower(): value for name, value in response.headers.items()}
         text = said if limited else f"status {response.status_code}"
-        error = GithubException(response.status_code, None, message, text)
+        error = GithubException(response.status_code, None, headers, text)
         requester.pace.hold(holds_all_s(error))
         raise error
     return response

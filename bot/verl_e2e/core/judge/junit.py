@@ -83,9 +83,9 @@ def missing_from_environment(error: str) -> str:
 
 
 def _package(error: str) -> str:
-    message = _UNAVAILABLE.search(error)
-    if message is not None:
-        return message["first"] or message["second"]
+    unavailable = _UNAVAILABLE.search(error)
+    if unavailable is not None:
+        return unavailable["first"] or unavailable["second"]
     first = error.partition("\n")[0]
     return missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
 

@@ -297,9 +297,9 @@ class Labels:
         if len(value) > _LONGEST or is_time(value):
             return False
         if learn:
-            message = seen.tells
+            tells_before = seen.tells
             seen.take(value)
-            self._ledger.learned += seen.tells != message
+            self._ledger.learned += seen.tells != tells_before
         return seen.tells
 
 

@@ -142,9 +142,9 @@ def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: 
     if not planned.levels:
         reason = "; ".join(f"{group.name}: {group.reason}" for group in planned.exempted)
         return Explanation(judged.path, "", reason=reason)
-    message = [reason.reason for reason in reasons if reason.symbol is None or not reason.rule]
+    general = [reason.reason for reason in reasons if reason.symbol is None or not reason.rule]
     by_name = [_BY_NAME] if judged.effects is None else []
-    reason = "; ".join(filter(None, (*dict.fromkeys(message), *by_name, condition)))
+    reason = "; ".join(filter(None, (*dict.fromkeys(general), *by_name, condition)))
     return Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), reason=reason)
 
 

@@ -89,7 +89,7 @@ def decide_actions(target_state: TargetState) -> Actions:
     obstacle = _obstacle(target_state)
     absence, command = ("", "") if obstacle else _absence(target_state, found, rehearsal)
     gap = _execution_gap(target_state, found)
-    message = gate(
+    gate_now = gate(
         found,
         nothing_reason=_nothing_reason(target_state, rehearsal),
         obstacle=obstacle or absence,
@@ -101,9 +101,9 @@ def decide_actions(target_state: TargetState) -> Actions:
         acceptance=_acceptance(target_state, gap),
         in_tests_alone=in_tests_alone(joined_execution(found)),
     )
-    if spared and message.status is JobStatus.NOT_REQUIRED:
-        message = replace(message, title=IMPORTS_SHOWN)
-    return Actions(starting, ending, runs, found, with_place(message, target_state), rehearsal)
+    if spared and gate_now.status is JobStatus.NOT_REQUIRED:
+        gate_now = replace(gate_now, title=IMPORTS_SHOWN)
+    return Actions(starting, ending, runs, found, with_place(gate_now, target_state), rehearsal)
 
 
 def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:

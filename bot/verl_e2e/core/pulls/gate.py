@@ -230,8 +230,8 @@ def gate(
     if obstacle:
         whole = f"{obstacle}; {command}" if command else obstacle
         title, action = _sentence(obstacle), whole if command else ""
-        message = len(obstacle) <= MAX_TITLE
-        return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=message)
+        fits_title = len(obstacle) <= MAX_TITLE
+        return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=fits_title)
     if any(standing.state in UNDERWAY for standing in unsatisfied):
         return Gate(JobStatus.RUNNING, _progress(required), broken, of_jobs)
     if unsatisfied:

@@ -330,9 +330,9 @@ class Program:
             symbol = view.symbols.get(name)
             if symbol is not None and name:
                 return Found(Node(module, name), symbol.kind)
-            one = view.imports.get(name)
-            if one is not None:
-                return self._imported(view, one, depth)
+            imported = view.imports.get(name)
+            if imported is not None:
+                return self._imported(view, imported, depth)
             for star in view.stars:
                 found = self.lookup(view.target(star), name, depth + 1) if view.target(star) in self else None
                 if found is not None:

@@ -178,7 +178,7 @@ def _job_details(verdict: Verdict) -> Iterator[Block]:
         yield folded_text("Command", command, 14_000)
 
 
-def gate_text(found: Iterable[Standing], message: Gate, notices: tuple[str, ...] = ()) -> CheckText:
+def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = ()) -> CheckText:
     """The check of the gate: the required jobs with their status, and how to make it green.
 
     `notices` are sentences about the queue.
@@ -187,37 +187,37 @@ def gate_text(found: Iterable[Standing], message: Gate, notices: tuple[str, ...]
     required = tuple(row for row in rows if row.wanted.required)
     extras = tuple(row for row in rows if not row.wanted.required)
     blocks = (
-        *_count_of(required, message),
+        *_count_of(required, gate),
         *(Block("", (sentence(notice, 600),), "", 1_000) for notice in notices),
-        *_executed(required, message),
+        *_executed(required, gate),
         *_jobs("| required job | status | reason |", required),
-        *_to_green(required, message),
-        *_reason(message),
+        *_to_green(required, gate),
+        *_reason(gate),
     )
     in_addition = _jobs("| requested in addition to the plan | status | reason |", extras)
     note = Block("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
-        title=title(message.title),
+        title=title(gate.title),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text=fit((*in_addition, note), MAX_OUTPUT, _CUT) if extras else "",
     )
 
 
-def _count_of(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
+def _count_of(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
     """How many required jobs are satisfied; "no job is required" only where a plan says so."""
     if required:
         done, left = sum(standing.state in SATISFIED for standing in required), minutes_left(required)
         time = f" About {left} minutes to an answer where no job waits for a machine." if left else ""
         yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**{time}",), "", 300)
-    elif message.is_open:
+    elif gate.is_open:
         yield Block("", ("**No job is required.**",), "", 200)
     else:
-        yield Block("", (f"**{sentence(message.title, 600)}**",), "", 1_000)
+        yield Block("", (f"**{sentence(gate.title, 600)}**",), "", 1_000)
 
 
-def _executed(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
+def _executed(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
     """What the required jobs executed of the change, where they are planned for changed functions."""
-    line = execution_line(joined_execution(required), done=message.status is not JobStatus.RUNNING)
+    line = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
     if line:
         yield Block("", (f"{TITLE}: {sentence(line, 1500)}",), "", 4_000)
 
@@ -236,20 +236,20 @@ def _job_row(standing: Standing) -> str:
     return f"| {markdown(standing.wanted.id, 80)}{options} | {standing.state.icon} {standing.state} | {why} |"
 
 
-def _reason(message: Gate) -> Iterator[Block]:
+def _reason(gate: Gate) -> Iterator[Block]:
     """The reasons that are in no row of the table."""
-    if message.general:
-        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in message.general)
+    if gate.general:
+        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in gate.general)
         yield folded(f"Reasons ({len(rows)})", rows, 16_000)
 
 
-def _to_green(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
-    if message.is_open:
+def _to_green(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
+    if gate.is_open:
         return
     unsatisfied = tuple(standing for standing in required if standing.state not in SATISFIED)
     holds = {standing.hold: None for standing in unsatisfied if standing.hold is not None and standing.hold.action}
     steps = (
-        *([f"{sentence(message.action)}."] if message.action else []),
+        *([f"{sentence(gate.action)}."] if gate.action else []),
         *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
         *(_step(standing) for standing in unsatisfied if standing.hold is None),
     )
@@ -358,13 +358,13 @@ def _own(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
     yield from _left_over(target_state, steps)
 
 
-def _gate_check(target_state: TargetState, found: tuple[Standing, ...], message: Gate) -> CheckRun:
-    words = gate_text(found, message, tuple(queue_notices(target_state, message.status)))
+def _gate_check(target_state: TargetState, found: tuple[Standing, ...], gate: Gate) -> CheckRun:
+    words = gate_text(found, gate, tuple(queue_notices(target_state, gate.status)))
     return CheckRun(
         name=target_state.policy.gate.name,
         head_sha=target_state.head_sha,
-        status=message.status.check,
-        conclusion=message.conclusion or "",
+        status=gate.status.check,
+        conclusion=gate.conclusion or "",
         title=words.title,
         summary=words.summary,
         text=words.text,

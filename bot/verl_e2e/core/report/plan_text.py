@@ -150,10 +150,10 @@ def _head(plan: Plan) -> str:
         minutes = _count(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
     if plan.blocked_jobs:
-        message = sorted({int(job.variant.level) for job in plan.blocked_jobs})
+        stopped = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(
             f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
-            f"closed until the policy has what is missing or level {' and '.join(map(str, message))} is overridden: "
+            f"closed until the policy has what is missing or level {' and '.join(map(str, stopped))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
     lines.extend(f"Not covered by {job.id}: {on_one_line(job.uncoverable)}" for job in plan.uncoverable_jobs)
@@ -290,10 +290,10 @@ def _foot(plan: Plan) -> Iterable[str]:
 
 def render_contract(findings: Iterable[Finding]) -> str:
     """The contract findings as text, breaks first; empty when all of verl's uses still work."""
-    message = [finding for finding in findings if finding.kind is not Kind.SKEW]
-    if not message:
+    breaks = [finding for finding in findings if finding.kind is not Kind.SKEW]
+    if not breaks:
         return ""
-    rows = [f"  {finding.kind}: {on_one_line(str(finding))}" for finding in message]
+    rows = [f"  {finding.kind}: {on_one_line(str(finding))}" for finding in breaks]
     return "\n".join(["verl's uses of Bridge that the head no longer supports:", *rows]) + "\n"
 
 

@@ -472,9 +472,14 @@ class _Comparison:
                 yield from self._compare(tensor, copy, snapshot, other)
 
     def _were_tied(self, tensor: Tensor, copy: Tensor, first: Snapshot, last: Snapshot) -> bool:
-        one = self._built.get(first.ranks.rank, {}).get(tensor.name)
-        two = self._built.get(last.ranks.rank, {}).get(copy.name)
-        return one is not None and two is not None and same(one, two) and not is_constant(one)
+        first_built = self._built.get(first.ranks.rank, {}).get(tensor.name)
+        last_built = self._built.get(last.ranks.rank, {}).get(copy.name)
+        return (
+            first_built is not None
+            and last_built is not None
+            and same(first_built, last_built)
+            and not is_constant(first_built)
+        )
 
 
 def _pairs(group: Group, place: Place) -> Iterator[tuple[Snapshot, Snapshot]]:
