@@ -308,7 +308,7 @@ def test_the_times_of_stages_are_those_of_the_last_phase() -> None:
 BOMBS = {
     "empty objects": '{"schema": 1, "runs": [' + ",".join(["{}"] * 400_000) + "]}",
     "unknown keys": '{"schema": 1, ' + ",".join(f'"a{number}": 1' for number in range(400_000)) + "}",
-    "wrong roles": '{"schema": 1, "not_run": {' + ",".join(f'"a{number}": 1' for number in range(200_000)) + "}}",
+    "wrong roles": '{"schema": 2, "not_run": {' + ",".join(f'"a{number}": 1' for number in range(200_000)) + "}}",
     "depth": "[" * 900_000,
     "a number": '{"schema": ' + "1" * 8_000_000 + "}",
     "values": '{"schema": 1, "runs": [' + "[]," * 2_000_000,

@@ -24,7 +24,7 @@ __all__ = ["database", "server", "store"]
 
 LIMITS = {"x-ratelimit-limit": "5000", "x-ratelimit-used": "1", "x-ratelimit-reset": "2000"}
 NUMBERS = (("reconciles", "Reconciliations that succeeded.", 3.0),)
-GAUGES = (("spool_deliveries", "Deliveries on the disk.", 0.0),)
+GAUGES = (("worker_silent_seconds", "Time since the worker began its last round.", 0.0),)
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:

@@ -54,7 +54,7 @@ class House:
         return "a thread hangs" if self.trouble else ""
 
     def readiness(self) -> Mapping[str, str]:
-        return {"database": "it does not answer" if self.trouble else "", "spool": ""}
+        return {"database": "it does not answer" if self.trouble else "", "worker": ""}
 
     def kept(self) -> list[tuple[str, str, bytes]]:
         waiting = SqlDeliveries(self.store).take(NOW, 1000)
@@ -329,9 +329,9 @@ def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
 def test_a_table_that_fails_is_told_to_github_without_a_word_about_why(house: House) -> None:
     house.trouble = "disk full at /secret/place"
     status, text = post(house)
-    assert (status, text) == (503, "the delivery could not be stored\n")
+    assert (status, text) == (503, "the database did not take the delivery\n")
     assert call(house, "GET", "/healthz") == (503, '{"ok":false,"why":"a thread hangs"}')
-    answer = (503, '{"ready":false,"checks":{"database":"it does not answer","spool":"ok"}}')
+    answer = (503, '{"ready":false,"checks":{"database":"it does not answer","worker":"ok"}}')
     assert call(house, "GET", "/readyz") == answer
     status, text = call(house, "GET", "/metrics")
     assert status == 200
@@ -353,7 +353,7 @@ def test_health_and_a_few_numbers(house: House) -> None:
     post(house)
     post(house, X_Hub_Signature_256="sha256=" + "0" * 64)
     assert call(house, "GET", "/healthz") == (200, '{"ok":true}')
-    assert call(house, "GET", "/readyz") == (200, '{"ready":true,"checks":{"database":"ok","spool":"ok"}}')
+    assert call(house, "GET", "/readyz") == (200, '{"ready":true,"checks":{"database":"ok","worker":"ok"}}')
     lines = call(house, "GET", "/metrics")[1].splitlines()
     for line in (
         'verl_e2e_webhook_answers_total{event="ping",kind="kept"} 1.0',

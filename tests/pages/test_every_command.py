@@ -84,7 +84,7 @@ NOT_TYPED = {
     r"(?m)^export VERL_E2E_BACKEND=(slurm|ray)$": "asks a cluster, and names its folders",
     r"^python3? -c .*\b(megatron|torch|verl|vllm)\b": "needs the packages of a GPU host; it is parsed",
     r"^bash -x$|^gh attestation verify$|^verl-e2e / (ledger|rehearsal)$|^zstd -dc$": "a name in a sentence",
-    r"^python bench/": "measures for minutes, or draws; it is compiled",
+    r"^python (bench|tools)/": "measures for minutes, or writes pages; it is compiled",
     r"^python -m (tests|runners)\.": "runs for minutes, or on a GPU host; it is compiled",
     r"^verl-e2e policy settings ": "composes verl's own configuration, which the small verl of the pages does not have",
     r"^pip install \.$": "downloads the newest packages; installing from a checkout is typed with those of the tests",

@@ -6,7 +6,7 @@ from tests.core.builders import make_facts, make_record
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor
-from verl_e2e.wiring.accept_job import leave_nonce, take_nonce
+from verl_e2e.wiring.job_nonce import leave_nonce, take_nonce
 from verl_e2e_runner.folder.collect import record_end
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.processes import Ended

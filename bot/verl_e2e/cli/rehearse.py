@@ -150,7 +150,7 @@ def run_ordered(
     from verl_e2e.core.model.jobs import Isolation
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
-    from verl_e2e.wiring.accept_job import take_nonce
+    from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.apart import Limits
     from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal

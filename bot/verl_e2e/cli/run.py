@@ -93,7 +93,7 @@ def run(
     from verl_e2e.core.model.needs import unable
     from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking
-    from verl_e2e.wiring.accept_job import take_nonce
+    from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees import fetch_baseline, with_clones

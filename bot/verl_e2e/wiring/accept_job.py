@@ -1,4 +1,4 @@
-"""The nonce of an order, kept next to its job's file: the one who runs the job reads it once and leaves none behind."""
+"""An order as a workflow's job takes it: GitHub by the job's own read-only token, files in its own folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,26 +9,7 @@ from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
 from verl_e2e.app.accept_job import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
 from verl_e2e.core.pulls.attestation import folder_digest
-from verl_e2e.core.pulls.job_order import NONCE_FILE
-
-
-def leave_nonce(job_file: Path, nonce: str) -> None:
-    """Write the nonce next to the job's file, for the user alone; nothing for none."""
-    if nonce:
-        file = job_file.with_name(NONCE_FILE)
-        file.touch(mode=0o600)
-        file.write_text(nonce, encoding="ascii")
-
-
-def take_nonce(job_file: Path) -> str:
-    """The nonce next to a job's file, which is gone then; empty where there is none."""
-    file = job_file.with_name(NONCE_FILE)
-    try:
-        nonce = file.read_text(encoding="ascii")[:64]
-        file.unlink()
-    except (OSError, ValueError):
-        return ""
-    return nonce
+from verl_e2e.wiring.job_nonce import leave_nonce
 
 
 @dataclass(frozen=True, slots=True)
