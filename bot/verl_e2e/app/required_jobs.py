@@ -1,4 +1,4 @@
-"""The declared patches that fit the commits of a job."""
+"""From a target to the jobs that are wanted for it: policy and plan of the base, requests of people, complete jobs."""
 
 import hashlib
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
-from verl_e2e.core.compare.cell_map import CellMap, unpack_cells
+from verl_e2e.core.compare.cell_map import unpack_cells
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
@@ -25,6 +25,7 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
+from verl_e2e.core.pulls.rehearsal_standing import rehearsed_before_jobs
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
 from verl_e2e.core.pulls.reuse_key import reuse_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
@@ -127,18 +128,19 @@ class RequiredJobs:
         past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
         builder = _Builder(strict, target, trees, self.job_sources, past)
         rehearsal = builder.rehearsal(found.change)
-        rehearsed = None if rehearsal is None else self._rehearsed(target, rehearsal)
-        if rehearsed is not None:
-            run, cells = rehearsed
+        runs = () if rehearsal is None else self.ledger.runs(repository, head_sha=target.head_sha)
+        run = None if rehearsal is None else rehearsed_before_jobs(rehearsal, runs)
+        if run is not None and run.rehearsed is not None and run.rehearsed.cells:
+            own, cells = (*key, run.key), run.rehearsed.cells
             try:
-                found = self.plans.get((*key, run), lambda: self._planned((*key, run), target, policy, cells))
+                found = self.plans.get(own, lambda: self._planned(own, target, policy, cells))
             except UnplannableError:
                 log.warning("%s is planned without the cells of its rehearsal, which take too much", target.head_sha)
             except UserError as error:
                 return Prepared(problem=str(error))
         wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
-        unique = {text.id: text for text in reversed(wanted)}
-        jobs = tuple(text for text in wanted if unique.get(text.id) is text)
+        unique = {job.id: job for job in reversed(wanted)}
+        jobs = tuple(job for job in wanted if unique.get(job.id) is job)
         missing = _no_rehearsal(self.job_sources) if rehearsal is not None else ""
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
@@ -146,27 +148,13 @@ class RequiredJobs:
     def _past_costs(self, repository: str) -> tuple[PastCost, ...]:
         return past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
 
-    def _rehearsed(self, target: Target, job: RehearsalJob) -> tuple[str, CellMap] | None:
-        """The last run of the head's rehearsal that ended before any job of the head began, with what it entered.
-
-        What began before it is planned without it: no job that runs gives way to another.
-        """
-        runs = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
-        began = min((run.created for run in runs if run.rehearsal is None), default=None)
-        digest = job.digest()
-        for run in sorted(runs, key=lambda run: run.attempt, reverse=True):
-            if run.job_digest == digest and run.rehearsed is not None and (began is None or run.updated <= began):
-                cells = unpack_cells(run.rehearsed.cells)
-                return None if cells is None else (run.key, cells)
-        return None
-
-    def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
-        """The plan; what took too much once is not tried again on the same head by this process."""
+    def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
+        """The plan by packed cells; what took too much once is not tried again on the same head by this process."""
         known = self.unplannable.find(key)
         if known is not None:
             raise UnplannableError(known)
         try:
-            return self.analysis.plan(target, policy, cells)
+            return self.analysis.plan(target, policy, unpack_cells(cells))
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
 
@@ -287,17 +275,12 @@ class _Builder:
         rules = self._policy.rehearsal
         if not rules.run or not any(name.startswith(_REHEARSED) for name in change.names()):
             return None
-        families = (family for family in self._policy.families if family.synthetic is not None)
         return RehearsalJob(
             kind="rehearsal",
             bridge=Repository(path=BRIDGE_FOLDER, commit=change.head),
             base=change.merge_base or change.base,
             origins=self._origins,
-            recipes={
-                family.name: family.synthetic.recipe.model_dump(mode="json")
-                for family in families
-                if family.synthetic is not None
-            },
+            recipes=self._policy.recipes,
             cells=rules.cells,
             runner=rules.runner,
             python=self._sources.site.rehearsal_python,

@@ -73,10 +73,7 @@ def rehearse(
     base, head = change.merge_base or change.base, change.head
     megatron = _megatron_lm(order.repo, order.megatron_lm)
     policy = policy_of(bridge, order.base, order.policy)
-    recipes = {
-        family.name: family.synthetic.recipe.model_dump(mode="json") for family in policy.families if family.synthetic
-    }
-    runs, changed = tree_runs(bridge, megatron, (base, head), recipes, order.cells, order.observe)
+    runs, changed = tree_runs(bridge, megatron, (base, head), policy.recipes, order.cells, order.observe)
     folders = []
     for name, run in zip(("base", "head"), runs, strict=True):
         say(f"rehearsing the {name}, Bridge {run.commit[:12]} with Megatron-LM {run.megatron_lm_commit[:12]}")

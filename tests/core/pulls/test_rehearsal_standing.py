@@ -46,7 +46,7 @@ from verl_e2e.core.pulls.hold_reason import REHEARSAL_FAILED
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pause, Pool, QueueView, entry_of, pool_of
-from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
+from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing, rehearsed_before_jobs
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 
@@ -321,3 +321,29 @@ def test_it_counts_for_no_pool() -> None:
     assert (short.gpu_count, pool_of(short, (Pool("all", 9),))) == (0, None)
     # It frees what it holds when no back end would run it any more.
     assert short.holds_until == NOW + 2 * timedelta(minutes=50, seconds=LIVE.queue_deadline_s)
+
+
+EARLY, LATER = NOW - timedelta(minutes=1), NOW + timedelta(minutes=1)
+SECOND = rehearsal(outcome=Outcome.EQUAL, attempt=2, updated=LATER)
+BEGUN = job_run(SMOKE, RunState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("runs", "chosen"),
+    [
+        ((), None),
+        ((EQUAL,), EQUAL),
+        ((SECOND, EQUAL), SECOND),
+        ((EQUAL, BEGUN.model_copy(update={"created": LATER})), EQUAL),
+        ((EQUAL, BEGUN.model_copy(update={"created": NOW})), EQUAL),
+        ((EQUAL, BEGUN.model_copy(update={"created": EARLY})), None),
+        ((EQUAL, SECOND, BEGUN.model_copy(update={"created": NOW})), EQUAL),
+        ((EQUAL, BEGUN.model_copy(update={"created": EARLY, "carried_from": OTHER})), EQUAL),
+        ((LIVE,), None),
+        ((rehearsal(outcome=Outcome.EQUAL, rehearsal=OTHER_JOB),), None),
+    ],
+)
+def test_a_rehearsal_counts_for_the_plan_where_no_job_began_before_its_answer(
+    runs: tuple[Run, ...], chosen: Run | None
+) -> None:
+    assert rehearsed_before_jobs(JOB, runs) == chosen

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
@@ -473,6 +473,12 @@ class Policy(PolicyFile):
     def test_choice(self) -> ChoiceOfTests:
         """How tests are chosen for a change; where the policy does not say, none are."""
         return self.bridge_test_choice or NO_CHOSEN_TESTS
+
+    @property
+    def recipes(self) -> dict[str, dict[str, JsonValue]]:
+        """How a rehearsal makes the model of each family that has a recipe, by the family's name."""
+        made = ((family.name, family.synthetic) for family in self.families)
+        return {name: synthetic.recipe.model_dump(mode="json") for name, synthetic in made if synthetic is not None}
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -4,6 +4,7 @@ It comes first: jobs wait for it, and a Fail keeps them from starting where the 
 reason to wait: one that was blocked, lost or takes too long lets the jobs start, and the card says why.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -60,10 +61,26 @@ class RehearsalStanding:
 def rehearsals_of(target_state: TargetState) -> tuple[Run, ...]:
     """The runs of this very rehearsal on this very head, by attempt; those of other pull requests with it too."""
     job = target_state.rehearsal
-    if job is None:
-        return ()
-    runs = (run for run in (*target_state.elsewhere, *target_state.here) if run.job_id == REHEARSAL)
-    same = {run.key: run for run in runs if run.job_digest == job.digest()}
+    return () if job is None else _runs_of(job, (*target_state.elsewhere, *target_state.here))
+
+
+def rehearsed_before_jobs(job: RehearsalJob, runs: Iterable[Run]) -> Run | None:
+    """The last run of a head's rehearsal that had its answer before any job of the head began; None where none had.
+
+    A verdict that was taken over from another head is not a job that began.
+    """
+    known = tuple(runs)
+    jobs = (run.created for run in known if run.rehearsal is None and not run.carried_from)
+    began = min(jobs, default=None)
+    answered = [run for run in _runs_of(job, known) if run.rehearsed is not None]
+    in_time = [run for run in answered if began is None or run.updated <= began]
+    return in_time[-1] if in_time else None
+
+
+def _runs_of(job: RehearsalJob, runs: Iterable[Run]) -> tuple[Run, ...]:
+    """The runs of exactly this rehearsal, each once, by attempt."""
+    digest = job.digest()
+    same = {run.key: run for run in runs if run.job_id == REHEARSAL and run.job_digest == digest}
     return tuple(sorted(same.values(), key=lambda run: run.attempt))
 
 
