@@ -1,4 +1,8 @@
-"""The text of a base's policy file, and what is made of it."""
+"""The policy of a base branch, read at the branch's tip.
+
+GitHub leaves a pull request's `base.sha` where the base was at the last push of the head, so nothing that says who may
+do what is read there.
+"""
 
 import hashlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which commits a check on this machine takes, and which runs may follow its jobs."""
+"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

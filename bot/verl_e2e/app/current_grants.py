@@ -1,4 +1,4 @@
-"""Look up who someone is, as far as the policy asks."""
+"""What people allowed counts while they may still allow it: looked up again at each look, by the policy of now."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace

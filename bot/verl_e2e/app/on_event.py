@@ -1,4 +1,7 @@
-"""A comment: its commands are kept, and one of ours that someone changed is put right."""
+"""Hear one event: keep the fact that it carries, if any, and name what is to be looked at because of it.
+
+Nothing is decided here but whether someone may ask. The same event received twice, late or out of order adds nothing.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whether a repository is the one that a policy is for: known by the package under test, never by its name."""
+"""Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
 
 import hashlib
 import re

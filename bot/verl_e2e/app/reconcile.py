@@ -1,6 +1,7 @@
-"""The first sign on a pull request: its gate, in progress, before anything is cloned and planned.
+"""Bring a pull request or a merge group to what it should be: read everything again, decide, do what is missing.
 
-What comes of the look takes its place; a look that fails says so there, so that no gate says `Planning` for ever.
+The caller makes sure that no reference is reconciled twice at the same time. Every step is looked up first, so
+a look that was cut off is simply taken again.
 """
 
 import logging

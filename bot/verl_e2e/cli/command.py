@@ -1,4 +1,10 @@
-"""Output of a step of a GitHub workflow: text only, never a command that the runner would execute."""
+"""What all verbs share: the group, common options, and how an outcome becomes an exit code.
+
+Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted,
+141 the reader of the output closed the pipe.
+1 and 4 are judgements of `run`, `judge` and `check`; `doctor` exits with 1 when something must be fixed. A verb
+imports the packages that it needs when it runs.
+"""
 
 import errno
 import io

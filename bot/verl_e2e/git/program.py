@@ -1,4 +1,9 @@
-"""Parses what git prints. Names are kept exactly: bytes that are not UTF-8 become lone surrogates."""
+"""Starts git. No other module does: which settings, which environment and which limits apply is decided here.
+
+The author of a change decides what a repository holds, and sometimes how it is configured. So git runs no hook, file
+system monitor, pager or credential helper, reads no configuration of the user or the machine, fetches nothing that a
+partial clone does not have, and reaches the network only where it is given a `Remote`.
+"""
 
 import base64
 import os

@@ -1,4 +1,15 @@
-"""What was read of a repository and never changes: the files of a commit, the contents of an id. Both are bounded."""
+"""A git repository, read by its objects alone: no work tree, no hooks, no configuration but its own, no network.
+
+Errors:
+
+    GitError                 everything that this module raises
+    +- RepositoryError       the user's mistake; the message is one sentence that says what to do
+    |  +- NotARepositoryError
+    |  +- UnknownRevisionError
+    +- GitFailedError        git itself failed or took too long; has the finished command
+
+Besides, `LimitError` for what would take more than is read.
+"""
 
 import os
 import re

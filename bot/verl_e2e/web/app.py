@@ -1,4 +1,8 @@
-"""Receives the bodies of webhooks: checks the signature, keeps long bodies on disk, and limits how many there are."""
+"""The service's HTTP surface: POST /webhook, /healthz, /readyz, /metrics, and nothing else.
+
+A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
+shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Which version of the program this is, to the last byte: a release's number is the same for every commit before it."""
+"""What the service does for GitHub: the handlers that the settings name, and the work that the worker calls."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""How attestations are verified: by Sigstore's library."""
+"""What the settings need, tried before the service starts: this installation, engines and repositories."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How often Python looks for unreachable cycles: seldom in a process that reads many syntax trees and ends soon."""
+"""Planning from git directories: which planner, which policy, which uses of verl."""
 
 import atexit
 import gc

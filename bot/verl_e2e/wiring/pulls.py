@@ -1,4 +1,4 @@
-"""verl as the service reads it: a clone on this machine, or single files and names through GitHub's API."""
+"""Planning a pull request by its address: facts from the API, objects from a partial clone that is kept."""
 
 import tempfile
 from collections.abc import Callable, Mapping

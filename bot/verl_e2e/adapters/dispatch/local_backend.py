@@ -1,4 +1,16 @@
-"""Run jobs on this machine: `verl-e2e run` as a subprocess, its progress is passed through to stderr."""
+"""Run jobs on this machine while we wait or are restarted: `verl-e2e run`, detached, as many as the host has slots.
+
+Everything about a run lies below `root/<run key>`: `job.json` (the order), `run` (the run folder), `runner.log` (what
+the runner printed), `process.json` (its number and start time), `ended` (when it ended, if the service lived then),
+`cancel` (someone asked for its end). Anyone who looks reads these files and the process table, so a service that was
+killed and started again knows as much as before.
+
+Locks on files, inherited by the runner and released by the system with its last breath, hold what no file can:
+`root/host.lock` and `root/slot-N.lock` are the slots of the host, `root/<run key>/run.lock` keeps the same order from
+being started twice. A rehearsal, which needs no GPU, takes no slot. A run that waits for the host is started by
+whichever call comes first after it is free. Runs begin in the order of their orders: one that needs more slots than are
+free keeps later ones waiting, so its turn comes.
+"""
 
 import fcntl
 import json

@@ -1,6 +1,9 @@
-"""Files in a folder that code under test may have written to: no link is followed, and no pipe is waited for.
+"""The folder of an order, on a disk that this process and the runner share.
 
-Every folder on the way is opened by itself, so that none of them can be a link to somewhere else.
+`root/<run key>` holds `job.json` (the order), `order-nonce`, `run` (the run folder), `runner.log` (what the runner
+printed) and `cancel` (someone asked for its end). Anyone who looks reads these files, so a service that was killed and
+started again knows as much as before. Where no host keeps code under test apart, that code can write here too: no link
+is followed, which would lead to a file of the service's own host.
 """
 
 import errno

@@ -1,4 +1,11 @@
-"""Starts the commands of Slurm, on this machine or by ssh. No other module does."""
+"""Run jobs on a Slurm cluster: one `sbatch` for each run, found again by the run's key, which is the job's name.
+
+No other module starts Slurm's commands.
+
+The handle is the number of Slurm's job. The order lies below `root/<run key>` on a disk that the nodes share. A lost
+answer never starts a run twice: `submit` first looks for a job with the name, and of two jobs with one name only the
+one that makes the folder `claim` runs anything.
+"""
 
 import secrets
 import shlex

@@ -1,4 +1,4 @@
-"""How jobs are submitted to a Slurm cluster."""
+"""The batch script of a run and the options that it is submitted with, made from values alone."""
 
 import hashlib
 import re

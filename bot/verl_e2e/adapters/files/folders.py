@@ -1,4 +1,4 @@
-"""Reads a run folder for its digest: plain files only, whatever lies there."""
+"""Run folders on this machine's disk, and the bands that they are judged by."""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""Reads the seal of a run folder: are its files those that the recorder sealed, and did a known recorder sign?"""
+"""Run folders on disk: parsed into a `Record`, and the judgement is written into it.
+
+Everything in a folder is untrusted: sizes are capped, unknown shapes are reported as missing, nothing is executed.
+"""
 
 import hashlib
 import json

@@ -1,6 +1,7 @@
-"""Messages for the pull request when GitHub refuses to start a job, to show its state or to give its results.
+"""Run jobs on GitHub Actions runners: one `workflow_dispatch` for each run, found again by the run's key.
 
-An address of GitHub's API does not help the reader: a message says what is missing and where to fix it.
+The handle is the number of the workflow run. `submit` first searches for a run with the key, so a lost answer
+never starts a job twice. What runs is `.github/workflows/verl-e2e.yml`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

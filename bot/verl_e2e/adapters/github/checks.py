@@ -1,4 +1,4 @@
-"""A check run as GitHub takes it: its limits are looked at here, before anything is sent."""
+"""Check runs: created once, found again by their external id, annotations appended once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who someone is in a repository or a team."""
+"""Pull requests: their facts, their files and contents at a commit."""
 
 import base64
 import binascii

@@ -1,7 +1,6 @@
-"""When a request is repeated and how long we wait; no other module retries.
+"""One request to GitHub: counted, rate limited, never redirected, and repeated only when that is safe.
 
-PyGithub's own retries are off, because they also repeat requests that create something: when the answer is lost, a
-comment would be written twice.
+No other module repeats a request.
 """
 
 import bisect

@@ -1,7 +1,4 @@
-"""Installation tokens of the App, each narrowed to one place and to what we need there of what was granted.
-
-A place is a repository, `owner/name`, or an organisation, `owner/`, whose teams are read.
-"""
+"""Our identity at GitHub, and the requesters: one for each thread and repository."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""Unpacks archives without trusting the sizes and names in them."""
+"""Workflow runs: started once for each key, found again by it, cancelled, and what they leave."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""A clone in a child process: it reads by itself, and has its parent fetch, which alone has a token."""
+"""One clone for each repository below a cache folder, and what planning reads from it."""
 
 import hashlib
 import re

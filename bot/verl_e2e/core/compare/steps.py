@@ -1,8 +1,4 @@
-"""Compare fingerprints of tensors: what kind of difference two of them show, and whether figures add up.
-
-Equal `bits` of equal shape and type are equal tensors. Where the layout differs, sums are compared, and each bound
-follows from how far a sum in double precision can be from the true one.
-"""
+"""Two runs of the same training, compared step by step and metric by metric."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

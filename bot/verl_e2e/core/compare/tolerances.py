@@ -1,7 +1,9 @@
-"""Which jobs measure the same thing: by what decides their numbers, and not by where or on which commit they run.
+"""Which step metrics are compared between two runs of the same training, and how far they may differ.
 
-A probe is all of a job that decides its first rollout: the checkpoint, the adapter, the engine, the lengths and the
-overrides - not the Bridge commit, whose faults are to show against what healthy commits measured.
+Two runs of the same job rarely draw the same samples, so a metric has two tolerances: a wide one for steps whose
+samples differ, where means over a batch scatter, and a narrow one for steps whose samples are the same, where only
+rounding, the order of additions and which sequences share a mini-batch are left. `docs/parity.md` says where each
+number comes from.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
-"""`executed.json`: which functions of the trees under test ran in which process of a run.
+"""What a run executed of the code that a change touches: per function, as a verdict carries it.
 
-Our instrumentation writes it in every Python process of a run; the runner joins what the processes left. Paths are
-relative to the Bridge checkout; a file of Megatron-LM has its submodule's folder in front. Only functions count: that
-a module's body ran at import says nothing about the functions in it.
+The record itself (`executed.json`) lies in the run folder and is large; a `ChangeExecution` is what of it answers the
+question for one job, small enough to travel with the verdict. Execution maps hold what measured runs entered.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Over how many nodes of a cluster the GPUs of a job are spread, and how a run is given the Ray cluster of them."""
+"""What a job takes of a host, so that a back end gives it no less and several jobs fit side by side."""
 
 import math
 from dataclasses import dataclass

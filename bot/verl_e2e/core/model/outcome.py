@@ -1,4 +1,4 @@
-"""The stages of a verl run, in the order in which a run goes through them."""
+"""The words of a verdict: the result of the whole, the outcome of one deliverable, and the decision behind them."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,7 @@
-"""`checkpoints.json`: what lay in the folder of checkpoints before the run and after each of its phases.
+"""What a run leaves behind in addition to its log: the documents of a run folder that the judge reads.
 
-The log says that a checkpoint was written and loaded; these lists say that there was one. The checkpoints
-themselves are gone with the run's own folder.
+The runner writes them, `verl_e2e.core.judge.verdict` reads them, `docs/run-folder.md` describes every file. All text
+in them is redacted before it is written (`verl_e2e.core.text.redact`).
 """
 
 from collections.abc import Mapping

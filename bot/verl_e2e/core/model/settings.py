@@ -1,7 +1,7 @@
-"""What a run must have switched on to do what a change needs.
+"""What each setting of a job is in verl: variables of its wrapper and Hydra overrides, and what holds without them.
 
-A job is a point in a space of settings. What a change needs fixes a few of them (a tensor size of two or more) and
-leaves the rest open; several wants that do not exclude each other fit one job.
+The wrapper is `tests/special_e2e/run_ppo_trainer_megatron.sh`; keys are those of verl's `trainer/config` tree. Each
+mapping names its source; `runners` compose it with verl's real configuration before a GPU is used.
 """
 
 from collections.abc import Mapping

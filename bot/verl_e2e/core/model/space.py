@@ -1,7 +1,4 @@
-"""Which settings bring others with them, and which cannot be in one job; each rule with the code that it comes from.
-
-Sources are named as `repository: symbol`; verl at 9097cc4d, Megatron-Bridge at 067f987d, Megatron-LM at 2a75ac12.
-"""
+"""A job as a point in the space of settings: a value on each axis and a model, joined with what a change wants."""
 
 import math
 from collections.abc import Iterator, Mapping

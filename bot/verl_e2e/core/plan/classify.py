@@ -1,4 +1,4 @@
-"""Why a plan requires a level."""
+"""What the rules of a policy say of one changed path."""
 
 from dataclasses import dataclass
 

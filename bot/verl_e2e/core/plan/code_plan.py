@@ -1,7 +1,8 @@
-"""Declared patches and site overrides that touch what the change touches, so that a run would not show the change.
+"""Which of the functions that a change touches each job is planned to execute.
 
-A patch of such a function is left out of the job. An override of such a setting stays, because a profile has it for
-what its host cannot do otherwise, and the result names it.
+A level's jobs are planned for the functions that its reasons name. Level 0 runs before all others and is planned for
+everything that verl reaches, so that the plan's shortest run tells most. A level that is there only because another
+one needs it is planned for nothing, and one that someone requests by hand for everything that verl reaches.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

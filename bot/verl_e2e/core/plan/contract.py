@@ -1,4 +1,7 @@
-"""Which classes of Bridge convert which models, as the sources register them."""
+"""The contract check: what verl imports and calls from Bridge at the base still works at the head.
+
+No GPU and no import: both trees are read. What is missing on both sides is skew that the change did not cause.
+"""
 
 import ast
 from collections.abc import Callable, Container, Iterator, Mapping

@@ -1,4 +1,9 @@
-"""Which cells of a rehearsal, and which measured jobs, enter each place of a change."""
+"""From measured places to jobs: few GPU minutes by which runs do what cells and jobs did that entered each place.
+
+A place that a planned job enters needs nothing. The others are taken in turn, those that the fewest cells enter first,
+each into the job that costs least more: one that was made for another place, with what this one needs besides, or one
+of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Why levels are not required: what was looked at, which rules for the level did not match it, and what is set aside.
-
-Such a sentence says no more than that. It never says what a change does not do.
-"""
+"""The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

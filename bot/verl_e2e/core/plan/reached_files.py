@@ -1,4 +1,8 @@
-"""Read from a test file, without running it, whether it holds tests and how many GPUs all of them need."""
+"""Which files of a head a run can read, as digests: two heads with one digest run the same code of Bridge.
+
+What decides is the whole tree and never the change: a file that nothing names counts, and what is left out is left out
+for a reason of the policy or because no chain of imports from verl leads there.
+"""
 
 import ast
 import hashlib

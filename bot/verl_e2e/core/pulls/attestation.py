@@ -1,4 +1,9 @@
-"""The digest of a run folder: one over the names, sizes and digests of all its files."""
+"""Who handed a run folder over: what a verified attestation must say before the folder counts.
+
+The GPU job never gets the right to attest. A second job, on a machine of GitHub's that never ran code under test,
+checks the folder's digest, uploads it and attests the upload; the certificate of that attestation is made by Sigstore
+from what GitHub itself says about the job.
+"""
 
 import hashlib
 from collections.abc import Iterable

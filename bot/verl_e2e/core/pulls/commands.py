@@ -1,4 +1,8 @@
-"""The values of commands: each is read by one function, bounded, and free of anything that a shell would act on."""
+"""The commands: one table from which they are parsed, helped with and documented.
+
+A command is a line of its own in a comment, `/verl-e2e VERB ARGUMENTS NAME=VALUE ...`. Which lines of a comment
+count is for `verl_e2e.adapters.markdown` to say; here a line becomes a `Command` or a `Mistake`.
+"""
 
 import re
 from collections.abc import Callable, Mapping

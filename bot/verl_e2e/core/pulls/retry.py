@@ -1,4 +1,8 @@
-"""Whether the policy sets aside what ended a run: all of its causes, by entries that count today."""
+"""Whether a job that the infrastructure blocked gets another attempt, when, and why not.
+
+Only the last run of a job counts, and only where it is Blocked by causes that no change can have (see
+`CLASSES`). What failed once is never run again by itself: a later pass would hide it.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

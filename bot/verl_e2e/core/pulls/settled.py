@@ -1,8 +1,4 @@
-"""What the required jobs of a head executed of its change, and which of them another one makes up for.
-
-Only required jobs count, as everywhere at the gate: what a person requested in addition may be another job with
-another model.
-"""
+"""What earlier attempts, the policy and the queue make of the last run of a job."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""What we read of GitHub's webhooks, each key of its type and within its bounds, and nothing else of them."""
+"""Webhooks of GitHub as typed events: only those that we act on, only the keys that we read.
+
+The sender's signature was checked before; still a body is taken as hostile: its size, depth, types and numbers.
+"""
 
 import json
 import re

@@ -1,4 +1,9 @@
-"""What differs in one version of a file, function by function, and where a statement of it is."""
+"""Which statements of a file, and which parts of them, the other version does not have: function by function.
+
+Both trees are in their normal form. A definition is compared with the one of its name wherever that is, any other
+statement with the one in its place; what has no counterpart is marked as a whole, and what has an unequal one by its
+parts that differ.
+"""
 
 import ast
 from collections import Counter

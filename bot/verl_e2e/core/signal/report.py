@@ -1,4 +1,4 @@
-"""What disturbs or voids a learning signal, each check one sentence or nothing."""
+"""The learning signal of a short run: passed, flat, unstable, or not enough steps; never "converged"."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,8 @@
-"""The rewards that are known not to depend on the length of an answer.
+"""Robust statistics of a short series: how it moves, against a noise whose autocorrelation is assumed.
 
-Where no response can end by itself, all of them are cut at one length: with such a reward that says nothing against a
-rise, with any other, or an unknown one, the rise may be one of the length alone.
+Twenty points are far too few to estimate how much one step's noise carries over to the next, so nothing is
+estimated: Kendall's S is compared with the variance that it has under autoregressive noise of a stated strength.
+`docs/learning-signal.md` shows the measured error rates and the power of the rule.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""Looking for many words at once."""
+"""Text of unknown origin, made harmless: one line, no terminal tricks, no markup, no mention, no link.
+
+Log text is hostile. Everything on a card goes through here, so that a log can neither format it, nor call
+anyone, nor pretend to be one of our own markers. A sentence of our own that holds foreign text is a `Prose`.
+"""
 
 import difflib
 import re

@@ -1,8 +1,10 @@
-"""Which names and values are secret: the one list, for the redactor, for a job's environment and for the service's log.
+"""Redaction: private names become placeholders of equal meaning, secrets disappear, the log's shape stays.
 
-A name in upper case is taken for an environment variable, and there a word such as `KEY` or `TOKEN` at the end means
-a credential unless the word before it says otherwise (`EOS_TOKEN`). In lower case it is the other way round: a program
-has many a `prompt_key` and `eos_token`, so a word of credentials must come before it.
+Which names and values are secret is listed here alone.
+
+A `Redactor` is built from explicit values and gives the same placeholder for the same value everywhere, in
+the log as in every document. Lines are neither added nor removed, `\r` and ANSI sequences stay as they are,
+and redacting twice changes nothing.
 """
 
 import re
