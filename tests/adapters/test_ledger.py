@@ -1,8 +1,10 @@
 """The bot's memory, on SQLite and on a real PostgreSQL server."""
 
+import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -332,6 +334,17 @@ def test_a_target_that_ends_the_process_again_and_again_is_left_alone_for_a_whil
     assert [taken.attempts for taken in worklist.take(now, 10)] == [0]
 
 
+def test_a_target_that_was_given_back_without_a_look_is_due_at_once(store: Store) -> None:
+    worklist = SqlWorklist(store)
+    worklist.want(["pull 5"], NOW)
+    for _ in range(2):
+        worklist.take(NOW, 10)
+        give_back(store)
+    worklist.take(NOW, 10)
+    worklist.release("pull 5")
+    assert [taken.attempts for taken in worklist.take(NOW, 10)] == [2]
+
+
 def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_looked_at_since(store: Store) -> None:
     worklist = SqlWorklist(store)
     worklist.want(["touched"], NOW)
@@ -428,6 +441,27 @@ def test_a_database_of_another_version_is_refused_in_one_sentence(database: str,
     text = str(refused.value)
     assert text.startswith(f"DATABASE_URL {database}: its tables are of version {version}, ")
     assert text.endswith("; name an empty database, or start the verl-e2e that made it")
+
+
+@pytest.mark.parametrize(
+    "made",
+    (
+        "CREATE TABLE deliveries (x INTEGER)",
+        "CREATE TABLE schema_version (version INTEGER)",
+        "CREATE TABLE schema_version (x INTEGER)",
+    ),
+)
+def test_tables_of_another_program_are_refused_in_one_sentence(tmp_path: Path, made: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.sqlite3")) as other:
+        other.execute(made)
+    with pytest.raises(StoreError, match="name an empty database"):
+        open_store(f"sqlite:///{tmp_path}/other.sqlite3")
+
+
+def test_a_file_that_is_not_a_database_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database, and long enough to be looked at\n" * 40)
+    with pytest.raises(StoreError, match=r"file is not a database; .* name an empty database"):
+        open_store(f"sqlite:///{tmp_path}/notes.txt")
 
 
 @pytest.mark.parametrize(

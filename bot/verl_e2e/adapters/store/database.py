@@ -19,7 +19,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from verl_e2e.core.model.errors import UserError
@@ -361,10 +366,10 @@ def open_store(url: str) -> Store:
     except ModuleNotFoundError:
         fix = "pip install 'verl-e2e[postgres]'"
         raise StoreError(f"DATABASE_URL {shown}: PostgreSQL needs psycopg, which is not installed; {fix}") from None
-    except (OperationalError, ProgrammingError) as error:
+    except DatabaseError as error:
         fix = "see that the server runs, and that the user may create tables there"
         if shown.startswith("sqlite"):
-            fix = "see that its folder is there and can be written"
+            fix = "see that its folder is there and can be written, or name an empty database"
         raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {fix}") from None
     return Store(engine)
 
@@ -433,12 +438,17 @@ def _make_tables(engine: sa.Engine, shown: str) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
-        if not sa.inspect(connection).has_table(versions.name):
+        there = {*sa.inspect(connection).get_table_names()} & metadata.tables.keys()
+        if not there:
             metadata.create_all(connection, checkfirst=False)
             for statement in _APPEND_ONLY[engine.dialect.name]:
                 connection.exec_driver_sql(statement)
             connection.execute(versions.insert().values(version=SCHEMA_VERSION))
-        have = connection.scalar(sa.select(sa.func.max(versions.c.version)))
+        known = versions.name in there or not there
+        have = connection.scalar(sa.select(sa.func.max(versions.c.version))) if known else None
+    if have is None:
+        what = "it holds tables of these names that another program made"
+        raise StoreError(f"DATABASE_URL {shown}: {what}; name an empty database")
     if have != SCHEMA_VERSION:
         what = f"its tables are of version {have}, and this verl-e2e has version {SCHEMA_VERSION}"
         raise StoreError(f"DATABASE_URL {shown}: {what}; name an empty database, or start the verl-e2e that made it")

@@ -33,8 +33,8 @@ _WAITING = "waiting"
 _PROCESSED, _REFUSED = "processed", "refused"
 _WRITTEN, _DROPPED = "written", "dropped"
 _PROBLEM_CHARACTERS = 500
-# A target of which so many looks failed or were cut off is left alone so long after the last one. A restart of the
-# service cuts looks off too.
+# A target of which so many looks were cut off in a row is left alone so long after the last one. A restart of the
+# service cuts looks off too; one that failed is tried again when `postpone` says.
 _MOST_CUT_OFF, _REST = 3, timedelta(minutes=15)
 # Messages to people without a role, for each installation: (number, number with the first one to each person, within).
 # Further ones are not sent, so that typing errors of strangers never use up our rate limit on GitHub.
@@ -200,8 +200,10 @@ class SqlWorklist:
     def release(self, target: str) -> None:
         """It was not looked at, and anyone may."""
         attempts = sa.case((targets.c.attempts > 0, targets.c.attempts - 1), else_=0)
+        # It was due, and is again.
+        values = {"owner": "", "attempts": attempts, "due": targets.c.since}
         with self._store.write(lasting=False) as connection:
-            connection.execute(sa.update(targets).where(*self._own(target)).values(owner="", attempts=attempts))
+            connection.execute(sa.update(targets).where(*self._own(target)).values(values))
 
     def _own(self, target: str) -> tuple[sa.ColumnElement[bool], ...]:
         """A target that this process still has: no other became the active one meanwhile."""
