@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from tests.core.compare.test_rehearsal import GOOD, record
 from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
-from verl_e2e.config.maps import packaged_uses
-from verl_e2e.core.compare.cell_map import CellRow
+from verl_e2e.config.maps import packaged_cell_map, packaged_uses
+from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.observation import Faults, ObserveLimits
 from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.rehearse import consumer_imports
-from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver
+from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver, table_rows
 
 # In the place of the Python: it notes each call, and writes what a driver would into the folder of the request.
 PYTHON = """#!/bin/sh
@@ -192,9 +192,15 @@ def test_one_side_is_not_read_as_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../base/a", "a/b", "a\0", "", ".", "x" * 300])
 def test_a_cell_whose_name_is_no_name_is_not_asked_for(name: str) -> None:
     with pytest.raises(ValidationError):
-        CellRow(name=name, family="qwen2")
+        AskedCells(cells=(name,))
 
 
 def test_only_the_cells_that_were_asked_for_are_read(tmp_path: Path) -> None:
     (tmp_path / "surprise.json").write_text(GOOD.model_copy(update={"cell": "surprise"}).model_dump_json())
     assert read_records(tmp_path, ["a"]) == {}
+
+
+def test_the_packaged_map_has_each_row_of_the_table() -> None:
+    """A rehearsal is judged by these rows: rehearse the pin against itself and package its map where this fails."""
+    packaged = {row.name: row.model_copy(update={"outcome": None}) for row in packaged_cell_map().cells}
+    assert packaged == {row.name: row for row in table_rows()}

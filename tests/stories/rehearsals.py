@@ -3,10 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from pydantic import JsonValue
-
 from tests.fakes.github_standin.state import WorkflowRun
-from verl_e2e.core.compare.cell_map import AskedCells, CellRow
+from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, Entered, OracleFinding, TensorSummary
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
@@ -45,9 +43,9 @@ def entering(record: CellRecord, path: str) -> CellRecord:
     return record.model_copy(update={"entered": Entered(lines={path: ((1, 1),)})})
 
 
-HEALTHY = (imports(), cell("qwen3-plain"), cell("qwen3-tp2"))
-MOVED = (imports(), cell("qwen3-plain"), cell("qwen3-tp2", loss=1.5))
-WRONG = (imports(), cell("qwen3-plain"), cell("qwen3-tp2", copies=False))
+HEALTHY = (imports(), cell("qwen3-plain"), cell("qwen3-plain-tp2"))
+MOVED = (imports(), cell("qwen3-plain"), cell("qwen3-plain-tp2", loss=1.5))
+WRONG = (imports(), cell("qwen3-plain"), cell("qwen3-plain-tp2", copies=False))
 NO_IMPORT = (imports(CellError(type="ImportError", text="no module named x", at="src/bridge.py:1")),)
 
 
@@ -58,7 +56,6 @@ def left_by_rehearsal(
     *,
     job: RehearsalJob | None = None,
     nonce: str | None = None,
-    settings: Mapping[str, dict[str, JsonValue]] | None = None,
 ) -> dict[str, bytes]:
     """The files of the run folder."""
     returned = nonce_of(run.inputs["job"]) if nonce is None else nonce
@@ -71,9 +68,8 @@ def left_by_rehearsal(
         "job.json": (job or rehearsal_of(run)).model_dump_json().encode(),
         "events.jsonl": "".join(f"{json.dumps(event)}\n" for event in events).encode(),
     }
-    names = dict.fromkeys(record.cell for record in (*base, *head) if record.cell != IMPORTS)
-    rows = tuple(CellRow(name=name, family="qwen3", settings=(settings or {}).get(name, {})) for name in names)
-    files["cells.json"] = AskedCells(rows=rows, whole=True).model_dump_json().encode()
+    names = tuple(dict.fromkeys(record.cell for record in (*base, *head) if record.cell != IMPORTS))
+    files["cells.json"] = AskedCells(cells=names, whole=True).model_dump_json().encode()
     for side, records in (("base", base), ("head", head)):
         files |= {f"{side}/{record.cell}.json": record.model_dump_json().encode() for record in records}
     return files

@@ -98,7 +98,10 @@ def test_what_a_change_moves_is_shown_and_closes_nothing(rehearsed: Story) -> No
 
 @pytest.mark.parametrize(
     ("head", "named"),
-    [(WRONG, "qwen3-tp2: copies: off by 5.0e-01 at embedding"), (NO_IMPORT, "import: ImportError: no module named x")],
+    [
+        (WRONG, "qwen3-plain-tp2: copies: off by 5.0e-01 at embedding"),
+        (NO_IMPORT, "import: ImportError: no module named x"),
+    ],
     ids=("oracle", "import"),
 )
 def test_a_fail_closes_the_gate_and_no_job_starts(head: tuple[CellRecord, ...], named: str, rehearsed: Story) -> None:
@@ -333,7 +336,7 @@ def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(in_time: bo
     inside = Entered(functions=(symbol,), lines={MODULE: ((3, 6),)})
     _, plain, sharded = MOVED
     head = (HEALTHY[0], plain.model_copy(update={"entered": outside}), sharded.model_copy(update={"entered": inside}))
-    end(story, left_by_rehearsal(run, head, settings={"qwen3-tp2": {"tp": 2}}), run)
+    end(story, left_by_rehearsal(run, head), run)
     story.service.go_on()
     assert "Changed in 1, Equal in 2 of 3 cells" in world.card(number)
     assert ("2-tp2" in world.card(number)) is in_time

@@ -13,6 +13,7 @@ from verl_e2e.app.judge_finished import (
     cannot_be_judged,
     reported_s,
 )
+from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.observation import Observed, ObserveLimits, observable
 from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
@@ -79,12 +80,13 @@ def _judged(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> 
     )
     folders.write(folder, {DOCUMENT: rehearsal_json(found), SECTION: render_rehearsal(found)})
     judged = replace(outcome(found), reported_s=reported_s(record))
-    if judged.rehearsed is None or not asked.whole:
+    if judged.rehearsed is None or not asked.whole or found.outcome is Outcome.BLOCKED:
         return judged
     commits = run.rehearsal.base, run.rehearsal.bridge.commit
     before, after = (trees.tree(commit, BRIDGE_CODE) for commit in commits)
     differing = {path: blob for path, blob in after.items() if before.get(path) != blob}
-    cells = cell_map(commits[1], differing, left.head, with_outcomes(asked.rows, found))
+    # What a cell stands for is read in the table of this program, not in the folder.
+    cells = cell_map(commits[1], differing, left.head, with_outcomes(packaged_cell_map().cells, found))
     return replace(judged, rehearsed=judged.rehearsed.model_copy(update={"cells": pack_cells(cells)}))
 
 

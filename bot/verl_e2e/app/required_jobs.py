@@ -128,9 +128,11 @@ class RequiredJobs:
         past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
         builder = _Builder(strict, target, trees, self.job_sources, past)
         rehearsal = builder.rehearsal(found.change)
-        runs = () if rehearsal is None else self.ledger.runs(repository, head_sha=target.head_sha)
-        run = None if rehearsal is None else rehearsed_before_jobs(rehearsal, runs)
-        if run is not None and run.rehearsed is not None and run.rehearsed.cells:
+        # What cells write is the word of the code under test: that of a stranger takes no job away.
+        run = None
+        if rehearsal is not None and not stranger:
+            run = rehearsed_before_jobs(rehearsal, self.ledger.runs(repository, head_sha=target.head_sha))
+        if run is not None and run.rehearsed is not None:
             own, cells = (*key, run.key), run.rehearsed.cells
             try:
                 found = self.plans.get(own, lambda: self._planned(own, target, policy, cells))

@@ -29,7 +29,6 @@ from verl_e2e_runner.rehearsal.rehearse import (
     is_isolated,
     record_files,
     rehearse,
-    table_rows,
 )
 from verl_e2e_runner.trees import RepositoryError
 
@@ -107,7 +106,7 @@ def _run(
             check_environment(place)
             both = sides()
             cells = both[1][1].cells
-            recorder.document(ASKED_FILE, AskedCells(rows=table_rows(cells), whole=len(cells) == len(CELLS)))
+            recorder.document(ASKED_FILE, AskedCells(cells=tuple(cells), whole=len(cells) == len(CELLS)))
             for name, (sources, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), both, strict=True):
                 say(f"rehearsing the {name}, Bridge {sources.commit[:12]}")
                 recorder.event("phase", name=name, state="begin")

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -91,11 +91,11 @@ def chosen_cells(patterns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in CELLS if name in wanted)
 
 
-def table_rows(cells: Iterable[str] = CELLS) -> tuple[CellRow, ...]:
-    """The rows of cells of the table; of all of them where none are named."""
-    chosen = [CELLS[name] for name in cells]
+def table_rows() -> tuple[CellRow, ...]:
+    """The rows of the table of cells."""
     return tuple(
-        CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing))) for cell in chosen
+        CellRow(name=cell.name, family=cell.family, settings=json.loads(json.dumps(cell.differing)))
+        for cell in CELLS.values()
     )
 
 

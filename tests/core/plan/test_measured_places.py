@@ -81,6 +81,9 @@ def test_where_the_cells_ran_the_change_those_count_that_failed_or_else_moved() 
     cells = entered({"f": ALL, "g": ALL[:2], "h": ALL[:1]}, outcomes=outcomes)
     every = [touched(name) for name in "fgh"]
     assert [item[1] for item in found(cells, *every, of_head=True)] == [places("moe-lora"), places("qwen2-lora")]
+    # Where nothing was compared, nothing is known of what moves.
+    blocked = entered({"f": ALL, "g": ALL[:1]}, outcomes={"moe-lora": Outcome.EQUAL, ALL[0]: Outcome.BLOCKED})
+    assert [item[1] for item in found(blocked, *every[:2], of_head=True)] == [places(ALL[0])]
     # Of another commit it says nothing.
     assert [item[1] for item in found(cells, *every)] == [places(*ALL), places(*ALL[:2]), places(*ALL[:1])]
 

@@ -324,7 +324,9 @@ def test_it_counts_for_no_pool() -> None:
 
 
 EARLY, LATER = NOW - timedelta(minutes=1), NOW + timedelta(minutes=1)
-SECOND = rehearsal(outcome=Outcome.EQUAL, attempt=2, updated=LATER)
+SAID = Rehearsed(outcome=Outcome.CHANGED, cells="packed")
+FIRST, SECOND = rehearsal(rehearsed=SAID), rehearsal(rehearsed=SAID, attempt=2, updated=LATER)
+SILENT = rehearsal(outcome=Outcome.EQUAL, attempt=2)
 BEGUN = job_run(SMOKE, RunState.RUNNING)
 
 
@@ -332,15 +334,17 @@ BEGUN = job_run(SMOKE, RunState.RUNNING)
     ("runs", "chosen"),
     [
         ((), None),
-        ((EQUAL,), EQUAL),
-        ((SECOND, EQUAL), SECOND),
-        ((EQUAL, BEGUN.model_copy(update={"created": LATER})), EQUAL),
-        ((EQUAL, BEGUN.model_copy(update={"created": NOW})), EQUAL),
-        ((EQUAL, BEGUN.model_copy(update={"created": EARLY})), None),
-        ((EQUAL, SECOND, BEGUN.model_copy(update={"created": NOW})), EQUAL),
-        ((EQUAL, BEGUN.model_copy(update={"created": EARLY, "carried_from": OTHER})), EQUAL),
+        ((FIRST,), FIRST),
+        ((SECOND, FIRST), SECOND),
+        ((FIRST, SILENT), FIRST),
+        ((SILENT,), None),
+        ((FIRST, BEGUN.model_copy(update={"created": LATER})), FIRST),
+        ((FIRST, BEGUN.model_copy(update={"created": NOW})), FIRST),
+        ((FIRST, BEGUN.model_copy(update={"created": EARLY})), None),
+        ((FIRST, SECOND, BEGUN.model_copy(update={"created": NOW})), FIRST),
+        ((FIRST, BEGUN.model_copy(update={"created": EARLY, "carried_from": OTHER})), FIRST),
         ((LIVE,), None),
-        ((rehearsal(outcome=Outcome.EQUAL, rehearsal=OTHER_JOB),), None),
+        ((rehearsal(rehearsed=SAID).model_copy(update={"job_digest": OTHER_JOB.digest()}),), None),
     ],
 )
 def test_a_rehearsal_counts_for_the_plan_where_no_job_began_before_its_answer(

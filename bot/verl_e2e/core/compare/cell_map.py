@@ -16,6 +16,7 @@ from verl_e2e.core.model.execution import Commit
 from verl_e2e.core.text.packed import UnpackError, pack, unpack
 
 NO_CELLS: frozenset[int] = frozenset()
+CellName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
 # More than a table has.
 _MOST_CELLS = 2_000
 # Characters of a packed map that a ledger keeps with a run, and bytes of it unpacked.
@@ -26,7 +27,7 @@ class CellRow(Document):
     """One row of the table of cells."""
 
     # Its name, which is that of a file.
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
+    name: CellName
     # The family of the policy whose model it builds.
     family: str
     # What differs from a plain training on one rank, by the field of the table.
@@ -38,15 +39,10 @@ class CellRow(Document):
 class AskedCells(Document):
     """`cells.json` of a run folder: what the runner was to run."""
 
-    # The rows of the cells.
-    rows: Annotated[tuple[CellRow, ...], Field(max_length=_MOST_CELLS)] = ()
+    # The names of the cells.
+    cells: Annotated[tuple[CellName, ...], Field(max_length=_MOST_CELLS)] = ()
     # Whether they are all of the table.
     whole: bool = False
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The names of the cells."""
-        return tuple(row.name for row in self.rows)
 
 
 class FileCells(Document):

@@ -133,11 +133,14 @@ def _groups(
 
 
 def _judged(place: Place, measured: Measured) -> Iterator[Place]:
-    """The place; where the cells ran the change, with those of them that failed, or else moved, if any did."""
-    if not measured.of_head:
+    """The place; where the cells ran the change, with those of them that failed, or else moved, if any did.
+
+    Nothing where cells were compared and are equal; where none was compared, the place as any other.
+    """
+    cells = measured.cells
+    if not measured.of_head or not place.cells & cells.judged(Outcome.FAIL, Outcome.CHANGED, Outcome.EQUAL):
         yield place
         return
-    cells = measured.cells
     moved = place.cells & cells.judged(Outcome.FAIL) or place.cells & cells.judged(Outcome.CHANGED)
     if moved:
         yield replace(place, cells=moved, moved=moved != place.cells, variants=frozenset())

@@ -65,15 +65,15 @@ def rehearsals_of(target_state: TargetState) -> tuple[Run, ...]:
 
 
 def rehearsed_before_jobs(job: RehearsalJob, runs: Iterable[Run]) -> Run | None:
-    """The last run of a head's rehearsal that had its answer before any job of the head began; None where none had.
+    """The last run of a head's rehearsal that said what cells entered before any job of the head began, if one did.
 
     A verdict that was taken over from another head is not a job that began.
     """
     known = tuple(runs)
     jobs = (run.created for run in known if run.rehearsal is None and not run.carried_from)
     began = min(jobs, default=None)
-    answered = [run for run in _runs_of(job, known) if run.rehearsed is not None]
-    in_time = [run for run in answered if began is None or run.updated <= began]
+    telling = [run for run in _runs_of(job, known) if run.rehearsed is not None and run.rehearsed.cells]
+    in_time = [run for run in telling if began is None or run.updated <= began]
     return in_time[-1] if in_time else None
 
 
