@@ -312,9 +312,18 @@ class AutoBridge:
 """
 
 
-@pytest.mark.parametrize("in_time", [True, False], ids=("before", "after"))
-def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(in_time: bool, story: Story) -> None:
-    """The changed line moves the cell of two tensor-parallel ranks alone, so a job of level 2 is added."""
+@pytest.mark.parametrize(
+    ("in_time", "fork", "base", "added"),
+    [(True, False, True, True), (False, False, True, False), (True, True, True, False), (True, False, False, False)],
+    ids=("before", "after", "fork", "blocked"),
+)
+def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(
+    in_time: bool, fork: bool, base: bool, added: bool, story: Story
+) -> None:
+    """The changed line moves the cell of two tensor-parallel ranks alone, so a job of level 2 is added.
+
+    Not where jobs began before, nor for a fork, nor where the base did not run: then the packaged map counts.
+    """
     world = story.world
     policy = PACKAGED.read_text().replace("require_bridge_checks: true", "require_bridge_checks: false")
     files = {
@@ -324,7 +333,7 @@ def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(in_time: bo
         "src/megatron/bridge/models/conversion/__init__.py": "",
     }
     world.commit({POLICY_FILE: policy, MODULE: LOADS.format(value=1), **files}, "The packaged policy")
-    number = world.open_pull("alice", {MODULE: LOADS.format(value=2)})
+    number = world.open_pull("alice", {MODULE: LOADS.format(value=2)}, fork=fork)
     story.service.settle()
     run = rehearsal(story)
     if not in_time:
@@ -336,9 +345,10 @@ def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(in_time: bo
     inside = Entered(functions=(symbol,), lines={MODULE: ((3, 6),)})
     _, plain, sharded = MOVED
     head = (HEALTHY[0], plain.model_copy(update={"entered": outside}), sharded.model_copy(update={"entered": inside}))
-    end(story, left_by_rehearsal(run, head), run)
+    end(story, left_by_rehearsal(run, head, HEALTHY if base else NO_IMPORT), run)
     story.service.go_on()
-    assert "Changed in 1, Equal in 2 of 3 cells" in world.card(number)
-    assert ("2-tp2" in world.card(number)) is in_time
-    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert ("Changed in 1, Equal in 2 of 3 cells" if base else "Blocked") in world.card(number)
+    assert ("2-tp2" in world.card(number)) is added
+    assert "0-lora-ddp" in world.card(number)
+    assert story.live() == ([] if fork else [("0-lora-ddp", world.head(number))])
     assert story.service.failures == []
