@@ -10,11 +10,10 @@ from verl_e2e.core.model.access import WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
 from verl_e2e.core.pulls.deliveries import MEMBERS
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand
+from verl_e2e.core.pulls.ledger import PRIORITY, Approval, Override, Posted, RecordedCommand
 from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
-from verl_e2e.core.pulls.queue_terms import PRIORITY
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import (
     Actor,

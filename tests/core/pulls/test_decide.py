@@ -44,8 +44,7 @@ from verl_e2e.core.pulls.decide import (
 )
 from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.queue_terms import Priority, QueueTerms
+from verl_e2e.core.pulls.ledger import Priority, QueueTerms, Run, RunState
 from verl_e2e.core.pulls.target_state import CLOSED, OtherPull, TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob

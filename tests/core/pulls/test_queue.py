@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core.pulls.entries import NOW, RESUME, SMOKE, asked, override, run
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.job_order import minutes_of
-from verl_e2e.core.pulls.ledger import RecordedCommand, RunState
+from verl_e2e.core.pulls.ledger import Priority, QueueTerms, RecordedCommand, RunState
 from verl_e2e.core.pulls.queue import (
     LOOK_S,
     Held,
@@ -28,7 +28,6 @@ from verl_e2e.core.pulls.queue import (
     place_of,
     pool_of,
 )
-from verl_e2e.core.pulls.queue_terms import Priority, QueueTerms
 
 REPOSITORY = "octo/bridge"
 ONE = (Pool("all", 1),)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from verl_e2e.core.model.access import Capability
 from verl_e2e.core.model.levels import VARIANTS, Level, variant_named
-from verl_e2e.core.pulls.queue_terms import Priority
+from verl_e2e.core.pulls.ledger import Priority
 from verl_e2e.core.text.escape import suggest
 
 _MAX_STEPS = 1_000

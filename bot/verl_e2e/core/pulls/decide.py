@@ -15,9 +15,8 @@ from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
-from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
-from verl_e2e.core.pulls.queue_terms import PRIORITY, Priority, QueueTerms
 from verl_e2e.core.pulls.rehearsal_standing import (
     RehearsalStanding,
     rehearsal_standing,

@@ -16,8 +16,7 @@ from pydantic import AwareDatetime
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest
 from verl_e2e.core.pulls.job_order import minutes_of
-from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.queue_terms import Priority
+from verl_e2e.core.pulls.ledger import Priority, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.requests import in_order
 
 PAUSE, RESUME = "pause", "resume"

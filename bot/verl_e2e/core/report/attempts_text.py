@@ -13,8 +13,7 @@ from verl_e2e.core.model.record import Check
 from verl_e2e.core.pulls.flaky import FlakyCause
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import RecordedCommand, Run
-from verl_e2e.core.pulls.queue_terms import PRIORITY
+from verl_e2e.core.pulls.ledger import PRIORITY, RecordedCommand, Run
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.core.triage.table import RULES
