@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.sigstore_instance import SigstoreInstance
 from verl_e2e.adapters.attestation import verifier
-from verl_e2e.core.pulls.attestation import UnprovenError
+from verl_e2e.core.pulls.forge import UnprovenError
 
 CLAIMS = {
     "issuer": "https://token.actions.githubusercontent.com",

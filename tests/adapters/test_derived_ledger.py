@@ -19,7 +19,7 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPulls
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
+from verl_e2e.core.pulls.forge import MAX_OUTPUT
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.ports import ForgeError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verl_e2e.adapters.files.folders import FolderFilesError, folder_files
-from verl_e2e.core.pulls.attestation import folder_digest
+from verl_e2e.core.pulls.forge import folder_digest
 
 
 def test_every_file_counts_with_name_size_and_content(tmp_path: Path) -> None:

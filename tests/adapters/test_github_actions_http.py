@@ -16,7 +16,7 @@ from verl_e2e.adapters.attestation import verifier
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, artifact_name
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.model.jobs import Repository, SiteProfile
-from verl_e2e.core.pulls.attestation import Attestation
+from verl_e2e.core.pulls.forge import Attestation
 from verl_e2e.core.pulls.job_order import portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError

@@ -12,7 +12,7 @@ from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import anonymously, as_app
-from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
+from verl_e2e.core.pulls.forge import Annotation, CheckRun
 from verl_e2e.ports import ForgeError
 
 BUTTONS = (("Rerun failed", "Run what failed once more", "rerun-failed"), ("Cancel", "End what runs", "cancel"))

@@ -13,7 +13,7 @@ from tests.fakes.github_standin.faults import Fault, When, cut, server_error, sl
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation
 from verl_e2e.adapters.github.workflows import GithubWorkflows
-from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
+from verl_e2e.core.pulls.forge import Annotation, CheckRun
 from verl_e2e.ports import ForgeError
 
 FILE = "verl-e2e.yml"

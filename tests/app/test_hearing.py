@@ -16,7 +16,7 @@ from tests.fakes.events import (
 )
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.pulls.check_runs import CheckId
+from verl_e2e.core.pulls.forge import CheckId
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.pull import MergeGroup
 

@@ -13,7 +13,7 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.adapters.github.workflows import GithubWorkflows
-from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
+from verl_e2e.core.pulls.forge import Annotation, CheckRun
 
 pytestmark = pytest.mark.node
 FILE, KEY = "verl-e2e.yml", "k" * 64

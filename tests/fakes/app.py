@@ -25,7 +25,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.pulls.check_runs import CheckRun
+from verl_e2e.core.pulls.forge import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of

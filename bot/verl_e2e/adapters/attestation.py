@@ -11,7 +11,7 @@ from sigstore.errors import Error as SigstoreError
 from sigstore.models import Bundle, TrustedRoot
 from sigstore.verify import Verifier
 
-from verl_e2e.core.pulls.attestation import Attested, UnprovenError
+from verl_e2e.core.pulls.forge import Attested, UnprovenError
 
 # Fulcio's names for what it says of a workflow's job, each a DER-encoded UTF-8 text; see its docs/oid-info.md.
 _FULCIO = "1.3.6.1.4.1.57264.1."

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Sha
-from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
+from verl_e2e.core.pulls.forge import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.text import packed

@@ -19,7 +19,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.check_runs import Annotation
+from verl_e2e.core.pulls.forge import Annotation
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Target
 from verl_e2e.core.reach.entries import Uses

@@ -13,9 +13,9 @@ from verl_e2e.app.known_heads import KnownHeads, MergeGroups
 from verl_e2e.app.publish import CheckPublisher, Messages, PostRestorer
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
-from verl_e2e.core.pulls.check_runs import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
 from verl_e2e.core.pulls.commands import LEVEL, Command, CommandLine, parse
 from verl_e2e.core.pulls.deliveries import reaction_to, reply_to
+from verl_e2e.core.pulls.forge import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Reference
 from verl_e2e.core.pulls.webhooks import (
     CheckRunEvent,

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any
 
 from verl_e2e.app.known_heads import KnownHeads
-from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck, read_check_id
 from verl_e2e.core.pulls.deliveries import Message
+from verl_e2e.core.pulls.forge import CheckRun, CheckStatus, Conclusion, OpenCheck, read_check_id
 from verl_e2e.core.pulls.ledger import Posted, RecordedCommand
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState, Target, repository_of
 from verl_e2e.core.pulls.target_state import TargetState

@@ -35,8 +35,8 @@ from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.check_runs import CheckId, CheckRun, CheckStatus, Conclusion, OpenCheck, check_name
 from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
+from verl_e2e.core.pulls.forge import CheckId, CheckRun, CheckStatus, Conclusion, OpenCheck, check_name
 from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState

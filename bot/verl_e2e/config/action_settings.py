@@ -10,7 +10,7 @@ from verl_e2e.config import settings_values as read
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, variable, variables
 from verl_e2e.config.settings import DEFAULT_VERL, JobSettings
 from verl_e2e.core.model.validated import UnfitError
-from verl_e2e.core.pulls.attestation import HOSTED
+from verl_e2e.core.pulls.forge import HOSTED
 
 # The App that a workflow's own token belongs to, on github.com.
 GITHUB_ACTIONS_APP = 15368

@@ -13,7 +13,7 @@ from verl_e2e.config import slurm_values as slurm
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, secrets, variable
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST
 from verl_e2e.core.model.validated import UnfitError
-from verl_e2e.core.pulls.attestation import Attestation
+from verl_e2e.core.pulls.forge import Attestation
 from verl_e2e.core.pulls.queue import Pool
 
 _LEVELS = ("debug", "info", "warning", "error")

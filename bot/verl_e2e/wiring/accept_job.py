@@ -8,7 +8,7 @@ from verl_e2e.adapters.files.run_folder import write_files
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
 from verl_e2e.app.accept_job import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
-from verl_e2e.core.pulls.attestation import folder_digest
+from verl_e2e.core.pulls.forge import folder_digest
 from verl_e2e.wiring.job_nonce import leave_nonce
 
 

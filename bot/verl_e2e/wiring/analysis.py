@@ -27,8 +27,8 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.check_runs import Annotation
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
+from verl_e2e.core.pulls.forge import Annotation
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.ports import ForgeError

@@ -16,8 +16,8 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Origin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.attestation import Attestation, Attested, UnprovenError
 from verl_e2e.core.pulls.checkup import State, of_sources
+from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
 from verl_e2e.core.pulls.pull import web_of
 from verl_e2e.git.program import Git, Limits, Remote, error_of

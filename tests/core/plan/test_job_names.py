@@ -12,7 +12,7 @@ from verl_e2e.core.model.levels import POINTS, VARIANTS, Level
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, FieldValue, ModelWant, Value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.plan.measured_jobs import MOST_CHARACTERS, Draft, name_of
-from verl_e2e.core.pulls.check_runs import CheckId, read_check_id
+from verl_e2e.core.pulls.forge import CheckId, read_check_id
 
 _ID = re.compile(next(item.pattern for item in Job.model_fields["id"].metadata if hasattr(item, "pattern")))
 

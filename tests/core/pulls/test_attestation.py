@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from verl_e2e.core.pulls.attestation import HOSTED, ISSUER, PREDICATE, Attested, Handover, why_not
+from verl_e2e.core.pulls.forge import HOSTED, ISSUER, PREDICATE, Attested, Handover, why_not
 
 WEB = "https://github.com/o/r"
 WORKFLOW = f"{WEB}/.github/workflows/verl-e2e.yml@refs/heads/verl-e2e"

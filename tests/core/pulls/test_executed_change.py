@@ -14,8 +14,8 @@ from verl_e2e.core.model.execution import Executed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.decide import Actions, decide_actions
+from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run, status_of_verdict
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.settled import joined_execution

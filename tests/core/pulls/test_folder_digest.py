@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.pulls.attestation import FolderFile, folder_digest
+from verl_e2e.core.pulls.forge import FolderFile, folder_digest
 
 FILES = st.lists(
     st.builds(FolderFile, st.text(max_size=5), st.integers(0, 9), st.sampled_from(["a" * 64, "b" * 64])), max_size=4

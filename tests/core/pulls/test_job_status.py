@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.pulls.check_runs import CheckStatus
+from verl_e2e.core.pulls.forge import CheckStatus
 from verl_e2e.core.pulls.job_status import ENDED, SATISFIED, UNDERWAY, JobStatus, Turn, turn_of
 
 

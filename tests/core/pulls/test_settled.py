@@ -28,8 +28,8 @@ from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.decide import Actions, decide_actions
+from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import Held, Pause, Pool, QueueView

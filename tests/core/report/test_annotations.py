@@ -10,7 +10,7 @@ from tests.core.judged import judged
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan, Reason
-from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS
+from verl_e2e.core.pulls.forge import MAX_ANNOTATIONS
 from verl_e2e.core.report.annotations import MAX_PATHS, Source, annotate, paths_to_read
 
 FAILED = judged("level0-lora-exception")

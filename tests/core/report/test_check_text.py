@@ -14,7 +14,7 @@ from tests.core.judged import judged, judged_text, verdict_that_says
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
-from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
+from verl_e2e.core.pulls.forge import MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import JobStatus

@@ -19,8 +19,8 @@ from tests.core.pulls.test_rehearsal_standing import (
     rehearsed_state,
 )
 from verl_e2e.core.compare.rehearsal import Outcome
-from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
 from verl_e2e.core.pulls.decide import decide_actions
+from verl_e2e.core.pulls.forge import CheckRun, CheckStatus, Conclusion, OpenCheck
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.checks import checks_wanted

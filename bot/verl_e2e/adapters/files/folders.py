@@ -29,7 +29,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
 from verl_e2e.core.model.rehearsal_job import Order, read_order
 from verl_e2e.core.model.related import RELATED_FILE
-from verl_e2e.core.pulls.attestation import FolderFile
+from verl_e2e.core.pulls.forge import FolderFile
 from verl_e2e.core.signal.report import PLOTS_FOLDER, SignalFigure
 from verl_e2e.ports import RehearsalFolder, UnreadableLogError
 

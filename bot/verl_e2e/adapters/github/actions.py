@@ -17,8 +17,16 @@ from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.core.model.rehearsal_job import Order
-from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
-from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
+from verl_e2e.core.pulls.forge import (
+    Artifact,
+    Attestation,
+    Attested,
+    Handover,
+    UnprovenError,
+    WorkflowJob,
+    WorkflowRun,
+    why_not,
+)
 from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import BackendError, Clock, ForgeError, Progress, UncertainError

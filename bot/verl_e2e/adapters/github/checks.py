@@ -5,7 +5,7 @@ from typing import Any
 from verl_e2e.adapters.github.answers import CheckAnswer, IdAnswer, read
 from verl_e2e.adapters.github.requester import once
 from verl_e2e.adapters.github.session import GitHub
-from verl_e2e.core.pulls.check_runs import (
+from verl_e2e.core.pulls.forge import (
     MAX_ACTIONS,
     MAX_ANNOTATIONS,
     MAX_DESCRIPTION,

@@ -1,7 +1,11 @@
-"""What GitHub says about itself: workflow runs, the installation, what a branch requires, deliveries."""
+"""What GitHub says about itself: check runs, workflow runs, the installation, what a branch requires, attestations."""
 
+import hashlib
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +145,210 @@ class DeliveryAttempt:
     def failed(self) -> bool:
         """Whether our server did not take it."""
         return not 200 <= self.code < 300
+
+
+# GitHub refuses a longer summary or text, a longer label, and more annotations in one request.
+MAX_OUTPUT = 65_000
+MAX_LABEL, MAX_DESCRIPTION, MAX_IDENTIFIER = 20, 40, 20
+MAX_ANNOTATIONS = 50
+MAX_ACTIONS = 3
+# What the buttons of the gate's check tell us; the number of a level follows the last.
+RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
+_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
+
+
+class CheckStatus(StrEnum):
+    """How far a check run is."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+
+
+class Conclusion(StrEnum):
+    """How a check run ended. GitHub's `neutral` and `skipped` satisfy a required check, so we have neither."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    ACTION_REQUIRED = "action_required"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheck:
+    """A check run of ours that may still be without a conclusion on GitHub."""
+
+    # Its name there.
+    name: str
+    # The commit that it is on, 40 digits.
+    head_sha: str
+    # Our own id of it, see `CheckId`.
+    external_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A message on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
+
+    path: str
+    first_line: int
+    last_line: int
+    level: str
+    title: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """A check run as we want it, or as GitHub has it (`id` > 0)."""
+
+    # Its name on GitHub.
+    name: str
+    # The commit that it is on.
+    head_sha: str
+    # queued, in_progress or completed.
+    status: str
+    # Empty until completed.
+    conclusion: str = ""
+    # Its title, plain text.
+    title: str = ""
+    # Its summary in Markdown.
+    summary: str = ""
+    # Its text in Markdown.
+    text: str = ""
+    # Where its link leads.
+    details_url: str = ""
+    # Our own id.
+    external_id: str = ""
+    # Its buttons as (label, description, identifier), at most three.
+    actions: tuple[tuple[str, str, str], ...] = ()
+    # Messages on changed lines.
+    annotations: tuple[Annotation, ...] = ()
+    # GitHub's id, 0 for one that we want.
+    id: int = 0
+    # The App that it belongs to, None where it is not known.
+    app_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckId:
+    """Our own id of a check run, the same for every attempt."""
+
+    # The number of the pull request, 0 for a merge group.
+    number: int
+    # The commit that it is on, 40 digits.
+    head_sha: str
+    # The job that it shows, empty for the gate.
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
+
+
+def read_check_id(text: str) -> CheckId | None:
+    """The id in a check run's `external_id`, None when it is none of ours."""
+    found = _CHECK_ID.fullmatch(text)
+    return CheckId(int(found[1]), found[2], found[3]) if found else None
+
+
+def check_name(gate_name: str, job_id: str) -> str:
+    """The name of a job's check run."""
+    return f"{gate_name} / {job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile:
+    """A plain file of a run folder."""
+
+    path: str
+    """Its path below the folder, with slashes."""
+    size: int
+    """Its length in bytes."""
+    sha256: str
+    """The digest of its content, 64 hexadecimal digits."""
+
+
+def folder_digest(files: Iterable[FolderFile]) -> str:
+    """The folder's digest as 64 hexadecimal digits: another name, size or content anywhere gives another one."""
+    rows = sorted((file.path.encode("utf-8", "surrogateescape"), file.size, file.sha256) for file in files)
+    whole = hashlib.sha256()
+    for path, size, sha256 in rows:
+        # Lengths stand in front of names, so that no name can pass for the end of a row.
+        whole.update(b"%d %s %d %s\n" % (len(path), path, size, sha256.encode("ascii")))
+    return whole.hexdigest()
+
+
+ISSUER = "https://token.actions.githubusercontent.com"
+PREDICATE = "https://slsa.dev/provenance/v1"
+HOSTED = "github-hosted"
+
+
+class Attestation(StrEnum):
+    """Whether a run folder counts without a verified attestation."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+
+
+class UnprovenError(Exception):
+    """An attestation that proves nothing: signature, certificate or log entry does not hold; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What an attestation says whose signature, certificate and log entry were verified."""
+
+    predicate: str
+    """The type of the statement, an address."""
+    digests: frozenset[str]
+    """The SHA-256 of each subject, 64 hexadecimal digits."""
+    issuer: str
+    """Who vouched for the job's identity."""
+    repository: str
+    """The address of the repository whose workflow ran."""
+    workflow: str
+    """The workflow that was started, as `ADDRESS/.github/workflows/FILE@REF`."""
+    signer: str
+    """The workflow whose job signed, in the same form; another one where a reusable workflow was called."""
+    commit: str
+    """The commit that the started workflow was taken from."""
+    run: str
+    """The address of the run with its attempt."""
+    runner: str
+    """`github-hosted` or `self-hosted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What an attestation must say for one artifact of one workflow run."""
+
+    digest: str
+    """The SHA-256 of the artifact, 64 hexadecimal digits."""
+    repository: str
+    """The address of the repository that we dispatched in."""
+    workflow: str
+    """The workflow that we dispatched, as `ADDRESS/.github/workflows/FILE@REF`."""
+    signers: tuple[str, ...]
+    """The workflows whose job may sign, in the same form."""
+    commit: str
+    """The commit of the dispatch branch that GitHub started the run at."""
+    run: str
+    """The address of the run with its attempt."""
+
+
+def why_not(found: Attested, asked: Handover) -> str:
+    """Why an attestation does not vouch for an artifact, empty when it does."""
+    message = (
+        ("type", found.predicate, (PREDICATE,)),
+        ("issuer", found.issuer, (ISSUER,)),
+        ("repository", found.repository, (asked.repository,)),
+        ("workflow", found.workflow, (asked.workflow,)),
+        ("signer", found.signer, asked.signers),
+        ("commit", found.commit, (asked.commit,)),
+        ("run", found.run, (asked.run,)),
+        ("runner", found.runner, (HOSTED,)),
+    )
+    for what, text, allowed in message:
+        if text not in allowed:
+            return f"its {what} is {text or 'not stated'}, not {' or '.join(allowed)}"
+    return "" if asked.digest in found.digests else "it is about another artifact"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.judge.execution import Shortfall
 from verl_e2e.core.model.known_defects import QuarantinedCause
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.check_runs import Conclusion
+from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run, turn_of
 from verl_e2e.core.pulls.ledger import Override, Run, RunState

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.check_runs import CheckStatus, Conclusion
+from verl_e2e.core.pulls.forge import CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Run, RunState
 
 

@@ -7,8 +7,8 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.check_runs import OpenCheck
 from verl_e2e.core.pulls.continued_runs import continued
+from verl_e2e.core.pulls.forge import OpenCheck
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Counted, Uncounted, counted
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of

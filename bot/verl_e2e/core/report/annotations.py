@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan, Reason
-from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS, Annotation
+from verl_e2e.core.pulls.forge import MAX_ANNOTATIONS, Annotation
 from verl_e2e.core.reach.program import parse
 from verl_e2e.core.text.escape import one_line
 

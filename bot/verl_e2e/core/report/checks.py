@@ -18,7 +18,9 @@ from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
-from verl_e2e.core.pulls.check_runs import (
+from verl_e2e.core.pulls.commands import PREFIX
+from verl_e2e.core.pulls.decide import Actions
+from verl_e2e.core.pulls.forge import (
     CANCEL,
     LEVEL_BUTTON,
     MAX_OUTPUT,
@@ -31,8 +33,6 @@ from verl_e2e.core.pulls.check_runs import (
     check_name,
     read_check_id,
 )
-from verl_e2e.core.pulls.commands import PREFIX
-from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import ENDED, SATISFIED, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run, RunState
