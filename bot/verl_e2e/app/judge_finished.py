@@ -19,7 +19,7 @@ from verl_e2e.core.model.related import Role
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
-from verl_e2e.core.pulls.reuse_key import ASKED_OF_RESULT
+from verl_e2e.core.pulls.wanted_jobs import ASKED_OF_RESULT
 from verl_e2e.core.text import packed
 from verl_e2e.ports import RunFolders
 

@@ -15,14 +15,14 @@ from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.reuse import (
+from verl_e2e.core.pulls.wanted_jobs import (
+    WantedJob,
     is_same_change,
     may_take_over,
     origin_of,
     taken_over,
     to_judge_again,
 )
-from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.text import packed
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Clock, Ledger

@@ -13,7 +13,7 @@ from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.past_costs import expected_cost, past_costs
+from verl_e2e.core.pulls.wanted_jobs import expected_cost, past_costs
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 JOB = make_job(Level.SAVE_RESUME, "resume")

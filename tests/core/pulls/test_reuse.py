@@ -16,9 +16,16 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import Target
-from verl_e2e.core.pulls.reuse import is_same_change, may_take_over, origin_of, origin_text, taken_over
-from verl_e2e.core.pulls.reuse_key import reuse_key, same_but_commit
-from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.pulls.wanted_jobs import (
+    WantedJob,
+    is_same_change,
+    may_take_over,
+    origin_of,
+    origin_text,
+    reuse_key,
+    same_but_commit,
+    taken_over,
+)
 
 KEY = "1" * 64
 REACHED = ReachedFiles("f" * 64, "e" * 64)

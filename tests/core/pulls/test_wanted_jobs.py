@@ -27,9 +27,18 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.reuse import origin_text, to_judge_again
-from verl_e2e.core.pulls.reuse_key import ASKED_OF_RESULT, differing_keys, same_work
-from verl_e2e.core.pulls.wanted_jobs import changed_since, does, must_be_judged_again, replaced_run, runs_of
+from verl_e2e.core.pulls.wanted_jobs import (
+    ASKED_OF_RESULT,
+    changed_since,
+    differing_keys,
+    does,
+    must_be_judged_again,
+    origin_text,
+    replaced_run,
+    runs_of,
+    same_work,
+    to_judge_again,
+)
 
 JOB = WANTED[0]
 ASKED = SMOKE.model_copy(update={"changed": change(TRANSFORM)})

@@ -15,8 +15,7 @@ from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run, turn_of
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.retry import Attempt
-from verl_e2e.core.pulls.reuse import origin_text
-from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, replaced_run, runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, origin_text, replaced_run, runs_of
 
 MAX_TITLE = 200
 

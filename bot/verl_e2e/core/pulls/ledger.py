@@ -187,7 +187,7 @@ class Run(Document):
     origin_number: int | None = None
     # When that verdict was made, None for its own.
     origin_at: AwareDatetime | None = None
-    # What its verdict depends on as a digest, empty where that is not known; see `verl_e2e.core.pulls.reuse_key`.
+    # What its verdict depends on as a digest, empty where that is not known; see `verl_e2e.core.pulls.wanted_jobs`.
     reuse_key: str = ""
     # The sources of Bridge of which it executed something, packed; empty where no whole record tells.
     executed_files: str = ""

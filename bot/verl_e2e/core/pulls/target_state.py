@@ -7,7 +7,6 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.continued_runs import continued
 from verl_e2e.core.pulls.forge import OpenCheck
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Counted, Uncounted, counted
@@ -15,7 +14,7 @@ from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.queue import QueueView
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
-from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, continued
 
 CLOSED = "the pull request is closed"
 

@@ -9,11 +9,11 @@ from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Approval, Run
 from verl_e2e.core.pulls.pull import Pull
-from verl_e2e.core.pulls.reuse_key import is_image_pinned
 from verl_e2e.core.pulls.settled import joined_execution
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.time_left import minutes_left
 from verl_e2e.core.pulls.trust import needs_leave
+from verl_e2e.core.pulls.wanted_jobs import is_image_pinned
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
 from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
