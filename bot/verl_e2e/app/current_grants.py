@@ -11,16 +11,17 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
 from verl_e2e.core.pulls.deliveries import MEMBERS
 from verl_e2e.core.pulls.ledger import PRIORITY, Approval, Override, Posted, RecordedCommand
-from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import (
+    OWN_HEAD,
     Actor,
     Denied,
     Granted,
     NeedsApproval,
     Trusted,
+    Uncounted,
     has_role,
     is_of_author,
     may,

@@ -40,12 +40,11 @@ from verl_e2e.core.pulls.forge import CheckId, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.overrides import expires_at
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Reference, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, in_order
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
+from verl_e2e.core.pulls.trust import NeedsApproval, Trusted, expires_at
 from verl_e2e.core.report.annotations import paths_to_read
 from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render

@@ -7,7 +7,7 @@ import pytest
 from verl_e2e.core.model.access import OverrideRules
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.ledger import Override
-from verl_e2e.core.pulls.overrides import SECOND_PERSON, counted, expires_at
+from verl_e2e.core.pulls.trust import SECOND_PERSON, counted, expires_at
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
-from verl_e2e.core.pulls.overrides import Uncounted
+from verl_e2e.core.pulls.trust import Uncounted
 from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, render, row_of
 
 HEAD = "a" * 40

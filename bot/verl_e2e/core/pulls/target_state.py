@@ -9,11 +9,10 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.forge import OpenCheck
 from verl_e2e.core.pulls.ledger import Override, Run
-from verl_e2e.core.pulls.overrides import Counted, Uncounted, counted
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.queue import QueueView
 from verl_e2e.core.pulls.requests import Entry
-from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
+from verl_e2e.core.pulls.trust import Counted, NeedsApproval, Trusted, Uncounted, counted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, continued
 
 CLOSED = "the pull request is closed"

@@ -25,7 +25,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run
-from verl_e2e.core.pulls.overrides import Uncounted
+from verl_e2e.core.pulls.trust import Uncounted
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
