@@ -8,12 +8,11 @@ from threading import Lock
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.access import WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import VERBS
+from verl_e2e.core.pulls.commands import VERBS, Entry
 from verl_e2e.core.pulls.deliveries import MEMBERS
 from verl_e2e.core.pulls.ledger import PRIORITY, Approval, Override, Posted, RecordedCommand
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
-from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import (
     OWN_HEAD,
     Actor,

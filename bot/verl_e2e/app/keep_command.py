@@ -16,12 +16,11 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.plan.outline import refused_image
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import LEVEL, VERBS, Command, Mistake
+from verl_e2e.core.pulls.commands import LEVEL, MAX_REQUESTS, VERBS, Command, Mistake, level_requests
 from verl_e2e.core.pulls.deliveries import reply_to
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.pull import Pull
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
-from verl_e2e.core.pulls.requests import MAX_REQUESTS, level_requests
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import OWN_HEAD, Denied, Granted, counted
 from verl_e2e.core.pulls.webhooks import (

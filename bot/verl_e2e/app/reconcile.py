@@ -35,13 +35,13 @@ from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.commands import Entry, in_order
 from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
 from verl_e2e.core.pulls.forge import CheckId, CheckRun, CheckStatus, Conclusion, OpenCheck, check_name
 from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Reference, Target, repository_of
-from verl_e2e.core.pulls.requests import Entry, in_order
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted, expires_at

@@ -12,9 +12,9 @@ from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.pulls.commands import Entry
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullState, Target, repository_of
-from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.wanted_jobs import (
     WantedJob,
     is_same_change,

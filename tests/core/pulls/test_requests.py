@@ -7,9 +7,8 @@ import pytest
 from tests.core.pulls.entries import HEAD, NOW, OTHER, SMOKE, asked, override, run
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.commands import LEVEL
-from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.requests import (
+from verl_e2e.core.pulls.commands import (
+    LEVEL,
     MAX_REQUESTS,
     asked_again,
     asked_for,
@@ -18,6 +17,7 @@ from verl_e2e.core.pulls.requests import (
     level_requests,
     was_begun,
 )
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
 
 
 def test_entries_count_in_the_order_in_which_they_were_written() -> None:

@@ -12,6 +12,7 @@ from verl_e2e.core.judge.execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
+from verl_e2e.core.pulls.commands import asked_again, cancelled_by
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
@@ -24,7 +25,6 @@ from verl_e2e.core.pulls.rehearsal_standing import (
     spares_level_0,
     why_not_wanted,
 )
-from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.settled import (
     ExecutionGap,

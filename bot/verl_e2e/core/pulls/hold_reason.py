@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from verl_e2e.core.model.access import Start
+from verl_e2e.core.pulls.commands import cancelled_by, was_begun
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.queue import Held, Pause
 from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing
-from verl_e2e.core.pulls.requests import cancelled_by, was_begun
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.text.escape import Prose, prose

@@ -15,9 +15,9 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest
+from verl_e2e.core.pulls.commands import in_order
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Priority, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.requests import in_order
 
 PAUSE, RESUME = "pause", "resume"
 # What got a slot is submitted within seconds; after this the service cannot reach its pull request.

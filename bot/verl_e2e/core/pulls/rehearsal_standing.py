@@ -12,10 +12,10 @@ from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob
+from verl_e2e.core.pulls.commands import asked_again, cancelled_by
 from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import Pull
-from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 

@@ -7,11 +7,11 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.commands import Entry
 from verl_e2e.core.pulls.forge import OpenCheck
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.queue import QueueView
-from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import Counted, NeedsApproval, Trusted, Uncounted, counted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, continued
 
