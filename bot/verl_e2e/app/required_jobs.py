@@ -25,7 +25,7 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.commands import Entry, LevelRequest, level_requests
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
-from verl_e2e.core.pulls.rehearsal_standing import rehearsed_before_jobs
+from verl_e2e.core.pulls.target_state import rehearsed_before_jobs
 from verl_e2e.core.pulls.wanted_jobs import PastCost, WantedJob, expected_cost, past_costs, reuse_key
 from verl_e2e.ports import ChangeSource, Ledger, Revisions, SourceTrees
 

@@ -42,10 +42,9 @@ from verl_e2e.core.pulls.decide import (
     terms_of,
     with_new_terms,
 )
-from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Priority, QueueTerms, Run, RunState
-from verl_e2e.core.pulls.target_state import CLOSED, OtherPull, TargetState
+from verl_e2e.core.pulls.target_state import CLOSED, DRAFT, OtherPull, TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import LookedAt

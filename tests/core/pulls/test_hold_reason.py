@@ -8,10 +8,9 @@ import pytest
 from tests.fakes.shown_pull import BASE, FAILED, HEAD, NOW, REF, shown_target_state
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.access import Start
-from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT, DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState
-from verl_e2e.core.pulls.target_state import CLOSED, TargetState
+from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT, CLOSED, DRAFT, Hold, TargetState, hold, hold_of_plan
 from verl_e2e.core.pulls.trust import NeedsApproval
 
 

@@ -42,12 +42,10 @@ from verl_e2e.core.pulls.decide import (
     Actions,
     decide_actions,
 )
-from verl_e2e.core.pulls.hold_reason import REHEARSAL_FAILED
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pause, Pool, QueueView, entry_of, pool_of
-from verl_e2e.core.pulls.rehearsal_standing import rehearsal_standing, rehearsed_before_jobs
-from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.target_state import REHEARSAL_FAILED, TargetState, rehearsal_standing, rehearsed_before_jobs
 from verl_e2e.core.pulls.trust import NeedsApproval
 
 JOB = RehearsalJob(kind="rehearsal", bridge=Repository(path="bridge", commit=HEAD), base=BASE)

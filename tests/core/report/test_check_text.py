@@ -16,9 +16,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.pulls.forge import MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
-from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.checks import MAX_TITLE, CheckText, gate_text, job_text
 from verl_e2e.core.text.escape import prose

@@ -14,17 +14,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import asked_again, cancelled_by
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
-from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
 from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
-from verl_e2e.core.pulls.rehearsal_standing import (
-    RehearsalStanding,
-    rehearsal_standing,
-    rehearsal_to_start,
-    spares_level_0,
-    why_not_wanted,
-)
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.settled import (
     ExecutionGap,
@@ -35,7 +27,18 @@ from verl_e2e.core.pulls.settled import (
     with_place,
     with_queue,
 )
-from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.target_state import (
+    DRAFT,
+    Hold,
+    RehearsalStanding,
+    TargetState,
+    hold,
+    hold_of_plan,
+    rehearsal_standing,
+    rehearsal_to_start,
+    spares_level_0,
+    why_not_wanted,
+)
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs_of
 

@@ -11,10 +11,10 @@ from verl_e2e.core.judge.execution import Shortfall
 from verl_e2e.core.model.known_defects import QuarantinedCause
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.forge import Conclusion
-from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run, turn_of
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.retry import Attempt
+from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, origin_text, replaced_run, runs_of
 
 MAX_TITLE = 200

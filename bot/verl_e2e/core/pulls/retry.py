@@ -16,10 +16,9 @@ from verl_e2e.core.model.known_defects import Counts, QuarantinedCause
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.commands import asked_again
-from verl_e2e.core.pulls.hold_reason import hold, hold_of_plan
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup
-from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.target_state import TargetState, hold, hold_of_plan
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, does, runs_of
 from verl_e2e.core.triage.rules import Fault
 from verl_e2e.core.triage.table import RULES

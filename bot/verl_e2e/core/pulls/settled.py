@@ -17,13 +17,12 @@ from verl_e2e.core.model.execution import ChangeExecution, Side
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.gate import MAX_TITLE, Gate, Settle, Standing, overridden_reason
-from verl_e2e.core.pulls.hold_reason import Hold, hold_in_queue
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.queue import Pause
 from verl_e2e.core.pulls.retry import Attempt, NextAttempt, attempts_due, set_aside_by
-from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.target_state import Hold, TargetState, hold_in_queue
 from verl_e2e.core.pulls.wanted_jobs import runs_of
 
 
