@@ -34,7 +34,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.plan.build import without_data
-from verl_e2e.core.pulls.flaky import FlakyCause, flaky_causes
+from verl_e2e.core.pulls.retry import FlakyCause, flaky_causes
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository

@@ -7,9 +7,8 @@ import pytest
 
 from tests.core.pulls.entries import BASE, NOW, OTHER, RESUME, SMOKE, run
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
-from verl_e2e.core.pulls.flaky import FlakyCause, flaky_causes
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry import RetryClass
+from verl_e2e.core.pulls.retry import FlakyCause, RetryClass, flaky_causes
 
 MARK = "0123456789abcdef"
 KEYS = iter(range(1000))
