@@ -13,20 +13,23 @@ from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import asked_again, cancelled_by
-from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
-from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
-from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Pull
-from verl_e2e.core.pulls.retry import NextAttempt
-from verl_e2e.core.pulls.settled import (
+from verl_e2e.core.pulls.gate import (
     ExecutionGap,
+    Gate,
+    Standing,
     execution_gap,
+    gate,
     joined_execution,
     settled_by,
+    standings,
     with_accepted,
     with_place,
     with_queue,
 )
+from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
+from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.pull import MergeGroup, Pull
+from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.target_state import (
     DRAFT,
     Hold,
