@@ -25,9 +25,9 @@ from verl_e2e.config.action_settings import (
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.pulls.deliveries import BadDeliveryError, Event, parse_event
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.pulls.pull import PullRef, Reference
-from verl_e2e.core.pulls.webhooks import BadDeliveryError, Event, parse_event
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.wiring.accept_job import Place, check_order, digest_of_folder, take_order
 from verl_e2e.wiring.action import action_handlers

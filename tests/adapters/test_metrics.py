@@ -15,10 +15,9 @@ from verl_e2e.adapters.metrics import ApiCollector, CountsCollector, Metrics, Sh
 from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlLedger, SqlOutbox, SqlWorklist, Store
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.deliveries import Received, reply_to
+from verl_e2e.core.pulls.deliveries import MODELS, Received, reply_to
 from verl_e2e.core.pulls.figures import API_RESOURCES, RUN_PHASES, CauseClass, RunEnd, RunKind, SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.webhooks import MODELS
 
 __all__ = ["database", "server", "store"]
 

@@ -20,9 +20,9 @@ from tests.fakes.searching import search
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.deliveries import Event
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef, PullState
-from verl_e2e.core.pulls.webhooks import Event
 from verl_e2e.ports import BackendError, ForgeError
 
 PATHS = {"docs": "docs/a.md", "one job": "src/lora/a.py", "three jobs": "src/peft/a.py"}

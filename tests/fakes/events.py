@@ -4,7 +4,7 @@ from datetime import datetime
 
 from tests.fakes.app import APP, REPOSITORY
 from tests.fakes.trees import sha
-from verl_e2e.core.pulls.webhooks import (
+from verl_e2e.core.pulls.deliveries import (
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,

@@ -31,7 +31,7 @@ from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
-from verl_e2e.core.pulls.webhooks import MODELS
+from verl_e2e.core.pulls.deliveries import MODELS
 
 DOCS = ROOT / "docs"
 PAGES = ("card.md", "commands.md", "install.md", "security.md")

@@ -9,9 +9,9 @@ from verl_e2e.app.base_branch_changed import BaseChanges
 from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.reconcile import Reconciler
+from verl_e2e.core.pulls.deliveries import CommentEvent, Event
 from verl_e2e.core.pulls.pull import PullRef, Reference
 from verl_e2e.core.pulls.retry import may_follow
-from verl_e2e.core.pulls.webhooks import CommentEvent, Event
 from verl_e2e.ports import Comment, Ledger, Pulls, UnknownPullError
 
 MOST_LOOKS = 8

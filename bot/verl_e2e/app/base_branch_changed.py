@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from verl_e2e.app.base_policy import BasePolicies
+from verl_e2e.core.pulls.deliveries import PushEvent
 from verl_e2e.core.pulls.pull import OpenPull, reference_text
-from verl_e2e.core.pulls.webhooks import PushEvent
 from verl_e2e.ports import Clock, Pulls, Worklist
 
 # GitHub grants 5,000 requests an hour, and a look that finds nothing new takes about 4.

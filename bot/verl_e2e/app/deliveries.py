@@ -9,10 +9,9 @@ from verl_e2e.app.base_branch_changed import BaseChanges
 from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.core.pulls.checkup import failed_deliveries
-from verl_e2e.core.pulls.deliveries import Received, delivery_lane
+from verl_e2e.core.pulls.deliveries import BadDeliveryError, PushEvent, Received, delivery_lane, parse_event
 from verl_e2e.core.pulls.forge import DeliveryAttempt
 from verl_e2e.core.pulls.pull import OpenPull, PullRef, read_reference, reference_text
-from verl_e2e.core.pulls.webhooks import BadDeliveryError, PushEvent, parse_event
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import Clock, ForgeError, Pulls, UnknownPullError, UnreadableDeliveryError, WebhookHistory, Worklist
 

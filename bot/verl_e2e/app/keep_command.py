@@ -17,15 +17,15 @@ from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.plan.outline import refused_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import LEVEL, MAX_REQUESTS, VERBS, Command, Mistake, level_requests
-from verl_e2e.core.pulls.deliveries import reply_to
+from verl_e2e.core.pulls.deliveries import (
+    CommentEvent,
+    reply_to,
+)
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.pull import Pull
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import OWN_HEAD, Denied, Granted, counted
-from verl_e2e.core.pulls.webhooks import (
-    CommentEvent,
-)
 from verl_e2e.core.report.command_text import render_help, render_mistakes, render_named
 from verl_e2e.core.text.escape import fence_for, fenced_row, markdown, sentence
 from verl_e2e.ports import Clock, ForgeError, Ledger, Revisions

@@ -14,10 +14,7 @@ from verl_e2e.app.publish import CheckPublisher, Messages, PostRestorer
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import LEVEL, Command, CommandLine, parse
-from verl_e2e.core.pulls.deliveries import reaction_to, reply_to
-from verl_e2e.core.pulls.forge import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Reference
-from verl_e2e.core.pulls.webhooks import (
+from verl_e2e.core.pulls.deliveries import (
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,
@@ -27,7 +24,11 @@ from verl_e2e.core.pulls.webhooks import (
     PushEvent,
     WorkflowJobEvent,
     WorkflowRunEvent,
+    reaction_to,
+    reply_to,
 )
+from verl_e2e.core.pulls.forge import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Reference
 from verl_e2e.ports import Ledger
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"

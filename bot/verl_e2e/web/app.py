@@ -25,8 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.webhooks import MAX_BODY
+from verl_e2e.core.pulls.deliveries import MAX_BODY, Received
 
 BODY_BYTES = MAX_BODY
 # GitHub gives up after 10 s.

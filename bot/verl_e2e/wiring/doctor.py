@@ -16,7 +16,7 @@ from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
 from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
-from verl_e2e.core.pulls.webhooks import MODELS
+from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.git.repository import GitError
 from verl_e2e.wiring.engines import check_installation, fetch_refusals
 from verl_e2e.wiring.pulls import verl_at

@@ -16,13 +16,15 @@ from verl_e2e.core.pulls.deliveries import (
     OTHERS,
     PEOPLE,
     PUSHES,
+    CommentEvent,
+    Event,
+    PushEvent,
     as_values,
     delivery_lane,
     from_values,
     reaction_to,
     reply_to,
 )
-from verl_e2e.core.pulls.webhooks import CommentEvent, Event, PushEvent
 from verl_e2e.ports import Comment
 
 REACTION = reaction_to("Octo/bridge", 7, 5, "eyes", person=True)

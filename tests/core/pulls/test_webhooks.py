@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.pulls.webhooks import (
+from verl_e2e.core.pulls.deliveries import (
     MAX_BODY,
     MODELS,
     BadDeliveryError,

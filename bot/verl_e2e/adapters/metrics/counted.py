@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.figures import (
     OTHER,
     RUN_PHASES,
@@ -32,7 +33,6 @@ from verl_e2e.core.pulls.figures import (
     waited_s,
 )
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.webhooks import MODELS
 
 NAMESPACE = "verl_e2e"
 # In seconds: for what the service does itself, and for what runs on a GPU host.

@@ -1,16 +1,369 @@
-"""What comes from GitHub and what is to be written there, as our tables keep it."""
+"""Webhooks of GitHub as typed events, and what is written there, as our tables keep it.
 
+The sender's signature was checked before; still a body is taken as hostile: its size, depth, types and numbers. Only
+events that we act on are read, and of them only the keys that we read.
+"""
+
+import json
+import re
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
-from verl_e2e.core.pulls.webhooks import (
-    CheckRunEvent,
-    CheckSuiteEvent,
-    CommentEvent,
-    Event,
-    PullRequestEvent,
-    PushEvent,
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+# GitHub's own bound for a comment.
+_MAX_TEXT = 262_144
+_NO_NUL = r"^[^\x00]*$"
+
+Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+FullName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}$")]
+Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,100}(\[bot\])?$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=_NO_NUL)]
+Short = Annotated[str, StringConstraints(max_length=1024, pattern=_NO_NUL)]
+Id = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+Number = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+
+
+class Part(BaseModel):
+    """A part of a payload; what we do not read is ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Repo(Part):
+    """The repository that an event is about."""
+
+    full_name: FullName
+
+
+class Account(Part):
+    """Who did something. `type` is User, Bot or Organization."""
+
+    login: Login
+    type: Short = "User"
+
+
+class Install(Part):
+    """The installation of the App that an event came through."""
+
+    id: Id
+
+
+class Labelled(Part):
+    """A label."""
+
+    name: Name
+
+
+class Commit(Part):
+    """One side of a pull request."""
+
+    sha: Sha
+    ref: Name
+
+
+class PullPart(Part):
+    """A pull request in an event: what is decided is read again, this only tells which."""
+
+    number: Number
+    draft: bool = False
+    head: Commit
+    base: Commit
+
+
+class NumberPart(Part):
+    """The number of a pull request."""
+
+    number: Number
+
+
+class AppPart(Part):
+    """The App that wrote a check."""
+
+    id: Id
+
+
+class PullRequestEvent(Part):
+    """A pull request was opened, pushed to, labelled, closed."""
+
+    action: Literal[
+        "opened",
+        "synchronize",
+        "reopened",
+        "ready_for_review",
+        "converted_to_draft",
+        "closed",
+        "labeled",
+        "edited",
+    ]
+    repository: Repo
+    sender: Account
+    pull_request: PullPart
+    label: Labelled | None = None
+    # The head that a push replaced.
+    before: Sha | None = None
+
+
+class IssuePart(Part):
+    """The issue or pull request of a comment; `pull_request` is None for an issue."""
+
+    number: Number
+    pull_request: dict[str, Any] | None = None
+
+
+class CommentPart(Part):
+    """A comment as it is now."""
+
+    id: Id
+    body: Annotated[str, StringConstraints(max_length=_MAX_TEXT, pattern=_NO_NUL)]
+    user: Account
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    performed_via_github_app: AppPart | None = None
+    author_association: Short = ""
+
+
+class CommentEvent(Part):
+    """Someone wrote a comment on a pull request, or touched one: what was not just created is never a command."""
+
+    action: Literal["created", "edited", "deleted"]
+    repository: Repo
+    sender: Account
+    issue: IssuePart
+    comment: CommentPart
+
+
+class ActionPart(Part):
+    """The button that was pressed."""
+
+    identifier: Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=_NO_NUL)]
+
+
+class CheckPart(Part):
+    """A check run; `pull_requests` is empty for a fork's."""
+
+    id: Id
+    name: Name
+    head_sha: Sha
+    external_id: Short | None = None
+    app: AppPart | None = None
+    pull_requests: tuple[NumberPart, ...] = ()
+
+
+class CheckRunEvent(Part):
+    """Someone asked for a check run again, or pressed one of its buttons."""
+
+    action: Literal["rerequested", "requested_action"]
+    repository: Repo
+    sender: Account
+    check_run: CheckPart
+    requested_action: ActionPart | None = None
+
+
+class SuitePart(Part):
+    """The check runs of an App on a commit."""
+
+    id: Id
+    head_sha: Sha
+    app: AppPart | None = None
+    pull_requests: tuple[NumberPart, ...] = ()
+
+
+class CheckSuiteEvent(Part):
+    """Someone asked for all our check runs of a commit again."""
+
+    action: Literal["rerequested"]
+    repository: Repo
+    sender: Account
+    check_suite: SuitePart
+
+
+class GroupPart(Part):
+    """A merge queue's candidate."""
+
+    head_sha: Sha
+    head_ref: Name
+    base_sha: Sha
+    base_ref: Name
+
+
+class MergeGroupEvent(Part):
+    """A merge queue asks for the checks of a candidate, or has given it up."""
+
+    action: Literal["checks_requested", "destroyed"]
+    repository: Repo
+    sender: Account
+    merge_group: GroupPart
+    reason: Short = ""
+
+
+class WorkflowRunPart(Part):
+    """A workflow run."""
+
+    id: Id
+    head_sha: Sha
+    path: Short = ""
+    display_title: Short = ""
+    status: Short | None = None
+    conclusion: Short | None = None
+
+
+class WorkflowRunEvent(Part):
+    """The state of a workflow run changed. That it was requested is not reported: its dispatcher knows."""
+
+    action: Literal["in_progress", "completed"]
+    repository: Repo
+    workflow_run: WorkflowRunPart
+
+
+class WorkflowJobPart(Part):
+    """A job of a workflow run."""
+
+    id: Id
+    run_id: Id
+    head_sha: Sha
+    status: Short
+    conclusion: Short | None = None
+
+
+class WorkflowJobEvent(Part):
+    """The state of a job of a workflow run changed. That it was queued is not reported."""
+
+    action: Literal["waiting", "in_progress", "completed"]
+    repository: Repo
+    workflow_job: WorkflowJobPart
+
+
+# copy-pr-bot's branch for a pull request whose head may run.
+MIRROR_REF = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,8})")
+
+
+class PushEvent(Part):
+    """A branch of the repository itself was pushed, made or removed."""
+
+    ref: Annotated[str, StringConstraints(pattern=r"^refs/heads/[^\x00-\x20\x7f]{1,500}$")]
+    after: Sha
+    deleted: bool = False
+    repository: Repo
+
+    @property
+    def number(self) -> int | None:
+        """The pull request whose vetted head was copied to `pull-request/<number>`; None for any other branch."""
+        found = MIRROR_REF.fullmatch(self.ref)
+        return int(found[1]) if found and not self.deleted else None
+
+    @property
+    def branch(self) -> str:
+        """The branch, which may be a base of pull requests."""
+        return self.ref.removeprefix("refs/heads/")
+
+
+class InstallationEvent(Part):
+    """The App was installed, changed or removed somewhere."""
+
+    action: Literal["created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"]
+    installation: Install
+    sender: Account
+    repositories: tuple[Repo, ...] = ()
+
+
+class InstalledRepositoriesEvent(Part):
+    """Repositories were given to the App or taken from it."""
+
+    action: Literal["added", "removed"]
+    installation: Install
+    repositories_added: tuple[Repo, ...] = ()
+    repositories_removed: tuple[Repo, ...] = ()
+
+
+class PingEvent(Part):
+    """GitHub tries whether we listen."""
+
+    hook_id: Id
+
+
+Event = (
+    PullRequestEvent
+    | CommentEvent
+    | CheckRunEvent
+    | CheckSuiteEvent
+    | MergeGroupEvent
+    | WorkflowRunEvent
+    | WorkflowJobEvent
+    | PushEvent
+    | InstallationEvent
+    | InstalledRepositoriesEvent
+    | PingEvent
 )
+
+MODELS: dict[str, type[Event]] = {
+    "pull_request": PullRequestEvent,
+    "issue_comment": CommentEvent,
+    "check_run": CheckRunEvent,
+    "check_suite": CheckSuiteEvent,
+    "merge_group": MergeGroupEvent,
+    "workflow_run": WorkflowRunEvent,
+    "workflow_job": WorkflowJobEvent,
+    "push": PushEvent,
+    "installation": InstallationEvent,
+    "installation_repositories": InstalledRepositoriesEvent,
+    "ping": PingEvent,
+}
+
+
+# GitHub sends no more than 25 MB; what we read of it is far smaller.
+MAX_BODY = 25_000_000
+
+
+class BadDeliveryError(Exception):
+    """A delivery that GitHub would not send; the text says what is odd, in one line, without quoting the body."""
+
+
+def parse_event(name: str, body: bytes) -> Event | None:
+    """The event that GitHub calls `name`; None for an event or an action that we do not act on; BadDeliveryError."""
+    model = MODELS.get(name)
+    if model is None:
+        return None
+    payload = _payload(body)
+    if not _acted_on(model, payload):
+        return None
+    try:
+        event = model.model_validate(payload)
+    except ValidationError as error:
+        raise BadDeliveryError(f"A {name} delivery is not what GitHub sends: {_first(error)}") from None
+    return None if isinstance(event, CommentEvent) and event.issue.pull_request is None else event
+
+
+def _payload(body: bytes) -> dict[str, Any]:
+    if len(body) > MAX_BODY:
+        raise BadDeliveryError(f"A delivery has {len(body):,} bytes; GitHub sends at most {MAX_BODY:,}")
+    try:
+        payload = json.loads(body.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise BadDeliveryError(f"A delivery is not JSON text: {type(error).__name__}") from None
+    if not isinstance(payload, dict):
+        raise BadDeliveryError("A delivery is not a JSON object")
+    return payload
+
+
+def _acted_on(model: type[Event], payload: dict[str, Any]) -> bool:
+    """Whether this kind of event is one that we act on; what is malformed counts, so that it is refused and seen."""
+    if model is PushEvent:
+        ref = payload.get("ref")
+        return not isinstance(ref, str) or ref.startswith("refs/heads/")
+    field = model.model_fields.get("action")
+    action = payload.get("action")
+    return field is None or not isinstance(action, str) or action in get_args(field.annotation)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['type']}"
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(word)
 
 
 @dataclass(frozen=True, slots=True)
