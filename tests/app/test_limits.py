@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.app.collect_runs import MOST_JUDGINGS
+from verl_e2e.app.dispatch import MOST_JUDGINGS
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import CellMap

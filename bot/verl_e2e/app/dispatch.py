@@ -1,16 +1,178 @@
-"""Start and end runs on the back end: written down before anything is asked, so that a restart knows as much."""
+"""Start, follow and end runs on the back end, and judge what they leave: a run's own word counts for nothing.
 
+What is asked of the back end is written down before, so that a restart knows as much.
+"""
+
+import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from verl_e2e.app.collect_runs import Troubles
+from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
+from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.publish import Creation, Creations
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.causes import EngineEnd, of_engine
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, PullState, Target
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, RunWatcher
+
+# How often judging one run may fail by a fault of ours before it is called Blocked.
+MOST_JUDGINGS = 5
+EARLIER_HEAD = "it is of an earlier head, so it is not judged"
+
+log = logging.getLogger(__name__)
+
+
+def _onward(kept: RunState, seen: RunState) -> RunState:
+    """The later of two states: a run that is being ended runs on for a while, and nothing is queued again."""
+    if seen.final or kept is RunState.QUEUED:
+        return seen
+    if kept is RunState.CANCELLING or (kept is RunState.RUNNING and seen is not RunState.CANCELLING):
+        return kept
+    return kept if seen is RunState.QUEUED else seen
+
+
+@dataclass(slots=True)
+class Troubles:
+    """What went wrong and may go better later; the look is then taken again."""
+
+    found: list[BackendError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCollector:
+    """Brings the runs of a target to where they stand now."""
+
+    analysis: Analysis
+    artifacts: Path
+    backend: Backend
+    clock: Clock
+    ledger: Ledger
+    watcher: RunWatcher
+    judgings: Kept[int] = field(default_factory=lambda: Kept(256))
+
+    def advance(self, run: Run, target: Target) -> Run:
+        """A run of a target as it stands now, judged if it has ended; kept in the ledger when that is news.
+
+        Raises BackendError when the back end gives no answer now and may later.
+        """
+        if run.state.final or (run.state is RunState.QUEUED and not run.handle):
+            return run
+        try:
+            with self.watcher.backend_call("poll"):
+                progress = self.backend.poll(run)
+        except BackendError as error:
+            if not error.final:
+                raise
+            refused = {"state": RunState.LOST, "reason": run.reason or str(error)}
+            return self.ledger.put_run(self._changed(run, **refused, causes=(of_engine(EngineEnd.REFUSED),)))
+        url = progress.url or run.url
+        if progress.state is RunState.FINISHED:
+            ended = run.model_copy(update={"url": url, "took": progress.took})
+            return self.ledger.put_run(self._judged(ended, target, progress.end or EngineEnd.LEFT_NOTHING))
+        state = _onward(run.state, progress.state)
+        reason = run.reason or (progress.note if state.final or state is RunState.CANCELLING else "")
+        if (state, url, reason) == (run.state, run.url, run.reason):
+            return run
+        causes = (of_engine(progress.end),) if state is RunState.LOST and progress.end is not None else ()
+        minutes = self._seen_minutes(run, progress.took) if state.final else run.gpu_minutes
+        changes = {"url": url, "reason": reason, "causes": causes, "gpu_minutes": minutes}
+        return self.ledger.put_run(self._changed(run, state=state, **changes))
+
+    def _seen_minutes(self, run: Run, took: BackendTimes | None) -> float:
+        """GPU minutes of a run that ended without its own word: by the back end, else since it was seen to run."""
+        if took is not None and took.started is not None and took.ended is not None:
+            return self._gpu_minutes(run, (took.ended - took.started).total_seconds())
+        if run.state is not RunState.RUNNING:
+            return run.gpu_minutes
+        return self._gpu_minutes(run, (self.clock.now() - run.updated).total_seconds())
+
+    def _changed(self, run: Run, **changes: object) -> Run:
+        return run.model_copy(update={"updated": self.clock.now(), **changes})
+
+    def _judged(self, run: Run, target: Target, without_folder: EngineEnd) -> Run:
+        """The ended run with the verdict that we come to ourselves; where it left no folder the engine says why."""
+        if run.rehearsal is not None and run.head_sha != target.head_sha:
+            # Its commits may be gone, and no one asks for it any more.
+            return self._blocked(run, EARLIER_HEAD, EngineEnd.NOT_JUDGED)
+        folder = self.artifacts / run.key
+        try:
+            with self.watcher.backend_call("artifacts"):
+                found = self.backend.artifacts(run, folder)
+            if not found:
+                return self._blocked(run, NO_FOLDER, without_folder)
+            with self.watcher.backend_call("unattested"):
+                doubt = self.backend.unattested(run)
+        except BackendError as error:
+            if not error.final:
+                raise
+            return self._blocked(run, str(error), EngineEnd.NOT_FETCHED)
+        return self._with_judgement(run, with_doubt(self._judgement(run, target, folder), doubt))
+
+    def _judgement(self, run: Run, target: Target, folder: Path) -> Judged:
+        """What the run folder comes to; a fault of ours is tried again a few times, and not for ever."""
+        try:
+            if run.rehearsal is not None:
+                judged = self.analysis.judge_rehearsal(target, run, folder)
+            else:
+                judged = self.analysis.judge(run, folder)
+            self.watcher.run_phases(judged.phase_s)
+            return judged
+        except LimitError as error:
+            return cannot_be_judged(error)
+        except Exception as error:
+            failed = (self.judgings.find((run.key,)) or 0) + 1
+            self.judgings.put((run.key,), failed)
+            if failed < MOST_JUDGINGS:
+                raise
+            log.exception("run %s given up: judging it failed %d times", run.key[:12], failed)
+            return cannot_be_judged(f"judging it failed {failed} times ({type(error).__name__})")
+
+    def _with_judgement(self, run: Run, judged: Judged) -> Run:
+        minutes = self._gpu_minutes(run, judged.reported_s)
+        return self._changed(run, state=RunState.FINISHED, gpu_minutes=minutes, **judged.of_run)
+
+    def _blocked(self, run: Run, sentence: str, end: EngineEnd) -> Run:
+        return self._with_judgement(run, blocked(sentence, end))
+
+    def _gpu_minutes(self, run: Run, reported_s: float) -> float:
+        """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
+        if run.rehearsal is not None:
+            return 0.0
+        passed_s = (self.clock.now() - run.created).total_seconds()
+        return round(max(min(reported_s, passed_s), 0.0) / 60 * (run.job.gpu_count if run.job else 1), 1)
+
+    def of_target(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
+        """The runs of a pull request, on whatever head, or of a merge group, as they stand now."""
+        if isinstance(target, Pull):
+            runs = self.ledger.runs(target.ref.repository, number=target.ref.number)
+        else:
+            found = self.ledger.runs(target.repository, head_sha=target.head_sha)
+            runs = tuple(run for run in found if run.number is None)
+        return tuple(self._advanced(run, target, troubles) for run in runs)
+
+    def elsewhere(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
+        """The runs that other pull requests with this very head have, as they stand now."""
+        if not isinstance(target, Pull):
+            return ()
+        found = self.ledger.runs(target.ref.repository, head_sha=target.head_sha)
+        return tuple(
+            self._advanced(run, target, troubles) for run in found if run.number not in (None, target.ref.number)
+        )
+
+    def _advanced(self, run: Run, target: Target, troubles: Troubles) -> Run:
+        try:
+            with log_context(run=run.key, head=run.head_sha, job=run.job_id):
+                return self.advance(run, target)
+        except BackendError as error:
+            troubles.found.append(error)
+            return run
+
 
 UNSETTLED = "it may have been started before, and GitHub's list of runs may not show that yet"
 

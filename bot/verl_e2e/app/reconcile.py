@@ -12,9 +12,8 @@ from datetime import timedelta
 
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.base_policy import BasePolicies, NoPolicyError
-from verl_e2e.app.collect_runs import RunCollector, Troubles
 from verl_e2e.app.current_grants import CurrentGrants, Permissions
-from verl_e2e.app.dispatch import Dispatch
+from verl_e2e.app.dispatch import Dispatch, RunCollector, Troubles
 from verl_e2e.app.keep_command import Answers
 from verl_e2e.app.known_heads import KnownHeads, MergeGroups
 from verl_e2e.app.publish import (

@@ -11,9 +11,8 @@ from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.base_branch_changed import BaseChanges
 from verl_e2e.app.base_policy import BasePolicies
-from verl_e2e.app.collect_runs import RunCollector
 from verl_e2e.app.current_grants import CurrentGrants, Permissions
-from verl_e2e.app.dispatch import Dispatch
+from verl_e2e.app.dispatch import Dispatch, RunCollector
 from verl_e2e.app.keep_command import Answers, CommandKeeper
 from verl_e2e.app.known_heads import KnownHeads, MergeGroups
 from verl_e2e.app.on_event import CheckEvents, CommentEvents, EventHandler
