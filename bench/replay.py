@@ -38,8 +38,7 @@ from verl_e2e.adapters.store import SqlLedger
 from verl_e2e.adapters.store.database import open_store
 from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.app.plan_change import Planned, Planner
-from verl_e2e.app.required_jobs import JobSources, RequiredJobs
-from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.model.jobs import Job

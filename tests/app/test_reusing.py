@@ -10,8 +10,7 @@ from tests.app.test_reconciling import SMOKE, approve, ask, finish, gate, live, 
 from tests.core.executions import DROPOUT, GATHER, TRANSFORM, change, ran
 from tests.fakes.app import BASE, POLICY, REPOSITORY, App, FakeLedger, blocks, fails, passes
 from tests.fakes.trees import sha
-from verl_e2e.app.required_jobs import Prepared
-from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.required_jobs import Prepared, VerdictReuse
 from verl_e2e.config import load_policy
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.verdict_document import read_verdict

@@ -26,8 +26,7 @@ from verl_e2e.app.publish import (
     check_digest,
     check_subject,
 )
-from verl_e2e.app.required_jobs import RequiredJobs
-from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.required_jobs import RequiredJobs, VerdictReuse
 from verl_e2e.app.run_queue import RunQueue
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.model.access import Absence

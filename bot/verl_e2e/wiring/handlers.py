@@ -18,8 +18,7 @@ from verl_e2e.app.known_heads import KnownHeads, MergeGroups
 from verl_e2e.app.on_event import CheckEvents, CommentEvents, EventHandler
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, Messages, OpenChecks, PostRestorer
 from verl_e2e.app.reconcile import Display, FirstCheck, Reconciler, TargetReader, TargetStates
-from verl_e2e.app.required_jobs import JobSources, RequiredJobs
-from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.run_queue import RunQueue, SharedQueue
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.pull import Target
