@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from verl_e2e.app.base_branch_changed import BaseChanges
+from verl_e2e.app.base_policy import BaseChanges
 from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.reconcile import Reconciler

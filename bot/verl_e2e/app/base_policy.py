@@ -1,21 +1,24 @@
-"""The policy of a base branch, read at the branch's tip.
+"""The policy of a base branch, read at the branch's tip, and the pull requests whose base got another one.
 
 GitHub leaves a pull request's `base.sha` where the base was at the last push of the head, so nothing that says who may
-do what is read there.
+do what is read there. The policy as it is now is compared with the one under which a head was last looked at, so a push
+of which no webhook reported is found as well.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.deliveries import PushEvent
 from verl_e2e.core.pulls.ledger import Posted
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target, repository_of
-from verl_e2e.ports import Clock, Ledger, Pulls
+from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, Target, reference_text, repository_of
+from verl_e2e.ports import Clock, Ledger, Pulls, Worklist
 
 _GONE = "gone"
 
@@ -157,3 +160,44 @@ class BasePolicies:
 
 def _subject(ref: PullRef, head_sha: str) -> str:
     return f"{head_sha}:{ref.number}:policy"
+
+
+# GitHub grants 5,000 requests an hour, and a look that finds nothing new takes about 4.
+AT_ONCE, _PAUSE = 10, timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseChanges:
+    """Finds the pull requests whose base got another policy."""
+
+    policies: BasePolicies
+    clock: Clock
+    pulls: Pulls
+
+    def base_pushed(self, event: PushEvent, worklist: Worklist) -> int:
+        """Want another look at what a push to a base branch concerns; gives how many pull requests that are."""
+        pulls = self.pulls.open_pulls(event.repository.full_name, base=event.branch)
+        return self.look_again(pulls, worklist)
+
+    def outdated(self, pulls: Iterable[OpenPull]) -> Iterator[OpenPull]:
+        """Those that were last looked at under another policy than their base has now; one never looked at is not."""
+        digests: dict[tuple[str, str], str] = {}
+        for pull in pulls:
+            noted = self.policies.noted_digest(pull.ref, pull.head_sha)
+            if noted is None:
+                continue
+            base = (pull.ref.repository, pull.base_branch)
+            if base not in digests:
+                digests[base] = self.policies.tip_text(*base).digest
+            if noted != digests[base]:
+                yield pull
+
+    def look_again(self, pulls: Iterable[OpenPull], worklist: Worklist) -> int:
+        """Want another look at those that are outdated, newest first, a few at a time; gives how many."""
+        found = sorted(self.outdated(pulls), key=lambda pull: pull.ref.number, reverse=True)
+        now = self.clock.now()
+        for turn in range(0, len(found), AT_ONCE):
+            batch = found[turn : turn + AT_ONCE]
+            # One with a run under way waits for its next look by the clock, which may be long after.
+            worklist.want([reference_text(pull.ref) for pull in batch], now + _PAUSE * (turn // AT_ONCE), at_once=True)
+        return len(found)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.base_branch_changed import BaseChanges
+from verl_e2e.app.base_policy import BaseChanges
 from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.core.pulls.checkup import failed_deliveries

@@ -193,7 +193,7 @@ class EventHandler:
             case WorkflowJobEvent():
                 return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
             case PushEvent():
-                # What a push means as one to a base branch is for `verl_e2e.app.base_branch_changed`.
+                # What a push means as one to a base branch is for `verl_e2e.app.base_policy`.
                 return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
             case _:
                 return ()

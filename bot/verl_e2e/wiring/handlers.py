@@ -9,8 +9,7 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.base_branch_changed import BaseChanges
-from verl_e2e.app.base_policy import BasePolicies
+from verl_e2e.app.base_policy import BaseChanges, BasePolicies
 from verl_e2e.app.current_grants import CurrentGrants, Permissions
 from verl_e2e.app.dispatch import Dispatch, RunCollector
 from verl_e2e.app.keep_command import Answers, CommandKeeper
