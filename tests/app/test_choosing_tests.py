@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.trees import FakeSummaries, FakeTrees
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.verl_uses import uses_at
+from verl_e2e.app.plan_pull import uses_at
 from verl_e2e.config import load_policy
 from verl_e2e.core.model.jobs import WhyChosen
 from verl_e2e.core.plan.bridge_tests import Choice

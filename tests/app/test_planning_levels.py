@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.trees import FakeSummaries, FakeTrees
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.verl_uses import uses_at
+from verl_e2e.app.plan_pull import uses_at
 from verl_e2e.config.policy import packaged_policy
 
 POLICY = packaged_policy()

@@ -1,5 +1,6 @@
 """Plan a pull request or a merge group by git objects, in full where these do not tell, and explain a plan."""
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,14 +17,14 @@ from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
 from verl_e2e.core.plan.lint import lint_jobs
 from verl_e2e.core.plan.plan import plan
-from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN
 from verl_e2e.core.pulls.pull import Pull, PullRef, Target
 from verl_e2e.core.reach.changes import symbols_of
-from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.reach.program import module_name
+from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
+from verl_e2e.core.reach.program import SUMMARY_VERSION, module_name
 from verl_e2e.core.text.escape import likely, suggest
-from verl_e2e.ports import ForgeError, Pulls, SourceTrees, SummaryStore
+from verl_e2e.ports import ForgeError, Pulls, SourceTrees, SummaryStore, UsesStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +195,29 @@ def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapp
     content = planner.repository.read_blob(revision, path)
     kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
     return {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content or b"")}
+
+
+def uses_at(
+    repository: SourceTrees, commit: str, reach: ReachPolicy, source: str, store: UsesStore | None = None
+) -> Uses:
+    """What verl uses of the package at a commit, given in full; `source` tells people which verl that is.
+
+    `store` keeps what was read of it, unless a content was not there: a partial clone may have it the next time.
+    """
+    key = _key(commit, reach, source)
+    known = store.load(key) if store is not None else None
+    if known is not None:
+        return known
+    tree = {path: blob for path, blob in repository.tree(commit, reach.callers).items() if path.endswith(".py")}
+    contents = repository.read_objects(list(tree.values()))
+    sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
+    uses = uses_of(sources, reach.package, source)
+    if store is not None and len(sources) == len(tree):
+        store.save(key, uses)
+    return uses
+
+
+def _key(commit: str, reach: ReachPolicy, source: str) -> str:
+    """All that the answer depends on, as one digest."""
+    parts = (str(USES_VERSION), str(SUMMARY_VERSION), commit, reach.package, reach.callers, source)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
