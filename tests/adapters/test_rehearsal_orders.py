@@ -14,7 +14,7 @@ from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, resources
 from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
-from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal
+from verl_e2e.app.judge_finished import judge_ended_rehearsal
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.jobs import Origin, Repository
 from verl_e2e.core.model.outcome import Result

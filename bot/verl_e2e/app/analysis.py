@@ -9,8 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.app.judge_finished import Judged, judge_again, judge_ended
-from verl_e2e.app.judge_rehearsal import judge_ended_rehearsal
+from verl_e2e.app.judge_finished import Judged, judge_again, judge_ended, judge_ended_rehearsal
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import explain, plan_target
 from verl_e2e.core.compare.cell_map import CellMap
