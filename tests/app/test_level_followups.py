@@ -19,7 +19,7 @@ from tests.core.builders import (
 from tests.core.level_runs import Run, job_of, resume_run
 from tests.fakes.recorded import NothingKept
 from tests.fakes.run_folders import FakeFolders
-from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
+from verl_e2e.app.check import FollowUpServices, follow_up
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import Allowed, MergeBase

@@ -21,7 +21,7 @@ from tests.fakes.recorded import (
 from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.folders import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
-from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
+from verl_e2e.app.check import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import judge_folders
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.judge.verdict_document import Verdict

@@ -1,21 +1,38 @@
-"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
+"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card.
+
+A judged job is followed by the runs that it asks for: its reference run, its merge base, its retry. They lie below the
+job's own run folder, in `related/<role>`, and `related.json` there says how they ended. It is written after each of
+them, so an interruption keeps what was learnt.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
-from verl_e2e.app.judge_folder import coverage, judge_folders, make_card, write_judgement
+from verl_e2e.app.judge_folder import coverage, judge_folders, judge_run, make_card, write_judgement
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.app.required_jobs import fit_patches
 from verl_e2e.core.compare.jobs import for_parity
-from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, gpu_minutes, may_follow, without_base
+from verl_e2e.core.judge import related_runs
+from verl_e2e.core.judge.related_runs import (
+    AS_ASKED,
+    Allowed,
+    Followup,
+    MergeBase,
+    asks_whose,
+    ended,
+    followups,
+    gpu_minutes,
+    may_follow,
+    without_base,
+)
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes, Record
-from verl_e2e.core.model.related import Role
+from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, RelatedRun, Role
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.outline import in_order, site_in_image
@@ -26,7 +43,7 @@ from verl_e2e.core.pulls.job_status import status_of_verdict, turn_of
 from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT
 from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
-from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, RunFolders
+from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, DispatchError, RunFolders
 
 _MEGATRON_LM = "3rdparty/Megatron-LM"
 
@@ -293,3 +310,141 @@ def recording_note(record: Record) -> str:
         f"This run is a recording, made on {name or 'another machine'} with Megatron-Bridge {commit[:12] or '?'}; "
         f"nothing was run here, and the planned change is the demonstration's own."
     )
+
+
+INTERRUPTED = "interrupted"
+_NOT_BEGUN = "its run could not begin"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpServices:
+    """The ports that follow-up runs use."""
+
+    dispatcher: Dispatcher
+    folders: RunFolders
+    baselines: Baselines | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A run folder, and the related one that a run is made in; `number` counts the runs of its role from 1."""
+
+    main: Path
+    role: Role
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{RELATED_FOLDER}/{self.role}{f'-{self.number}' if self.number > 1 else ''}"
+
+    @property
+    def folder(self) -> Path:
+        return self.main / self.name
+
+
+def follow_up(job: Job, folder: Path, allowed: Allowed, services: FollowUpServices, say: Say) -> Verdict:
+    """Make the runs that the judged job in `folder` asks for, one after the other; the verdict with all of them."""
+    return _follow_up(job, folder, allowed, services, say)[0]
+
+
+def _follow_up(
+    job: Job, folder: Path, allowed: Allowed, services: FollowUpServices, say: Say
+) -> tuple[Verdict, LogFacts | None]:
+    """The verdict, and what the job's own log says."""
+    history = services.folders.record(folder).related
+    verdict, facts = judge_run(services.folders, folder)
+    while asked := followups(job, verdict, history, allowed):
+        try:
+            history = (*history, _run_followup(job, asked[0], folder, history, services, say))
+        except KeyboardInterrupt:
+            _write(services, folder, history, {asked[0].role: INTERRUPTED})
+            raise
+        except DispatchError as error:
+            say(f"{job.id}: {error}")
+            allowed = _given_up(allowed, asked[0].role)
+        _write(services, folder, history, _reasons(job, verdict, history, allowed))
+        verdict, facts = judge_run(services.folders, folder, facts)
+    reasons = _reasons(job, verdict, history, allowed)
+    if reasons:
+        _write(services, folder, history, reasons)
+        verdict, facts = judge_run(services.folders, folder, facts)
+    write_judgement(services.folders, folder, (verdict,))
+    return verdict, facts
+
+
+def _given_up(allowed: Allowed, role: Role) -> Allowed:
+    """Without a role whose run could not begin."""
+    return replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: _NOT_BEGUN})
+
+
+def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Mapping[Role, str]:
+    """Why runs that the verdict asks for are not there."""
+    made = {run.role for run in history}
+    reasons = dict(allowed.not_run)
+    if asks_whose(verdict) and allowed.no_base_for(job):
+        reasons.setdefault(Role.MERGE_BASE, allowed.no_base_for(job))
+    return {role: reason for role, reason in reasons.items() if role not in made}
+
+
+def _run_followup(
+    main: Job, asked: Followup, folder: Path, history: tuple[RelatedRun, ...], services: FollowUpServices, say: Say
+) -> RelatedRun:
+    """Make one run, or take a kept one, with the follow-up runs that it needs itself."""
+    number = 1 + sum(run.role is asked.role for run in history)
+    place = _Place(folder, asked.role, number)
+    kept = _take_kept(asked, place, services)
+    if kept:
+        say(f"{main.id}: {asked.role.spoken}, Bridge {asked.job.bridge.commit[:12]}, is kept from an earlier run")
+    else:
+        say(_starting(main, asked))
+        services.dispatcher.run(asked.job, place.folder)
+    if asked.inherits:
+        _write(services, place.folder, tuple(_seen_from(run) for run in asked.inherits))
+    verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
+    if asked.role is Role.MERGE_BASE and not kept:
+        _keep(asked.job, place, verdict, services)
+    run = related_runs.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+    say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
+    return run
+
+
+def _starting(main: Job, asked: Followup) -> str:
+    job = asked.job
+    where = f"Bridge {job.bridge.commit[:12]}, {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes"
+    return f"{main.id}: starting {asked.role.spoken} ({job.id} on {where})"
+
+
+def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bool:
+    """Whether a baseline was kept, is whole, and still says what it said; then it lies in its place."""
+    if asked.role is not Role.MERGE_BASE or services.baselines is None:
+        return False
+    host = services.folders.record(place.main).environment
+    digest = asked.job.digest()
+
+    def accept(kept: Path) -> bool:
+        verdict, _ = judge_run(services.folders, kept)
+        return related_runs.may_stand_again(services.folders.record(kept), verdict, digest, host)
+
+    return services.baselines.fetch(_key(asked.job, place), place.folder, accept)
+
+
+def _keep(job: Job, place: _Place, verdict: Verdict, services: FollowUpServices) -> None:
+    if services.baselines is not None and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
+        services.baselines.keep(_key(job, place), place.folder)
+
+
+def _key(job: Job, place: _Place) -> str:
+    """The digest of the job; further baselines of one job, which measure its noise, have keys of their own."""
+    return job.digest() if place.number == 1 else f"{job.digest()}-{place.number}"
+
+
+def _seen_from(run: RelatedRun) -> RelatedRun:
+    """A related run of the first job, named from the folder of another related run."""
+    return run.model_copy(update={"folder": f"../{run.folder.rpartition('/')[2]}"})
+
+
+def _write(
+    services: FollowUpServices, folder: Path, history: tuple[RelatedRun, ...], not_run: Mapping[Role, str] | None = None
+) -> None:
+    document = Related(runs=history, not_run=dict(not_run or {}))
+    services.folders.write(folder, {RELATED_FILE: document.model_dump_json(indent=2) + "\n"})

@@ -15,13 +15,14 @@ from verl_e2e.app.check import (
     CheckRequest,
     CheckServices,
     Demonstration,
+    FollowUpServices,
     check_change,
     check_follow_ups,
     demonstrate,
+    follow_up,
     follow_ups_of_job,
     verl_commit_of,
 )
-from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.config.maps import policy_bands
 from verl_e2e.config.policy import policy_at
 from verl_e2e.config.profiles import load_profile
