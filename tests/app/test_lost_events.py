@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tests.fakes.app import App
-from verl_e2e.app.deliveries import LostEvents
+from verl_e2e.app.on_event import LostEvents
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, read_reference
 from verl_e2e.ports import ForgeError, Worklist

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.fakes.clocks import HandClock
-from verl_e2e.app.deliveries import KEPT, LONGEST_WAIT_S, MOST_TIMES, Redelivery
+from verl_e2e.app.on_event import KEPT, LONGEST_WAIT_S, MOST_TIMES, Redelivery
 from verl_e2e.core.pulls.forge import DeliveryAttempt
 from verl_e2e.ports import ForgeError
 

@@ -23,7 +23,7 @@ from verl_e2e.adapters.metrics import ApiCollector
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.adapters.store import SqlLedger, SqlOutbox, SqlWorklist
 from verl_e2e.adapters.worker import Work
-from verl_e2e.app.deliveries import DeliveryHandler, LostEvents, Redelivery, lane_of
+from verl_e2e.app.on_event import DeliveryHandler, LostEvents, Redelivery, lane_of
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.settings import Settings
