@@ -159,7 +159,7 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
     """
     _collect_seldom()
     from verl_e2e.core.plan.backtest import backtest_json, render_backtest, render_usage, usage_json
-    from verl_e2e.wiring import backtest as wiring
+    from verl_e2e.wiring import planning as wiring
 
     if (labels is None) == (history is None):
         raise click.UsageError("give either a file of labels or --history N")

@@ -1,4 +1,4 @@
-"""Planning from git directories: which planner, which policy, which uses of verl."""
+"""Planning from git directories: which planner, which policy, which uses of verl; one change, or many of them."""
 
 import atexit
 import gc
@@ -13,15 +13,17 @@ from verl_e2e.adapters.files.caches import SummaryCache, UsesCache
 from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner, holds_package, require_package
 from verl_e2e.app.plan_pull import explain as explain_paths
 from verl_e2e.app.plan_pull import uses_at, with_bumps, with_verl_files
-from verl_e2e.config.maps import packaged_uses, read_cell_map, uses_json
+from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
+from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
-from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError
+from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
 
 # New objects between two looks at them, and how many of these between two looks at older ones. With Python's own
 # numbers a third of a plan's time is spent looking at syntax trees, which hold no cycles. One plan makes fewer objects
@@ -247,3 +249,41 @@ def policy_file(file: Path) -> Policy:
         return load_policy(file.read_bytes(), str(file))
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; give a readable policy file") from None
+
+
+def backtest(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
+    """Plan every labelled change, by the policy file or by the packaged policy."""
+    try:
+        cases = load_labels(labels.read_bytes(), str(labels))
+    except OSError as error:
+        raise UserError(f"{labels}: {error.strerror}; give a readable file of labels") from None
+    repository = GitRepository(order.repo)
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
+    planner = planner_of(repository, order, policy)
+    with repository_named_by(order, policy):
+        return tuple(_outcome(planner, case, policy) for case in cases)
+
+
+def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
+    try:
+        return Outcome(case, planner.plan(case.base, case.head, policy).plan)
+    except UnknownRevisionError as error:
+        return Outcome(case, None, str(error))
+
+
+def replay(order: PlanRequest, count: int, head: str) -> Usage:
+    """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
+    repository = GitRepository(order.repo)
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
+    with repository_named_by(order, policy):
+        planner = planner_of(repository, order, policy, head)
+    commits = repository.first_parents(head, count)
+    return usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
+
+
+def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:
+    """The plan of one commit of history; None before the package came to the repository."""
+    try:
+        return planner.plan(parent, commit, policy).plan
+    except OtherRepositoryError:
+        return None
