@@ -18,8 +18,7 @@ from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.core.model.needs import Capacity
 from verl_e2e.ports import Backend, Clock
 from verl_e2e.wiring.analysis import ServiceAnalysis
-from verl_e2e.wiring.app import open_service
-from verl_e2e.wiring.app_services import github_work
+from verl_e2e.wiring.app import github_work, open_service
 
 SHORT_JOB = (sys.executable, str(Path(__file__).with_name("short_job.py")))
 

@@ -25,7 +25,7 @@ from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.wiring.app_services import program_digest
+from verl_e2e.wiring.app import program_digest
 
 LORA = "src/lora/a.py"
 OTHER = PullRef(REPOSITORY, 8)

@@ -16,8 +16,7 @@ from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.worker import Worker
 from verl_e2e.config.settings import load_settings
-from verl_e2e.wiring.app import Bounded, Service, open_service
-from verl_e2e.wiring.app_services import github_work
+from verl_e2e.wiring.app import Bounded, Service, github_work, open_service
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web import Door, Probes, create_app
-from verl_e2e.wiring.app import open_service
-from verl_e2e.wiring.app_services import github_work
+from verl_e2e.wiring.app import github_work, open_service
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")

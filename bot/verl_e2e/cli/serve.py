@@ -63,8 +63,7 @@ def serve(*, check: bool) -> int:
     from verl_e2e.adapters.json_log import log_to_stderr
     from verl_e2e.cli.serve import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
-    from verl_e2e.wiring.app import open_service
-    from verl_e2e.wiring.app_services import github_work
+    from verl_e2e.wiring.app import github_work, open_service
     from verl_e2e.wiring.engines import check_installation, check_sources
 
     be_private()

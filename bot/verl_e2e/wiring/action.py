@@ -15,7 +15,7 @@ from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.ports import Clock
 from verl_e2e.wiring.analysis import LimitedAnalysis
-from verl_e2e.wiring.app_services import program_digest
+from verl_e2e.wiring.app import program_digest
 from verl_e2e.wiring.engines import verify_attestations
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.pulls import verl_source
