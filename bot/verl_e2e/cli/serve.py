@@ -179,7 +179,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     from verl_e2e.cli.serve import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
     from verl_e2e.core.pulls.checkup import State
-    from verl_e2e.wiring.doctor import check_up
+    from verl_e2e.wiring.engines import check_up
 
     be_private()
     settings, environ = load_settings(os.environ), dict(os.environ)

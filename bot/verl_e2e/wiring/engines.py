@@ -1,28 +1,42 @@
-"""What the settings need, tried before the service starts: this installation, engines and repositories."""
+"""What the settings need, tried before the service starts, and the check-up of an installation."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, RefusedError, asked_of, no_place
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, check_cluster
 from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings
+from verl_e2e.adapters.github.actions import runners_by_size
+from verl_e2e.adapters.github.administration import GithubAdministration
+from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
+from verl_e2e.adapters.github.requester import RetryPolicy
+from verl_e2e.adapters.github.session import PERMISSIONS, GitHub, as_app
+from verl_e2e.adapters.store import open_store
+from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import checked_for_slots, load_profile
-from verl_e2e.config.settings import Settings
+from verl_e2e.config.settings import DEFAULT_VERL, Settings
+from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Origin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.checkup import State, of_sources
+from verl_e2e.core.pulls.checkup import Finding, State, of_sources
+from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
 from verl_e2e.core.pulls.pull import web_of
 from verl_e2e.git.program import Git, Limits, Remote, error_of
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
+from verl_e2e.wiring.pulls import verl_at
 
 if TYPE_CHECKING:
     from verl_e2e.adapters.dispatch.ray_client import RayClient
@@ -186,3 +200,85 @@ def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
         fix = "add such a node, or correct VERL_E2E_RAY_RESOURCES or `needs` of the site profile"
         raise UserError(f"VERL_E2E_RAY_ADDRESS: {problem}; {fix}")
     return f"Ray {version}, {problem or 'a node can take a job with one GPU'}"
+
+
+# GitHub sends these to every App, without a subscription.
+_UNASKED = frozenset({"installation", "installation_repositories", "ping"})
+_ACTIONS = "github-actions"
+# Someone waits at a terminal.
+_PATIENCE_S = 10.0
+
+
+def check_up(
+    settings: Settings,
+    repository: str,
+    branch: str,
+    now: datetime,
+    *,
+    redeliver: bool,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Finding, ...]:
+    """Everything that was looked at for a repository; an empty branch stands for its default one.
+
+    Raises ForgeError for a name that is not a repository, or text that is not a key.
+    """
+    retry_policy = RetryPolicy(total_s=_PATIENCE_S)
+    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=retry_policy)
+    try:
+        github.requester(repository)
+        services = _services(github, settings, repository, environ)
+        return examine(repository, branch, _setup(settings), services, now, redeliver=redeliver)
+    finally:
+        github.close()
+
+
+def _setup(settings: Settings) -> Setup:
+    events = tuple(sorted(set(MODELS) - _UNASKED))
+    hook = f"{settings.public_url.rstrip('/')}/webhook" if settings.public_url else ""
+    if settings.backend != _ACTIONS:
+        return Setup(settings.app_id, PERMISSIONS, events, hook=hook)
+    return Setup(
+        settings.app_id,
+        PERMISSIONS,
+        events,
+        settings.workflow,
+        settings.workflow_ref,
+        workflow_text(),
+        settings.runners or runners_by_size(),
+        hook,
+        settings.fork_runners,
+    )
+
+
+def _services(github: GitHub, settings: Settings, repository: str, environ: Mapping[str, str]) -> DoctorServices:
+    def has_verl(address: str, commit: str) -> bool:
+        return has_commit(github, repository, address, commit)
+
+    def ahead_s() -> float | None:
+        began = github.calls.booted_s
+        return None if began is None else began + time.monotonic() - SystemClock().now().timestamp()
+
+    return DoctorServices(
+        GithubAdministration(github),
+        GithubPulls(github).file_at,
+        has_verl,
+        lambda: _open_database(settings),
+        lambda: check_installation(settings, environ),
+        settings.verl if settings.verl != DEFAULT_VERL else "",
+        lambda commit: _own_has(settings.verl, commit),
+        lambda repository, policy: fetch_refusals([repository], policy, settings, environ),
+        ahead_s,
+    )
+
+
+def _own_has(place: str, commit: str) -> bool:
+    """Whether the verl that the service reads has a commit: a clone on this machine, or a public repository."""
+    try:
+        return verl_at(place).find(commit) is not None
+    except GitError:
+        return False
+
+
+def _open_database(settings: Settings) -> None:
+    settings.data.mkdir(parents=True, exist_ok=True)
+    open_store(settings.database_url).close()
