@@ -29,8 +29,7 @@ from verl_e2e.core.pulls.deliveries import BadDeliveryError, Event, parse_event
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.pulls.pull import PullRef, Reference
 from verl_e2e.core.text.escape import one_line
-from verl_e2e.wiring.accept_job import Place, check_order, digest_of_folder, take_order
-from verl_e2e.wiring.action import action_handlers
+from verl_e2e.wiring.action import Place, action_handlers, check_order, digest_of_folder, take_order
 
 Say = Callable[[str], None]
 # For a pull request from a fork only this event gives a token that may write; its payload is the same.
