@@ -1,10 +1,5 @@
 """The HTTP interface of the service.
 
-    app           the page of webhooks
-    probes        the pages for operators: health, readiness, metrics
-    bodies        receives the bodies of webhooks, with limits of size, number and time
-    connections   the protocol of the server: it closes silent connections
-
 Unsigned requests cannot shut out signed deliveries: over a limit the oldest connection is closed, and a delivery from
 GitHub takes only a few hundredths of a second.
 """
