@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bot"))
 
 from verl_e2e.config.policy import packaged_policy  # noqa: E402  (this checkout)
-from verl_e2e.core.model.levels import POINTS  # noqa: E402
-from verl_e2e.core.model.settings import SIZES, Axis  # noqa: E402
-from verl_e2e.core.model.space import Point  # noqa: E402
+from verl_e2e.core.model.settings import Axis  # noqa: E402
+from verl_e2e.core.model.space import POINTS, Point  # noqa: E402
 from verl_e2e.core.plan.job_models import is_on_family  # noqa: E402
 from verl_e2e.core.plan.outline import JobOutline  # noqa: E402
 from verl_e2e.core.plan.policy import Policy  # noqa: E402
@@ -34,7 +33,7 @@ def shows(job: JobOutline, row: dict[str, Any], policy: Policy) -> bool:
     point = POINTS.get(job.variant.job_id) or Point.of_level(job.variant.level).with_axes(job.settings)
     for name, value in row["axes"].items():
         axis = Axis(name)
-        if (point.size(axis) < value) if axis in SIZES else (point[axis] != value):
+        if (point.size(axis) < value) if axis.is_size else (point[axis] != value):
             return False
     families = [family for family in policy.families if is_on_family(job, family)]
     if row["families"] and not {family.name for family in families} & {*row["families"]}:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, Value, setting_of
+from verl_e2e.core.model.settings import Axis, Takes, Value
 from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS, Refused, Trait
 from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
 from verl_e2e.core.report.command_text import option_rows
@@ -21,13 +21,6 @@ _KINDS = {
     Refused.ERROR: "refused",
     Refused.IGNORED: "without effect",
     Refused.UNPROVEN: "not shown to work",
-}
-# What carries out an axis that is neither a variable nor an override.
-_ELSEWHERE = {
-    Axis.DATA: "`NUM_GPUS`, with the other sizes",
-    Axis.STEPS: "`TOTAL_TRAIN_STEPS`",
-    Axis.SYNCS: "one before training and one after each step",
-    Axis.CONTENT: "the data of the job",
 }
 
 
@@ -94,7 +87,7 @@ def _section(rule: Rule) -> str:
 
 def axes_table() -> str:
     """Each axis with its values and what it is in verl."""
-    rows = ((str(axis), _values(axis), _shown(default), _in_verl(axis)) for axis, default in DEFAULTS.items())
+    rows = ((str(axis), _values(axis), _shown(axis.default), _in_verl(axis)) for axis in Axis)
     return _table(("axis", "values", "without it", "in verl"), rows)
 
 
@@ -124,21 +117,28 @@ def masks_table() -> str:
 
 
 def _values(axis: Axis) -> str:
-    if axis in SIZES:
-        return "a size"
-    if isinstance(DEFAULTS[axis], bool):
-        return "on, off"
-    return ", ".join(CHOICES.get(axis, ("names of modules" if axis is Axis.ADAPTER_TARGETS else "a number",)))
+    match axis.row.takes:
+        case Takes.PARALLEL_SIZE | Takes.SIZE:
+            return "a size"
+        case Takes.SWITCH:
+            return "on, off"
+        case Takes.CHOICE:
+            return ", ".join(axis.row.choices)
+        case Takes.MODULES:
+            return "names of modules"
+        case Takes.COUNT | Takes.SHARE:
+            return "a number"
 
 
 def _in_verl(axis: Axis) -> str:
-    value: Value = 2 if axis in SIZES else CHOICES[axis][1] if axis in CHOICES else not DEFAULTS[axis]
-    setting = setting_of(axis, value)
+    # The second of the choices differs from what holds without it.
+    value = axis.row.choices[1] if axis.row.choices else 2 if axis.is_size else not axis.default
+    setting = axis.in_verl(value)
     keys = (override.lstrip("+").partition("=")[0] for override in setting.overrides)
     # One of the roles stands for all.
     named = dict.fromkeys(key.removeprefix("critic.").removeprefix("actor_rollout_ref.") for key in keys)
     own = [f"`{name}`" for name in (*setting.wrapper, *dict.fromkeys(_without_role(key) for key in named))]
-    return ", ".join(own) or _ELSEWHERE[axis]
+    return ", ".join(own) or axis.row.elsewhere
 
 
 def _without_role(key: str) -> str:

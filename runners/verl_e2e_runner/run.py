@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TextIO
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.model.record import (
     JOB_FILE,
     EndReason,
     Manifest,
 )
-from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e.core.text.redact import Redactor
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from verl_e2e.core.judge.case import PlannedPhase
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.expected import Value, expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
-from verl_e2e.core.model.levels import BASE_WRAPPER, Variant
+from verl_e2e.core.model.levels import Variant
 from verl_e2e.core.model.record import Finding
-from verl_e2e.core.model.settings import SettingsCheck
+from verl_e2e.core.model.settings import BASE_WRAPPER, SettingsCheck, Value, expected_config
 from verl_e2e_runner.preflight.wrapper import NO_HYDRA, DryCall, composition_request, dry_call, mismatch, reads
 from verl_e2e_runner.process.confined import run
 from verl_e2e_runner.process.environment import inherited

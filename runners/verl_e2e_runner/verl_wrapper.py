@@ -9,8 +9,8 @@ from pathlib import Path
 
 from verl_e2e.core.judge.case import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
+from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
-from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import KERNEL_CACHES, inherited, synthetic_folder
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (

@@ -263,7 +263,7 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
 
     Example: verl-e2e policy settings --verl verl --python env/bin/python
     """
-    from verl_e2e.core.model.levels import VARIANTS, setting_probes
+    from verl_e2e.core.model.space import VARIANTS, setting_probes
     from verl_e2e.core.report.plan_text import settings_json, settings_text
     from verl_e2e_runner.settings_check import check_settings
 

@@ -3,10 +3,16 @@
 import re
 
 from verl_e2e.core.model.execution import NO_CODE
-from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
-from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
+from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
 from verl_e2e.core.model.purposes import NO_PURPOSES
+from verl_e2e.core.model.settings import (
+    DETERMINISTIC,
+    TELLING_LEARNING_RATE,
+    Value,
+    expected_config,
+    expected_of_overrides,
+)
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")

@@ -35,14 +35,15 @@ from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import NO_CODE
-from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
-from verl_e2e.core.model.levels import Level, variant_named, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.purposes import NO_PURPOSES
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.settings import expected_config
+from verl_e2e.core.model.space import variant_named, variants_of
 
 _MAX_MARKS = 200
 _MAX_MARK = 300

@@ -27,7 +27,7 @@ from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.causes import EVIDENCE, of_criterion
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result, Stage
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
@@ -41,6 +41,7 @@ from verl_e2e.core.model.record import (
     RepositoryState,
     read_data,
 )
+from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.triage.silent import constant_reward
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run
 

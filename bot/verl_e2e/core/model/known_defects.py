@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.settings import Axis, Value, invalid_value
+from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Trait
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Text, UnfitError
 
@@ -51,7 +51,7 @@ class KnownDefect(DescribedDocument):
     @model_validator(mode="after")
     def _possible(self) -> "KnownDefect":
         for axis, value in (*self.settings.items(), *self.avoid.items()):
-            if problem := invalid_value(axis, value):
+            if problem := axis.invalid(value):
                 raise UnfitError(problem, "see docs/space.md for the values of each setting")
         if self.level is None and self.family is None and not self.settings:
             raise UnfitError(f"{self.name} is about every job", "give a `level`, a `family` or `settings`")

@@ -1,125 +1,147 @@
-"""The named jobs of each level: points of the space of settings that people know by name.
+"""The coverage levels, what a variant of one is and costs, and what levels set beside their settings.
 
-Source: Megatron-Bridge's guide to verl end-to-end testing; `docs/levels.md` explains each level.
+Source: Megatron-Bridge's guide to verl end-to-end testing; `docs/levels.md` explains each level. The cost of a job is
+as measured (docs/measurements.md), else estimated from the nearest that was measured. It counts every run that always
+belongs to the job: the uninterrupted run of a resume and the baseline of a learning signal are started whatever
+becomes of the first.
 """
 
-from collections.abc import Iterator
-
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, Setting, Value, setting_of
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.variant import (
-    AMPLIFIED_LORA,
-    BASE_WRAPPER,
-    DETERMINISTIC,
-    DISTINCT_SAMPLES,
-    FULL_RECOMPUTE,
-    NO_GRADIENT_FUSION,
-    PARITY_STEPS,
-    PROBE_LEARNING_RATE,
-    SHARE_OF_DIGITS,
-    TELLING_LEARNING_RATE,
-    WITHOUT_CRITIC,
-    WITHOUT_CRITIC_OF_COPIES,
-    Level,
-    Variant,
-)
-
-__all__ = [
-    "AMPLIFIED_LORA",
-    "BASE_WRAPPER",
-    "DATA_PARALLEL",
-    "DETERMINISTIC",
-    "DISTINCT_SAMPLES",
-    "FULL_RECOMPUTE",
-    "NO_GRADIENT_FUSION",
-    "PARITY_STEPS",
-    "POINTS",
-    "PROBE_LEARNING_RATE",
-    "SHARE_OF_DIGITS",
-    "TELLING_LEARNING_RATE",
-    "VARIANTS",
-    "WITHOUT_CRITIC",
-    "WITHOUT_CRITIC_OF_COPIES",
-    "Level",
-    "Variant",
-    "variant_named",
-    "variants_of",
-]
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
 
 
-def _point(level: Level, axes: dict[Axis, Value]) -> Point:
-    return Point.of_level(level).with_axes(axes)
+class Level(IntEnum):
+    """Ordered depth of testing; level 0 runs first and alone."""
+
+    SMOKE = 0
+    SAVE_RESUME = 1
+    PARALLELISM = 2
+    MEGATRON_FSDP = 3
+    FEATURE = 4
+    LEARNING_SIGNAL = 5
+
+    @property
+    def title(self) -> str:
+        """The level's name as the card prints it."""
+        return _TITLES[self]
 
 
-# By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
-# equal and could be swapped unseen.
-_NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
-    (Level.SMOKE, "lora-ddp"): {},
-    (Level.SMOKE, "amplified-lora"): {Axis.ADAPTER_B_START: "xavier"},
-    (Level.SMOKE, "recompute"): {Axis.RECOMPUTE: "full"},
-    (Level.SAVE_RESUME, "resume"): {},
-    (Level.PARALLELISM, "dense"): {
-        Axis.TENSOR: 2,
-        Axis.PIPELINE: 2,
-        Axis.VIRTUAL_PIPELINE: 1,
-        Axis.CONTEXT: 1,
-    },
-    (Level.PARALLELISM, "vpp"): {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2},
-    (Level.PARALLELISM, "cp"): {Axis.CONTEXT: 2},
-    (Level.PARALLELISM, "expert"): {Axis.TENSOR: 2, Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 1},
-    (Level.PARALLELISM, "dp"): {Axis.DATA: 4},
-    (Level.MEGATRON_FSDP, "fsdp"): {},
-    (Level.FEATURE, "feature"): {},
-    (Level.LEARNING_SIGNAL, "signal"): {},
-}
-
-# A job that joins its level's default one only where the change touches this feature.
-_FEATURES = {"expert": "moe"}
-
-# The named jobs as points, by job id.
-POINTS: dict[str, Point] = {f"{int(level)}-{name}": _point(level, axes) for (level, name), axes in _NAMED.items()}
-
-VARIANTS: tuple[Variant, ...] = tuple(
-    POINTS[f"{int(level)}-{name}"].variant(level, name, feature=_FEATURES.get(name, "")) for level, name in _NAMED
-)
-
-
-def variants_of(level: Level) -> tuple[Variant, ...]:
-    """All variants of a level, the default one first."""
-    return tuple(variant for variant in VARIANTS if variant.level is level)
-
-
-def variant_named(job_id: str) -> Variant | None:
-    """The variant with this job id, `<level>-<name>`, or None."""
-    return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
-
-
-# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
-DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")
-
-
-_OTHERS: dict[Axis, tuple[Value, ...]] = {
-    Axis.ADAPTER_TARGETS: ("linear_qkv", "*.layers.0.*.linear_qkv"),
-    Axis.ADAPTER_RANK: (8,),
-    Axis.ADAPTER_ALPHA: (16,),
-    Axis.ADAPTER_DROPOUT: (0.1,),
+_TITLES = {
+    Level.SMOKE: "LoRA + DDP smoke",
+    Level.SAVE_RESUME: "Save/resume",
+    Level.PARALLELISM: "Parallelism stress",
+    Level.MEGATRON_FSDP: "Megatron-FSDP",
+    Level.FEATURE: "Feature e2e",
+    Level.LEARNING_SIGNAL: "Learning signal",
 }
 
 
-def setting_probes() -> tuple[Variant, ...]:
-    """A job for each value that no rule excludes and that is a variable or an override; of a size two."""
-    points = ((axis, value, Point.default().with_axes({axis: value})) for axis, value in _values())
-    return tuple(
-        point.variant(point.levels[0], _name(axis, value)) for axis, value, point in points if point.conflict is None
-    )
+class CostBasis(StrEnum):
+    """Where an expected cost comes from."""
+
+    PAST_RUNS = "past runs"
+    MEASURED = "measured"
+    ESTIMATE = "estimate"
 
 
-def _values() -> Iterator[tuple[Axis, Value]]:
-    for axis, default in DEFAULTS.items():
-        values: tuple[Value, ...] = (2,) if axis in SIZES else _OTHERS.get(axis, CHOICES.get(axis, (not default,)))
-        yield from ((axis, value) for value in values if setting_of(axis, value) != Setting())
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job takes on the GPUs of its variant, on the host and with the checkpoint that was measured."""
+
+    # Seconds of the job's own run, from its start to its end.
+    run_s: int
+    # Seconds of the runs that always follow it, on the same GPUs.
+    reference_s: int = 0
+    basis: CostBasis = CostBasis.ESTIMATE
+
+    def gpu_minutes(self, gpu_count: int) -> int:
+        """GPUs times minutes of all runs of the job, rounded up."""
+        return math.ceil((self.run_s + self.reference_s) * gpu_count / 60)
+
+    def run_gpu_minutes(self, gpu_count: int) -> int:
+        """GPUs times minutes of the job's own run alone, rounded up."""
+        return math.ceil(self.run_s * gpu_count / 60)
 
 
-def _name(axis: Axis, value: Value) -> str:
-    words = "".join(character if character.isalnum() else " " for character in f"{axis} {value}".lower()).split()
-    return "-".join(words)
+# By job id; all others are estimated from the job of their level. An estimate here takes the whole of level 0.
+COSTS = {
+    "0-lora-ddp": Cost(400, basis=CostBasis.MEASURED),
+    "1-resume": Cost(672, 383, CostBasis.MEASURED),
+    "2-dense": Cost(390, basis=CostBasis.MEASURED),
+    "2-dp": Cost(295, basis=CostBasis.MEASURED),
+    "3-fsdp": Cost(400),
+    "4-feature": Cost(400),
+    "5-signal": Cost(404, 404, CostBasis.MEASURED),
+}
+
+
+def expected_cost(job_id: str) -> Cost:
+    """The cost of a job by its id, `<level>-<name>`; an estimate from its level where the name is not in the table."""
+    of_level = next(cost for known, cost in COSTS.items() if known[0] == job_id[0])
+    return COSTS.get(job_id) or replace(of_level, basis=CostBasis.ESTIMATE)
+
+
+# The default learning rate, 1e-6, moves no adapter in twenty steps.
+PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
+
+# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every rank of
+# data parallelism one of each: every rank then has the gradient of the whole batch, and one that is never averaged
+# cannot show. So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share
+# one is chance.
+DISTINCT_SAMPLES = (
+    "actor_rollout_ref.rollout.n=1",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+)
+
+# verl-e2e's own files, as a job and a run folder name them; the runner puts its own folder in place of it.
+OWN_FILES = "$VERL_E2E"
+
+# Group-relative advantages need no critic: Bridge has no mapping of a value head for families whose output layer is the
+# embedding. They need rewards that differ, and a small or random model answers no question of the data right.
+WITHOUT_CRITIC: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "grpo"})
+# Copies of one response have the same reward, so relative to their group all advantages are zero and nothing trains
+# (measured). REINFORCE++ has no critic either, and compares a response with the whole batch.
+WITHOUT_CRITIC_OF_COPIES: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "reinforce_plus_plus"})
+SHARE_OF_DIGITS = (
+    f"reward.custom_reward_function.path={OWN_FILES}/verl_e2e_runner/rewards.py",
+    "reward.custom_reward_function.name=digit_share",
+)
+
+# The median over fewer steps would be one batch of unlucky samples.
+PARITY_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a level: its wrapper overrides, Hydra overrides, and the fewest GPUs.
+
+    `steps` is the training step that the run ends at. A variant with a `feature` joins its level's default one
+    when the change touches that feature, and needs a checkpoint that has it; other variants join by name.
+    """
+
+    level: Level
+    name: str
+    gpu_count: int
+    wrapper: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    steps: int = 1
+    feature: str = ""
+
+    @property
+    def job_id(self) -> str:
+        """`<level>-<name>`, the name of the run's folder under `jobs/`."""
+        return f"{int(self.level)}-{self.name}"
+
+    @property
+    def cost(self) -> Cost:
+        """What it takes on its own GPUs with a small model."""
+        return expected_cost(self.job_id)
+
+    @property
+    def gpu_minutes(self) -> int:
+        """GPUs times minutes of all runs of the job, on its own GPUs with a small model."""
+        return self.cost.gpu_minutes(self.gpu_count)

@@ -1,171 +1,105 @@
-"""What each setting of a job is in verl: variables of its wrapper and Hydra overrides, and what holds without them.
+"""The settings of a job, one row each: what it takes, what holds without it, what it is in verl and in a job's name.
 
 The wrapper is `tests/special_e2e/run_ppo_trainer_megatron.sh`; keys are those of verl's `trainer/config` tree. Each
-mapping names its source; `runners` compose it with verl's real configuration before a GPU is used.
+row names its source; `runners` compose it with verl's real configuration before a GPU is used. Which settings go
+together is in `verl_e2e.core.model.space`.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from types import MappingProxyType
-
-from verl_e2e.core.model.variant import (
-    BASE_WRAPPER,
-    DETERMINISTIC,
-    FULL_RECOMPUTE,
-    FUSION_ROOTS,
-    TELLING_LEARNING_RATE,
-)
 
 # A size, a switch or a name; of the model's configuration also a list of these, or null.
 Value = bool | int | float | str | None
 FieldValue = Value | tuple[Value, ...]
 
-
-class Axis(StrEnum):
-    """One setting of a job. A wanted size is a least value; of every other axis the value itself is wanted."""
-
-    TENSOR = "tensor"
-    PIPELINE = "pipeline"
-    # Model chunks on each pipeline rank; 1 means none.
-    VIRTUAL_PIPELINE = "virtual pipeline"
-    CONTEXT = "context"
-    EXPERT = "expert"
-    EXPERT_TENSOR = "expert tensor"
-    DATA = "data"
-    # Megatron-FSDP instead of Megatron's DDP, a switch.
-    FSDP = "megatron fsdp"
-    # "none", "full" or "selective".
-    RECOMPUTE = "recompute"
-    # Parameters, gradients and optimizer state leave the GPU between phases, a switch.
-    OFFLOAD = "offload"
-    # Gradients are reduced during the backward pass, a switch.
-    OVERLAP = "overlap"
-    # Weight gradients are accumulated by the fused kernel, a switch.
-    FUSION = "fusion"
-    # "bf16", "fp16" or "fp32".
-    PRECISION = "precision"
-    # "lora", "canonical_lora", "dora", "vlm_lora", or "none" for training of the whole model.
-    ADAPTER = "adapter"
-    # The modules that get adapters, joined by a comma, in Megatron's names.
-    ADAPTER_TARGETS = "adapter targets"
-    ADAPTER_RANK = "adapter rank"
-    ADAPTER_ALPHA = "adapter alpha"
-    ADAPTER_DROPOUT = "adapter dropout"
-    # How experts share adapters: "shared", "per expert" or "outer".
-    ADAPTER_SHARING = "adapter sharing"
-    # Adapters are merged into the base weights before they leave for the rollout, a switch.
-    ADAPTER_MERGE = "adapter merge"
-    # How the adapter's first and second matrix start: the name of an initialization of Bridge.
-    ADAPTER_A_START = "adapter A start"
-    ADAPTER_B_START = "adapter B start"
-    # A checkpoint is saved and a second phase resumes from it, a switch.
-    RESUME = "save and resume"
-    STEPS = "steps"
-    # Times that weights leave for the rollout engine.
-    SYNCS = "weight syncs"
-    # Sequences are packed, a switch.
-    PACKING = "packing"
-    # "text", "images" or "audio".
-    CONTENT = "content"
-
-
-# The axes whose wanted value is a least one.
-SIZES = frozenset(
-    {
-        *(Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT, Axis.EXPERT, Axis.EXPERT_TENSOR, Axis.DATA),
-        *(Axis.STEPS, Axis.SYNCS),
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWant:
-    """What the model of a job has to be."""
-
-    # The policy's family; empty where any will do.
-    family: str = ""
-    # Fields of the Hugging Face configuration, and the values that the condition needs.
-    fields: Mapping[str, FieldValue] = field(default_factory=dict)
-    # Features that the policy knows: moe, mla, ssm, mtp, vlm, audio, ...
-    features: frozenset[str] = frozenset()
-
-    @property
-    def is_any(self) -> bool:
-        """Whether the default model will do."""
-        return not (self.family or self.fields or self.features)
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """Settings and a model that a job should have, and in words why."""
-
-    condition: str = ""
-    # The wanted settings. An axis that is not named is open.
-    axes: Mapping[Axis, Value] = field(default_factory=dict)
-    model: ModelWant = ModelWant()
-
-
-_MEGATRON_ROLES = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+_ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
+_ROLES = (_ACTOR, _REF, _CRITIC)
 # The reference policy is not wrapped for data parallelism (verl: MegatronEngine._build_megatron_module).
-_TRAINED_ROLES = ("actor_rollout_ref.actor", "critic")
+_TRAINED_ROLES = (_ACTOR, _CRITIC)
 _MODELS = ("actor_rollout_ref.model", "critic.model")
 
+
+def _megatron(key: str, roles: Iterable[str] = _ROLES) -> tuple[str, ...]:
+    return tuple(f"{role}.megatron.{key}" for role in roles)
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperVariable:
+    """A variable of the wrapper."""
+
+    # The keys of the resolved configuration that it decides.
+    keys: tuple[str, ...] = ()
+    # What Level 0 sets; every other job overrides some of these. None: it does not set it.
+    base: str | None = None
+    # What the wrapper does when it is not set, where a run must show it: a changed default breaks the run's proof
+    # instead of weakening the run.
+    default: str | None = None
+
+
+WRAPPER: Mapping[str, WrapperVariable] = {
+    "VERL_USE_UV": WrapperVariable(base="0"),
+    "PROFILE_STEPS": WrapperVariable(base="null"),
+    "ENGINE": WrapperVariable(("actor_rollout_ref.rollout.name",), base="vllm", default="vllm"),
+    "USE_MBRIDGE": WrapperVariable(_megatron("use_mbridge"), base="True"),
+    "VANILLA_MBRIDGE": WrapperVariable(_megatron("vanilla_mbridge", (_ACTOR, _REF)), base="False"),
+    "VALUE_VANILLA_MBRIDGE": WrapperVariable(_megatron("vanilla_mbridge", (_CRITIC,)), base="False"),
+    "LORA_RANK": WrapperVariable(("actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"), base="4"),
+    "USE_MEGATRON_FSDP": WrapperVariable(_megatron("use_megatron_fsdp"), base="False"),
+    "COMMON_PP": WrapperVariable(_megatron("pipeline_model_parallel_size"), base="1"),
+    "COMMON_VPP": WrapperVariable(_megatron("virtual_pipeline_model_parallel_size"), base="null"),
+    "COMMON_CP": WrapperVariable(_megatron("context_parallel_size"), base="1"),
+    "COMMON_TP": WrapperVariable(_megatron("tensor_model_parallel_size"), base="1"),
+    "INFER_TP": WrapperVariable(("actor_rollout_ref.rollout.tensor_model_parallel_size",), base="1"),
+    "ALL_OFFLOAD": WrapperVariable(
+        (
+            *_megatron("param_offload"),
+            *_megatron("grad_offload", _TRAINED_ROLES),
+            *_megatron("optimizer_offload", _TRAINED_ROLES),
+        ),
+        base="False",
+    ),
+    "TOTAL_TRAIN_STEPS": WrapperVariable(("trainer.total_training_steps",), base="1"),
+    "SAVE_FREQ": WrapperVariable(("trainer.save_freq",), base="-1"),
+    "VAL_BEFORE_TRAIN": WrapperVariable(("trainer.val_before_train",), base="False"),
+    "TEST_FREQ": WrapperVariable(("trainer.test_freq",), base="-1"),
+    "ADV_ESTIMATOR": WrapperVariable(("algorithm.adv_estimator",), default="gae"),
+    "COMMON_EP": WrapperVariable(_megatron("expert_model_parallel_size"), default="1"),
+    "COMMON_ETP": WrapperVariable(_megatron("expert_tensor_parallel_size"), default="1"),
+    "MAX_PROMPT_LENGTH": WrapperVariable(
+        ("data.max_prompt_length", "actor_rollout_ref.rollout.prompt_length"), default="512"
+    ),
+    "MAX_RESPONSE_LENGTH": WrapperVariable(
+        ("data.max_response_length", "actor_rollout_ref.rollout.response_length"), default="512"
+    ),
+    "RESUME_MODE": WrapperVariable(("trainer.resume_mode",), default="disable"),
+    "LORA_ALPHA": WrapperVariable(("actor_rollout_ref.model.lora.alpha", "critic.model.lora.alpha")),
+    # The wrapper leaves the critic alone here.
+    "LORA_MERGE": WrapperVariable(("actor_rollout_ref.model.lora.merge",)),
+    "USE_REMOVE_PADDING": WrapperVariable(("actor_rollout_ref.model.use_remove_padding",)),
+    "NUM_GPUS": WrapperVariable(("trainer.n_gpus_per_node",)),
+    "ROUTING_REPLAY_MODE": WrapperVariable((f"{_ACTOR}.megatron.router_replay.mode",)),
+}
+
+BASE_WRAPPER: Mapping[str, str] = MappingProxyType(
+    {name: variable.base for name, variable in WRAPPER.items() if variable.base is not None}
+)
+
+_CHANGED_MODEL = "megatron.override_transformer_config"
+# levels.md: full recompute is how a lost gradient hook shows, and it is off by default.
+FULL_RECOMPUTE = tuple(
+    f"++{role}.{_CHANGED_MODEL}.{key}"
+    for role in _TRAINED_ROLES
+    for key in ("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")
+)
+# Every request of the rollout gets the same seed in every run: two runs of the same weights draw the same samples.
+DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
+# One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
+TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
 # Megatron-Bridge: CanonicalLoRA, which refuses the fused names that the wrapper gives by default.
 CANONICAL_TARGETS = "linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate,linear_fc2"
-
-# What a job has on an axis that it does not set: the wrapper's and the base's values, else those of verl's
-# configuration (`engine/megatron.yaml`, `model/hf_model.yaml`) and of Megatron-LM.
-DEFAULTS: Mapping[Axis, Value] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT, Axis.EXPERT, Axis.EXPERT_TENSOR), 1
-        ),
-        Axis.DATA: 1,
-        Axis.FSDP: False,
-        Axis.RECOMPUTE: "none",
-        Axis.OFFLOAD: False,
-        Axis.OVERLAP: False,
-        # Megatron-Bridge: GPTModelProvider, where the fused kernel is installed.
-        Axis.FUSION: True,
-        Axis.PRECISION: "bf16",
-        Axis.ADAPTER: "lora",
-        Axis.ADAPTER_TARGETS: "linear_qkv,linear_proj,linear_fc1,linear_fc2",
-        Axis.ADAPTER_RANK: int(BASE_WRAPPER["LORA_RANK"]),
-        # The wrapper's LORA_ALPHA is LORA_RANK where it is not set.
-        Axis.ADAPTER_ALPHA: int(BASE_WRAPPER["LORA_RANK"]),
-        Axis.ADAPTER_DROPOUT: 0.0,
-        Axis.ADAPTER_SHARING: "shared",
-        Axis.ADAPTER_MERGE: False,
-        Axis.ADAPTER_A_START: "xavier",
-        Axis.ADAPTER_B_START: "zero",
-        Axis.RESUME: False,
-        Axis.STEPS: 1,
-        # verl: PPOTrainerSync, once before training and once after each step.
-        Axis.SYNCS: 2,
-        Axis.PACKING: False,
-        Axis.CONTENT: "text",
-    }
-)
-
-_SWITCHES = frozenset(axis for axis, value in DEFAULTS.items() if isinstance(value, bool))
-
-# The values of an axis that is neither a size nor a switch; an axis without an entry takes any of the same type.
-_STARTS = ("xavier", "normal", "kaiming", "zero")
-CHOICES: Mapping[Axis, tuple[str, ...]] = MappingProxyType(
-    {
-        # Megatron-LM: TransformerConfig.__post_init__.
-        Axis.RECOMPUTE: ("none", "full", "selective"),
-        Axis.PRECISION: ("bf16", "fp16", "fp32"),
-        # Megatron-Bridge: peft/utils.py, _import_peft_class.
-        Axis.ADAPTER: ("lora", "canonical_lora", "dora", "vlm_lora", "none"),
-        Axis.ADAPTER_SHARING: ("shared", "per expert", "outer"),
-        # Megatron-Bridge: peft/utils.py, ParallelLinearAdapter._get_init_fn.
-        Axis.ADAPTER_A_START: _STARTS,
-        Axis.ADAPTER_B_START: _STARTS,
-        Axis.CONTENT: ("text", "images", "audio"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,106 +112,464 @@ class Setting:
     overrides: tuple[str, ...] = ()
 
 
-# Axis -> the wrapper's variables that take its value. COMMON_TP and INFER_TP are set together: the wrapper gives the
-# reward model INFER_TP too, and the rollout's weights are then spread like the trainer's.
-_VARIABLES: Mapping[Axis, tuple[str, ...]] = {
-    Axis.TENSOR: ("COMMON_TP", "INFER_TP"),
-    Axis.PIPELINE: ("COMMON_PP",),
-    Axis.VIRTUAL_PIPELINE: ("COMMON_VPP",),
-    Axis.CONTEXT: ("COMMON_CP",),
-    Axis.EXPERT: ("COMMON_EP",),
-    Axis.EXPERT_TENSOR: ("COMMON_ETP",),
-    Axis.FSDP: ("USE_MEGATRON_FSDP",),
-    Axis.OFFLOAD: ("ALL_OFFLOAD",),
-    Axis.ADAPTER_RANK: ("LORA_RANK",),
-    Axis.ADAPTER_ALPHA: ("LORA_ALPHA",),
-    Axis.ADAPTER_MERGE: ("LORA_MERGE",),
-    Axis.PACKING: ("USE_REMOVE_PADDING",),
-}
-
-# Axis -> the keys that take its value, where the wrapper has no variable.
-_KEYS: Mapping[Axis, tuple[str, ...]] = {
-    Axis.FUSION: tuple(
-        f"++{root}.megatron.override_transformer_config.gradient_accumulation_fusion" for root in FUSION_ROOTS
-    ),
-    # verl: MegatronEngine._resolve_override_ddp_config, then Megatron-Bridge: create_ddp_config. Parameters are not
-    # gathered late (overlap_param_gather): verl exports right after a step and never waits for that.
-    Axis.OVERLAP: tuple(f"++{root}.megatron.override_ddp_config.overlap_grad_reduce" for root in _TRAINED_ROLES),
-    # verl: `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft.
-    Axis.ADAPTER_DROPOUT: tuple(f"{model}.lora.dropout" for model in _MODELS),
-    Axis.ADAPTER_A_START: ("actor_rollout_ref.model.lora.lora_A_init_method",),
-    Axis.ADAPTER_B_START: ("actor_rollout_ref.model.lora.lora_B_init_method",),
-}
-
-_SELECTIVE_RECOMPUTE = tuple(
-    f"++{role}.megatron.override_transformer_config.recompute_granularity=selective" for role in _TRAINED_ROLES
-)
-# verl: McoreEngineConfig.dtype and RolloutConfig.dtype.
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-# Fields of Megatron-Bridge's LoRA that verl's configuration does not list, so they are added to it.
-_SHARING = {
-    "shared": (),
-    "per expert": ("share_expert_adapters=False",),
-    "outer": ("experts_shared_outer_loras=True",),
-}
-
-
 # Replayed routes would hide what the trainer's own routers do; a variable of every job that sets an expert size.
 OWN_ROUTING = Setting({"ROUTING_REPLAY_MODE": "disabled"})
 
 
-def invalid_value(axis: Axis, value: Value) -> str:
-    """Why no job can have this value on this axis, a clause; empty when one can."""
-    if axis in SIZES or axis in {Axis.ADAPTER_RANK, Axis.ADAPTER_ALPHA}:
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        return "" if whole else f"{axis} is a whole number of 1 or more, not {value!r}"
-    if axis in _SWITCHES:
-        return "" if isinstance(value, bool) else f"{axis} is a switch, not {value!r}"
-    if axis in CHOICES:
-        return "" if value in CHOICES[axis] else f"{axis} is one of {', '.join(CHOICES[axis])}, not {value!r}"
-    if axis is Axis.ADAPTER_DROPOUT:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-        return "" if fits else f"{axis} is a number from 0 to below 1, not {value!r}"
-    return "" if isinstance(value, str) and _module_names(value) else f"{axis} are names of modules, not {value!r}"
+def _recompute(value: Value) -> Setting:
+    selective = tuple(f"++{role}.{_CHANGED_MODEL}.recompute_granularity=selective" for role in _TRAINED_ROLES)
+    return Setting(overrides={"full": FULL_RECOMPUTE, "selective": selective}.get(str(value), ()))
 
 
-def _module_names(text: str) -> bool:
-    """Whether a text is names of modules, joined by a comma, that the wrapper and Hydra leave as they are."""
-    return all(name and name.replace("*", "").replace(".", "").isidentifier() for name in text.split(","))
+def _precision(value: Value) -> Setting:
+    # verl: McoreEngineConfig.dtype and RolloutConfig.dtype.
+    dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[str(value)]
+    return Setting(
+        overrides=tuple(f"{key}={dtype}" for key in (*_megatron("dtype"), "actor_rollout_ref.rollout.dtype"))
+    )
 
 
-def setting_of(axis: Axis, value: Value) -> Setting:
-    """What a valid value of an axis is in verl; nothing for an axis that other parts of a job carry out.
-
-    Those are the sizes that follow from the number of GPUs, the steps, and what the data contain.
-    """
-    wrapper = dict.fromkeys(_VARIABLES.get(axis, ()), _variable_text(axis, value))
-    overrides = tuple(f"{key}={value}" for key in _KEYS.get(axis, ()))
-    match axis:
-        case Axis.RECOMPUTE:
-            overrides = {"full": FULL_RECOMPUTE, "selective": _SELECTIVE_RECOMPUTE}.get(str(value), ())
-        case Axis.PRECISION:
-            keys = (*(f"{role}.megatron.dtype" for role in _MEGATRON_ROLES), "actor_rollout_ref.rollout.dtype")
-            overrides = tuple(f"{key}={_DTYPES[str(value)]}" for key in keys)
-        case Axis.ADAPTER if value == "none":
-            wrapper["LORA_RANK"] = "0"
-        case Axis.ADAPTER:
-            overrides = tuple(f"{model}.lora.type={value}" for model in _MODELS)
-        case Axis.ADAPTER_TARGETS:
-            wrapper["LORA_TARGET_MODULES"] = "[" + ",".join(f"'{name}'" for name in str(value).split(",")) + "]"
-        case Axis.ADAPTER_SHARING:
-            overrides = tuple(f"++{model}.lora.{text}" for model in _MODELS for text in _SHARING[str(value)])
-        case Axis.RESUME if value:
-            wrapper["SAVE_FREQ"] = "1"
-            overrides = (*DETERMINISTIC, *TELLING_LEARNING_RATE)
-        case _:
-            pass
-    return Setting(wrapper, overrides)
+def _adapter(value: Value) -> Setting:
+    if value == "none":
+        return Setting({"LORA_RANK": "0"})
+    return Setting(overrides=tuple(f"{model}.lora.type={value}" for model in _MODELS))
 
 
-def _variable_text(axis: Axis, value: Value) -> str:
+def _adapter_targets(value: Value) -> Setting:
+    return Setting({"LORA_TARGET_MODULES": "[" + ",".join(f"'{name}'" for name in str(value).split(",")) + "]"})
+
+
+def _adapter_sharing(value: Value) -> Setting:
+    # Fields of Megatron-Bridge's LoRA that verl's configuration does not list, so they are added to it.
+    field_of = {"per expert": "share_expert_adapters=False", "outer": "experts_shared_outer_loras=True"}.get(str(value))
+    return Setting(overrides=tuple(f"++{model}.lora.{field_of}" for model in _MODELS) if field_of else ())
+
+
+def _virtual_pipeline(value: Value) -> Setting:
     # Megatron-LM: parallel_state.initialize_model_parallel refuses any virtual size, also 1, without a pipeline.
-    return "null" if axis is Axis.VIRTUAL_PIPELINE and value == 1 else str(value)
+    return Setting({"COMMON_VPP": "null" if value == 1 else str(value)})
+
+
+def _resume(value: Value) -> Setting:
+    return Setting({"SAVE_FREQ": "1"}, (*DETERMINISTIC, *TELLING_LEARNING_RATE)) if value else Setting()
+
+
+class Takes(Enum):
+    """What values a setting takes, and how a wanted one is compared with that of a job."""
+
+    # A size of at least the wanted one, by which the training is spread over GPUs.
+    PARALLEL_SIZE = auto()
+    # Another size of at least the wanted one.
+    SIZE = auto()
+    # The wanted value itself, for all of these.
+    SWITCH = auto()
+    CHOICE = auto()
+    # A whole number of 1 or more.
+    COUNT = auto()
+    # A number from 0 to below 1.
+    SHARE = auto()
+    # Names of modules, joined by a comma, in Megatron's names.
+    MODULES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Hides:
+    """What would not show of other settings in a job that has this one: two wants bring them into different jobs."""
+
+    # The settings of which one is wanted for what is hidden, by the name of the axis; of a size the least one.
+    hidden: Mapping[str, tuple[Value, ...]]
+    # What would not show, a clause.
+    reason: str
+    # Where that is decided.
+    source: str
+    # The value that hides; of a size the least one.
+    value: Value = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisRow:
+    """All that is known of one setting."""
+
+    # Its name in policies, plans and documents.
+    name: str
+    takes: Takes
+    # What a job has that does not set it: the wrapper's and the base's values, else those of verl's configuration
+    # (`engine/megatron.yaml`, `model/hf_model.yaml`) and of Megatron-LM.
+    default: Value
+    # The values of a choice.
+    choices: tuple[str, ...] = ()
+    # Values to try in a check of all settings, where neither `choices` nor the kind gives any.
+    tried: tuple[Value, ...] = ()
+    # The wrapper's variables that take its value.
+    variables: tuple[str, ...] = ()
+    # The keys that take its value, where the wrapper has no variable.
+    keys: tuple[str, ...] = ()
+    # What a value is in verl, where it is not the value itself in a variable or key.
+    in_verl: Callable[[Value], Setting] | None = None
+    # What carries it out, where that is neither a variable nor an override.
+    elsewhere: str = ""
+    # In the name of a job: before the value, or in the place of a switch that is on; empty: the value alone.
+    short: str = ""
+    # In the name of a job, for a switch that is off.
+    short_off: str = ""
+    # The fields of a rehearsal's cell that say it: one with the value, or some that switch it on.
+    cell: tuple[str, ...] = ()
+    hides: Hides | None = None
+
+
+_STARTS = ("xavier", "normal", "kaiming", "zero")
+_AMPLIFYING = ("xavier", "normal", "kaiming")
+
+
+class Axis(StrEnum):
+    """One setting of a job, with its row. A new setting is one row more."""
+
+    row: AxisRow
+
+    def __new__(cls, row: AxisRow) -> "Axis":
+        """The name of the row is the member's value."""
+        member = str.__new__(cls, row.name)
+        member._value_ = row.name
+        member.row = row
+        return member
+
+    # COMMON_TP and INFER_TP are set together: the wrapper gives the reward model INFER_TP too, and the rollout's
+    # weights are then spread like the trainer's.
+    TENSOR = AxisRow(
+        name="tensor",
+        takes=Takes.PARALLEL_SIZE,
+        default=1,
+        variables=("COMMON_TP", "INFER_TP"),
+        short="tp",
+        cell=("tp",),
+        hides=Hides(
+            {"expert tensor": (2,)},
+            "with equal tensor sizes the one of the experts and the one of the other layers could be swapped unseen",
+            "Megatron-LM: parallel_state.initialize_model_parallel",
+            value=2,
+        ),
+    )
+    PIPELINE = AxisRow(
+        name="pipeline", takes=Takes.PARALLEL_SIZE, default=1, variables=("COMMON_PP",), short="pp", cell=("pp",)
+    )
+    # Model chunks on each pipeline rank; 1 means none.
+    VIRTUAL_PIPELINE = AxisRow(
+        name="virtual pipeline",
+        takes=Takes.PARALLEL_SIZE,
+        default=1,
+        in_verl=_virtual_pipeline,
+        short="vpp",
+        cell=("vpp",),
+    )
+    CONTEXT = AxisRow(
+        name="context", takes=Takes.PARALLEL_SIZE, default=1, variables=("COMMON_CP",), short="cp", cell=("cp",)
+    )
+    EXPERT = AxisRow(
+        name="expert", takes=Takes.PARALLEL_SIZE, default=1, variables=("COMMON_EP",), short="ep", cell=("ep",)
+    )
+    EXPERT_TENSOR = AxisRow(
+        name="expert tensor",
+        takes=Takes.PARALLEL_SIZE,
+        default=1,
+        variables=("COMMON_ETP",),
+        short="etp",
+        cell=("etp",),
+    )
+    DATA = AxisRow(
+        name="data",
+        takes=Takes.PARALLEL_SIZE,
+        default=1,
+        elsewhere="`NUM_GPUS`, with the other sizes",
+        short="dp",
+        cell=("dp",),
+    )
+    # Megatron-FSDP instead of Megatron's DDP.
+    FSDP = AxisRow(
+        name="megatron fsdp",
+        takes=Takes.SWITCH,
+        default=False,
+        variables=("USE_MEGATRON_FSDP",),
+        short="fsdp",
+        short_off="ddp",
+        hides=Hides(
+            {"data": (2,), "overlap": (True,)},
+            "Megatron-FSDP takes the place of Megatron's DDP, whose reduction and gathering are not entered",
+            "Megatron-Bridge: model_provider._ddp_wrap",
+        ),
+    )
+    RECOMPUTE = AxisRow(
+        name="recompute",
+        takes=Takes.CHOICE,
+        default="none",
+        # Megatron-LM: TransformerConfig.__post_init__.
+        choices=("none", "full", "selective"),
+        in_verl=_recompute,
+        short="recompute",
+        cell=("settings.recompute_granularity",),
+    )
+    # Parameters, gradients and optimizer state leave the GPU between phases.
+    OFFLOAD = AxisRow(
+        name="offload",
+        takes=Takes.SWITCH,
+        default=False,
+        variables=("ALL_OFFLOAD",),
+        short="offload",
+        short_off="no-offload",
+    )
+    # Gradients are reduced during the backward pass. verl: MegatronEngine._resolve_override_ddp_config, then
+    # Megatron-Bridge: create_ddp_config. Parameters are not gathered late (overlap_param_gather): verl exports right
+    # after a step and never waits for that.
+    OVERLAP = AxisRow(
+        name="overlap",
+        takes=Takes.SWITCH,
+        default=False,
+        keys=tuple(f"++{key}" for key in _megatron("override_ddp_config.overlap_grad_reduce", _TRAINED_ROLES)),
+        short="overlap",
+        short_off="no-overlap",
+        cell=("overlapped",),
+    )
+    # Weight gradients are accumulated by the fused kernel. Megatron-Bridge: GPTModelProvider, where it is installed.
+    FUSION = AxisRow(
+        name="fusion",
+        takes=Takes.SWITCH,
+        default=True,
+        keys=tuple(f"++{role}.{_CHANGED_MODEL}.gradient_accumulation_fusion" for role in _ROLES),
+        short="fusion",
+        short_off="no-fusion",
+    )
+    PRECISION = AxisRow(
+        name="precision", takes=Takes.CHOICE, default="bf16", choices=("bf16", "fp16", "fp32"), in_verl=_precision
+    )
+    # "none" for training of the whole model.
+    ADAPTER = AxisRow(
+        name="adapter",
+        takes=Takes.CHOICE,
+        default="lora",
+        # Megatron-Bridge: peft/utils.py, _import_peft_class.
+        choices=("lora", "canonical_lora", "dora", "vlm_lora", "none"),
+        in_verl=_adapter,
+        short="adapter",
+        cell=("adapter.type",),
+    )
+    ADAPTER_TARGETS = AxisRow(
+        name="adapter targets",
+        takes=Takes.MODULES,
+        default="linear_qkv,linear_proj,linear_fc1,linear_fc2",
+        tried=("linear_qkv", "*.layers.0.*.linear_qkv"),
+        in_verl=_adapter_targets,
+        short="on",
+        cell=("adapter.target_modules",),
+    )
+    ADAPTER_RANK = AxisRow(
+        name="adapter rank",
+        takes=Takes.COUNT,
+        default=int(BASE_WRAPPER["LORA_RANK"]),
+        tried=(8,),
+        variables=("LORA_RANK",),
+        short="r",
+    )
+    # The wrapper's LORA_ALPHA is LORA_RANK where it is not set.
+    ADAPTER_ALPHA = AxisRow(
+        name="adapter alpha",
+        takes=Takes.COUNT,
+        default=int(BASE_WRAPPER["LORA_RANK"]),
+        tried=(16,),
+        variables=("LORA_ALPHA",),
+        short="alpha",
+    )
+    # verl: `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft; so are the starts.
+    ADAPTER_DROPOUT = AxisRow(
+        name="adapter dropout",
+        takes=Takes.SHARE,
+        default=0.0,
+        tried=(0.1,),
+        keys=tuple(f"{model}.lora.dropout" for model in _MODELS),
+        short="drop",
+    )
+    # How experts share adapters.
+    ADAPTER_SHARING = AxisRow(
+        name="adapter sharing",
+        takes=Takes.CHOICE,
+        default="shared",
+        choices=("shared", "per expert", "outer"),
+        in_verl=_adapter_sharing,
+        short="share",
+        cell=("adapter.share_expert_adapters",),
+    )
+    # Adapters are merged into the base weights before they leave for the rollout.
+    ADAPTER_MERGE = AxisRow(
+        name="adapter merge",
+        takes=Takes.SWITCH,
+        default=False,
+        variables=("LORA_MERGE",),
+        short="merged",
+        short_off="not-merged",
+        hides=Hides(
+            {"adapter B start": _AMPLIFYING, "adapter": ("canonical_lora", "dora")},
+            "a merged adapter leaves as part of the base weights: its own export is not entered and not compared",
+            "verl: MegatronEngine.get_per_tensor_param",
+        ),
+    )
+    # How the adapter's first and second matrix start.
+    # Megatron-Bridge: peft/utils.py, ParallelLinearAdapter._get_init_fn.
+    ADAPTER_A_START = AxisRow(
+        name="adapter A start",
+        takes=Takes.CHOICE,
+        default="xavier",
+        choices=_STARTS,
+        keys=("actor_rollout_ref.model.lora.lora_A_init_method",),
+        short="a",
+    )
+    # The second one starts at zero: a fault in the adapter's export cannot show in the first step then.
+    ADAPTER_B_START = AxisRow(
+        name="adapter B start",
+        takes=Takes.CHOICE,
+        default="zero",
+        choices=_STARTS,
+        keys=("actor_rollout_ref.model.lora.lora_B_init_method",),
+        short="b",
+    )
+    # A checkpoint is saved and a second phase resumes from it. verl publishes a model where it saves one.
+    RESUME = AxisRow(
+        name="save and resume",
+        takes=Takes.SWITCH,
+        default=False,
+        in_verl=_resume,
+        short="resume",
+        short_off="no-resume",
+        cell=("resumed", "written"),
+        hides=Hides(
+            {"data": (2,), "overlap": (True,)},
+            "with one seed for all samples every rank has the gradient of the whole batch, so one that is never"
+            " averaged does not show",
+            "docs/parity.md",
+        ),
+    )
+    STEPS = AxisRow(name="steps", takes=Takes.SIZE, default=1, elsewhere="`TOTAL_TRAIN_STEPS`", short="steps")
+    # Times that weights leave for the rollout engine.
+    # verl: PPOTrainerSync, once before training and once after each step.
+    SYNCS = AxisRow(
+        name="weight syncs",
+        takes=Takes.SIZE,
+        default=2,
+        elsewhere="one before training and one after each step",
+        short="syncs",
+    )
+    # Sequences are packed.
+    PACKING = AxisRow(
+        name="packing",
+        takes=Takes.SWITCH,
+        default=False,
+        variables=("USE_REMOVE_PADDING",),
+        short="packed",
+        short_off="not-packed",
+    )
+    CONTENT = AxisRow(
+        name="content",
+        takes=Takes.CHOICE,
+        default="text",
+        choices=("text", "images", "audio"),
+        elsewhere="the data of the job",
+    )
+
+    @property
+    def default(self) -> Value:
+        """What a job has that does not set it."""
+        return self.row.default
+
+    @property
+    def is_size(self) -> bool:
+        """Whether a wanted value is a least one."""
+        return self.row.takes in (Takes.PARALLEL_SIZE, Takes.SIZE)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether it is a size that spreads the training over GPUs."""
+        return self.row.takes is Takes.PARALLEL_SIZE
+
+    @property
+    def tried(self) -> tuple[Value, ...]:
+        """Values to try in a check of all settings; of a size two."""
+        if self.is_size:
+            return (2,)
+        return self.row.tried or self.row.choices or (not self.default,)
+
+    def invalid(self, value: Value) -> str:
+        """Why no job can have this value, a clause; empty when one can."""
+        match self.row.takes:
+            case Takes.PARALLEL_SIZE | Takes.SIZE | Takes.COUNT:
+                fits = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+                return "" if fits else f"{self} is a whole number of 1 or more, not {value!r}"
+            case Takes.SWITCH:
+                return "" if isinstance(value, bool) else f"{self} is a switch, not {value!r}"
+            case Takes.CHOICE:
+                choices = self.row.choices
+                return "" if value in choices else f"{self} is one of {', '.join(choices)}, not {value!r}"
+            case Takes.SHARE:
+                fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+                return "" if fits else f"{self} is a number from 0 to below 1, not {value!r}"
+            case Takes.MODULES:
+                fits = isinstance(value, str) and all(map(_is_module_name, value.split(",")))
+                return "" if fits else f"{self} are names of modules, not {value!r}"
+
+    def in_verl(self, value: Value) -> Setting:
+        """What a valid value is in verl; nothing where other parts of a job carry it out."""
+        if self.row.in_verl is not None:
+            return self.row.in_verl(value)
+        wrapper = dict.fromkeys(self.row.variables, str(value))
+        return Setting(wrapper, tuple(f"{key}={value}" for key in self.row.keys))
+
+
+def _is_module_name(name: str) -> bool:
+    """Whether the wrapper and Hydra leave it as it is."""
+    return bool(name) and name.replace("*", "").replace(".", "").isidentifier()
+
+
+# Megatron is what the wrapper is for; a run on another backend would prove nothing.
+_ALWAYS: Mapping[str, Value] = {f"{role}.strategy": "megatron" for role in _ROLES}
+
+_OVERRIDE = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>[^\s\[\]{}()'\"$,]*)")
+
+
+def expected_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, phases: int = 1) -> dict[str, Value]:
+    """Dotted keys and the values that the run must print.
+
+    An override counts when its value is one plain word or number. With several `phases`, what differs between
+    them (steps, resume mode) is left to the evidence of the steps themselves.
+    """
+    expected = dict(_ALWAYS)
+    for name, variable in WRAPPER.items():
+        asked = wrapper.get(name, variable.default)
+        if asked is not None and not (phases > 1 and name in {"TOTAL_TRAIN_STEPS", "RESUME_MODE"}):
+            expected.update(dict.fromkeys(variable.keys, parsed(asked)))
+    return dict(sorted({**expected, **expected_of_overrides(overrides)}.items()))
+
+
+def expected_of_overrides(overrides: Iterable[str]) -> dict[str, Value]:
+    """What overrides alone decide, as for a script whose variables and defaults are not known here."""
+    found = (_OVERRIDE.fullmatch(override) for override in overrides)
+    return {match["key"]: parsed(match["value"]) for match in found if match is not None}
+
+
+def parsed(text: str) -> Value:
+    """A word as Hydra reads it: `null`, a truth value, a number, or text."""
+    if text.lower() == "null":
+        return None
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def same_value(found: object, wanted: Value) -> bool:
+    """Equality without Python's True == 1; 1 and 1.0 are the same number."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    return bool(found == wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,11 @@
-"""A job as a point in the space of settings: a value on each axis and a model, joined with what a change wants."""
+"""A job as a point in the space of settings: a value on each axis and a model, joined with what a change wants.
+
+The rules say which settings go together, each with the code that it comes from. The named jobs of each level are points
+that people know by name; their source is Megatron-Bridge's guide to verl end-to-end testing.
+"""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -9,25 +14,33 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from verl_e2e.core.model.costs import COSTS, Cost, CostBasis
 from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.settings import (
-    CANONICAL_TARGETS,
-    DEFAULTS,
-    OWN_ROUTING,
-    SIZES,
-    Axis,
-    FieldValue,
-    ModelWant,
-    Setting,
-    Value,
-    Want,
-    invalid_value,
-    setting_of,
-)
-from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
+from verl_e2e.core.model.levels import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
+from verl_e2e.core.model.settings import CANONICAL_TARGETS, OWN_ROUTING, Axis, FieldValue, Setting, Value
 
-Settings = Mapping[Axis, Value]
+AxisValues = Mapping[Axis, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWant:
+    """What the model of a job has to be."""
+
+    # The policy's family; empty where any will do.
+    family: str = ""
+    # Fields of the Hugging Face configuration, and the values that the condition needs.
+    fields: Mapping[str, FieldValue] = field(default_factory=dict)
+    # Features that the policy knows: moe, mla, ssm, mtp, vlm, audio, ...
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Settings and a model that a job should have, and in words why."""
+
+    condition: str = ""
+    # The wanted settings. An axis that is not named is open.
+    axes: AxisValues = field(default_factory=dict)
+    model: ModelWant = ModelWant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +52,21 @@ class Trait:
     # The value.
     value: Value = True
 
-    def holds(self, settings: Settings) -> bool:
+    def holds(self, settings: AxisValues) -> bool:
         """Whether a job with these settings has it."""
-        has = settings.get(self.axis, DEFAULTS[self.axis])
-        if self.axis in SIZES:
+        has = settings.get(self.axis, self.axis.default)
+        if self.axis.is_size:
             return int(has or 0) >= int(self.value or 0)
         return has == self.value
 
     def __str__(self) -> str:
-        if self.axis in SIZES:
+        if self.axis.is_size:
             return f"{self.axis} of {self.value} or more"
         return str(self.axis) if self.value is True else f"{self.axis} {self.value}"
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class AdaptedModel:
     """A feature of the model that a rule is about, in a run with adapters."""
 
     # The policy's name of it.
@@ -68,15 +81,15 @@ class Implication:
     """A setting that needs others: they are added where a job does not set them."""
 
     # What needs them.
-    trait: Trait | Feature
+    trait: Trait | AdaptedModel
     # The settings that it needs.
-    axes: Mapping[Axis, Value] = field(default_factory=dict)
+    axes: AxisValues = field(default_factory=dict)
     # Features that the model needs.
     features: frozenset[str] = frozenset()
     # Where that is decided.
     source: str = ""
 
-    def holds(self, settings: Settings, features: frozenset[str]) -> bool:
+    def holds(self, settings: AxisValues, features: frozenset[str]) -> bool:
         """Whether a job with these settings, on a model with these features, has what needs them."""
         if isinstance(self.trait, Trait):
             return self.trait.holds(settings)
@@ -107,7 +120,7 @@ class Exclusion:
     # Where that is decided.
     source: str
 
-    def holds(self, settings: Settings) -> bool:
+    def holds(self, settings: AxisValues) -> bool:
         """Whether a job with these settings is excluded."""
         return all(trait.holds(settings) for trait in self.traits)
 
@@ -159,16 +172,15 @@ IMPLICATIONS: tuple[Implication, ...] = (
     Implication(Trait(Axis.CONTENT, "audio"), features=frozenset({"audio"}), source="verl: RLHFDataset (audio_key)"),
     # After all that bring experts with them.
     Implication(
-        Feature("moe"),
+        AdaptedModel("moe"),
         {Axis.ADAPTER_MERGE: True},
         source="verl: .github/workflows/e2e_ppo_trainer_megatron_vllm_2.yml",
     ),
 )
 
+PARALLEL = tuple(axis for axis in Axis if axis.is_parallel)
 # Hosts have 1, 2, 4 or 8 GPUs, and verl's batch of 64 sequences is split over the data-parallel ranks.
-_POWERS_OF_TWO = frozenset(
-    {Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT, Axis.EXPERT_TENSOR, Axis.DATA},
-)
+_POWERS_OF_TWO = frozenset(PARALLEL) - {Axis.VIRTUAL_PIPELINE}
 
 # What an adapter would have, where there is none.
 _OF_ADAPTERS = (
@@ -223,18 +235,12 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     *(
         Exclusion(
-            (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_SHARING, "outer")),
+            (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_SHARING, sharing)),
             Refused.IGNORED,
             f"{adapter} has no such option, and create_peft drops what its class does not have",
             "Megatron-Bridge: create_peft",
         )
-        for adapter in ("canonical_lora", "dora")
-    ),
-    Exclusion(
-        (Trait(Axis.ADAPTER, "dora"), Trait(Axis.ADAPTER_SHARING, "per expert")),
-        Refused.IGNORED,
-        "dora has no such option, and create_peft drops what its class does not have",
-        "Megatron-Bridge: create_peft",
+        for adapter, sharing in (("canonical_lora", "outer"), ("dora", "outer"), ("dora", "per expert"))
     ),
 )
 
@@ -243,7 +249,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
 SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
 
 
-def completed(settings: Settings, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
+def completed(settings: AxisValues, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
     """The settings, and the features of the model, with what they need; what is set already stays, a size is raised."""
     whole = dict(settings)
     wanted = set(features)
@@ -265,7 +271,7 @@ def completed(settings: Settings, features: frozenset[str]) -> tuple[dict[Axis, 
 
 def larger(axis: Axis, first: Value, second: Value) -> Value:
     """Of two values of a size the larger one; of every other axis the first."""
-    if axis in SIZES and isinstance(first, int) and isinstance(second, int):
+    if axis.is_size and isinstance(first, int) and isinstance(second, int):
         return max(first, second)
     return first
 
@@ -278,35 +284,11 @@ def names_any(targets: Value, names: tuple[str, ...]) -> bool:
 _Value = TypeVar("_Value", bound=FieldValue)
 
 
-class Clash(StrEnum):
-    """Why a want does not fit a point."""
-
-    # No job can have the value.
-    INVALID = "invalid"
-    # The point has another value on the axis.
-    DIFFERENT = "different"
-    # A rule excludes them in one job.
-    EXCLUDED = "excluded"
-    # What one of them is for would not show under the other.
-    MASKED = "masked"
-    # The models differ.
-    MODEL = "model"
-
-
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why one job cannot have all the settings."""
+    """Why one job cannot have all the settings, a clause for people."""
 
-    # What kind of conflict it is.
-    clash: Clash
-    # The axes that it is about; none where the models differ.
-    axes: tuple[Axis, ...]
-    # Why, a clause for people.
     reason: str
-    # For a rule that excludes them: what kind of obstacle it states.
-    refused: Refused | None = None
-    # For a rule or a mask: the code that it comes from.
-    source: str = ""
 
 
 def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> dict[str, _Value] | str:
@@ -322,10 +304,10 @@ def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> 
 def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
     """The model that is what both want, or why there is none."""
     if first.family and second.family and first.family != second.family:
-        return Conflict(Clash.MODEL, (), f"a model of {first.family} cannot be one of {second.family}")
+        return Conflict(f"a model of {first.family} cannot be one of {second.family}")
     fields = joined_values(first.fields, second.fields)
     if isinstance(fields, str):
-        return Conflict(Clash.MODEL, (), f"the model's {fields}")
+        return Conflict(f"the model's {fields}")
     return ModelWant(first.family or second.family, fields, first.features | second.features)
 
 
@@ -333,7 +315,7 @@ def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
 _FUSED_TARGETS = ("linear_qkv", "linear_fc1")
 
 
-def exclusion_of(settings: Settings, features: frozenset[str]) -> Exclusion | None:
+def exclusion_of(settings: AxisValues, features: frozenset[str]) -> Exclusion | None:
     """The first rule that these settings break on a model with these features."""
     broken = (exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings))
     return (
@@ -341,12 +323,12 @@ def exclusion_of(settings: Settings, features: frozenset[str]) -> Exclusion | No
     )
 
 
-def merges_experts(settings: Settings, features: frozenset[str]) -> bool:
+def merges_experts(settings: AxisValues, features: frozenset[str]) -> bool:
     """Whether adapters are merged only because the model has experts."""
     return "moe" in features and Trait(Axis.ADAPTER_MERGE).holds(settings)
 
 
-def _unmerged_experts(settings: Settings, features: frozenset[str]) -> Exclusion | None:
+def _unmerged_experts(settings: AxisValues, features: frozenset[str]) -> Exclusion | None:
     """The rule about adapters of experts that leave by themselves."""
     unmerged = Trait(Axis.ADAPTER_MERGE, value=False)
     if "moe" not in features or NO_ADAPTER.holds(settings) or not unmerged.holds(settings):
@@ -358,9 +340,9 @@ def _unmerged_experts(settings: Settings, features: frozenset[str]) -> Exclusion
     return Exclusion((unmerged,), Refused.IGNORED, reason, "docs/space.md: adapters of experts")
 
 
-def _odd_rank(settings: Settings) -> Exclusion | None:
+def _odd_rank(settings: AxisValues) -> Exclusion | None:
     """The rule about the rank of adapters that experts share on the outside."""
-    rank = settings.get(Axis.ADAPTER_RANK, DEFAULTS[Axis.ADAPTER_RANK])
+    rank = settings.get(Axis.ADAPTER_RANK, Axis.ADAPTER_RANK.default)
     outer = Trait(Axis.ADAPTER_SHARING, "outer")
     if not outer.holds(settings) or not isinstance(rank, int) or rank % OUTER_RANK == 0:
         return None
@@ -369,10 +351,10 @@ def _odd_rank(settings: Settings) -> Exclusion | None:
     return Exclusion((outer, Trait(Axis.ADAPTER_RANK, rank)), Refused.ERROR, reason, source)
 
 
-def _wrong_targets(settings: Settings) -> Exclusion | None:
+def _wrong_targets(settings: AxisValues) -> Exclusion | None:
     """The rule about names of modules that the adapter's type does not have."""
-    adapter = settings.get(Axis.ADAPTER, DEFAULTS[Axis.ADAPTER])
-    targets = settings.get(Axis.ADAPTER_TARGETS, DEFAULTS[Axis.ADAPTER_TARGETS])
+    adapter = settings.get(Axis.ADAPTER, Axis.ADAPTER.default)
+    targets = settings.get(Axis.ADAPTER_TARGETS, Axis.ADAPTER_TARGETS.default)
     traits = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
     if adapter == "canonical_lora" and names_any(targets, _FUSED_TARGETS):
         source = "Megatron-Bridge: CanonicalLoRA._init_target_match_state"
@@ -396,61 +378,35 @@ class Mask:
     # Where that is decided.
     source: str
 
-    def holds(self, first: Settings, second: Settings) -> bool:
+    def holds(self, first: AxisValues, second: AxisValues) -> bool:
         """Whether one side hides what the other one is for; a side that sets both means it so."""
         return self._hides(first, second) or self._hides(second, first)
 
-    def _hides(self, hiding: Settings, hidden: Settings) -> bool:
+    def _hides(self, hiding: AxisValues, hidden: AxisValues) -> bool:
         found = any(trait.holds(hidden) for trait in self.hidden)
         return found and self.hiding.holds(hiding) and not self.hiding.holds(hidden)
 
 
-_OWN_EXPORT = (
-    *(Trait(Axis.ADAPTER_B_START, value) for value in ("xavier", "normal", "kaiming")),
-    *(Trait(Axis.ADAPTER, value) for value in ("canonical_lora", "dora")),
-)
-
-MASKS: tuple[Mask, ...] = (
+_BY_NAME = {axis.value: axis for axis in Axis}
+MASKS: tuple[Mask, ...] = tuple(
     Mask(
-        Trait(Axis.ADAPTER_MERGE),
-        _OWN_EXPORT,
-        "a merged adapter leaves as part of the base weights: its own export is not entered and not compared",
-        "verl: MegatronEngine.get_per_tensor_param",
-    ),
-    Mask(
-        Trait(Axis.FSDP),
-        (Trait(Axis.DATA, 2), Trait(Axis.OVERLAP)),
-        "Megatron-FSDP takes the place of Megatron's DDP, whose reduction and gathering are not entered",
-        "Megatron-Bridge: model_provider._ddp_wrap",
-    ),
-    Mask(
-        Trait(Axis.RESUME),
-        (Trait(Axis.DATA, 2), Trait(Axis.OVERLAP)),
-        "with one seed for all samples every rank has the gradient of the whole batch, so one that is never averaged"
-        " does not show",
-        "docs/parity.md",
-    ),
-    Mask(
-        Trait(Axis.TENSOR, 2),
-        (Trait(Axis.EXPERT_TENSOR, 2),),
-        "with equal tensor sizes the one of the experts and the one of the other layers could be swapped unseen",
-        "Megatron-LM: parallel_state.initialize_model_parallel",
-    ),
+        Trait(axis, hides.value),
+        tuple(Trait(_BY_NAME[name], value) for name, values in hides.hidden.items() for value in values),
+        hides.reason,
+        hides.source,
+    )
+    for axis in Axis
+    if (hides := axis.row.hides) is not None
 )
 
 
-def mask_of(first: Settings, second: Settings) -> Mask | None:
+def mask_of(first: AxisValues, second: AxisValues) -> Mask | None:
     """The first reason why the settings of two wants should not be in one job."""
     return next((mask for mask in MASKS if mask.holds(first, second)), None)
 
 
-_PARALLEL = (
-    *(Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT),
-    *(Axis.EXPERT, Axis.EXPERT_TENSOR, Axis.DATA),
-)
-
 # What every job of a level sets; a job of level 4 differs by its model.
-_OF_LEVEL: Mapping[Level, Mapping[Axis, Value]] = {
+_OF_LEVEL: Mapping[Level, AxisValues] = {
     Level.SAVE_RESUME: {Axis.RESUME: True},
     Level.MEGATRON_FSDP: {Axis.FSDP: True},
     Level.LEARNING_SIGNAL: {Axis.STEPS: 20},
@@ -461,8 +417,8 @@ _OF_LEVEL: Mapping[Level, Mapping[Axis, Value]] = {
 class Point:
     """The settings of one job and the model that it needs. Build one by `default` or `of`, and join wants to it."""
 
-    # The values that are set; every other axis is open and has its value of `DEFAULTS`.
-    settings: Mapping[Axis, Value] = field(default_factory=dict)
+    # The values that are set; every other axis is open and has its default.
+    settings: AxisValues = field(default_factory=dict)
     # What the model has to be.
     model: ModelWant = field(default_factory=ModelWant)
     # The axes that are set only because another setting needs them.
@@ -478,13 +434,13 @@ class Point:
         """What every job of a level has, with what it needs."""
         return cls.default().with_axes(_OF_LEVEL.get(level, {}))
 
-    def with_axes(self, axes: Mapping[Axis, Value]) -> "Point":
+    def with_axes(self, axes: AxisValues) -> "Point":
         """This point with these values in place of its own, and with what they need. It is not checked: see `joined`.
 
         Raises ValueError for a value that no job can have.
         """
         for axis, value in axes.items():
-            if problem := invalid_value(axis, value):
+            if problem := axis.invalid(value):
                 raise ValueError(problem)
         asked = {**self.asked, **axes}
         settings, features = completed(asked, self.model.features)
@@ -505,7 +461,7 @@ class Point:
         return replace(self, model=model).with_axes({})
 
     def __getitem__(self, axis: Axis) -> Value:
-        return self.settings.get(axis, DEFAULTS[axis])
+        return self.settings.get(axis, axis.default)
 
     def size(self, axis: Axis) -> int:
         """The value of a size."""
@@ -515,16 +471,16 @@ class Point:
     def joined(self, want: Want) -> "Point | Conflict":
         """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
         if mask := mask_of(self.settings, completed(want.axes, want.model.features)[0]):
-            return Conflict(Clash.MASKED, (mask.hiding.axis,), f"{mask.hiding}: {mask.reason}", source=mask.source)
+            return Conflict(f"{mask.hiding}: {mask.reason}")
         settings = self.asked
         for axis, value in want.axes.items():
-            if problem := invalid_value(axis, value):
-                return Conflict(Clash.INVALID, (axis,), problem)
+            if problem := axis.invalid(value):
+                return Conflict(problem)
             mine = settings.get(axis, value)
-            if axis in SIZES and isinstance(mine, int) and isinstance(value, int):
+            if axis.is_size and isinstance(mine, int) and isinstance(value, int):
                 settings[axis] = max(mine, value)
             elif mine != value:
-                return Conflict(Clash.DIFFERENT, (axis,), f"{axis} is {mine!r} and {value!r} is wanted")
+                return Conflict(f"{axis} is {mine!r} and {value!r} is wanted")
             else:
                 settings[axis] = value
         model = joined_models(self.model, want.model)
@@ -539,9 +495,7 @@ class Point:
         rule = exclusion_of(self.settings, self.model.features)
         if rule is None:
             return None
-        axes = tuple(trait.axis for trait in rule.traits)
-        shown = " with ".join(map(str, rule.traits))
-        return Conflict(Clash.EXCLUDED, axes, f"{shown}: {rule.reason}", rule.kind, rule.source)
+        return Conflict(f"{' with '.join(map(str, rule.traits))}: {rule.reason}")
 
     @property
     def data_size(self) -> int:
@@ -564,18 +518,6 @@ class Point:
         return math.prod(sizes) * self.data_size
 
     @property
-    def cost(self) -> Cost:
-        """What it takes on its own GPUs with a small model, estimated from the nearest measured job."""
-        resume = self[Axis.RESUME] is True
-        nearest = COSTS["1-resume" if resume else "0-lora-ddp" if self.gpu_count == 1 else "2-dense"]
-        return replace(nearest, basis=CostBasis.ESTIMATE)
-
-    @property
-    def gpu_minutes(self) -> int:
-        """GPUs times minutes, as `cost`, rounded up."""
-        return self.cost.gpu_minutes(self.gpu_count)
-
-    @property
     def levels(self) -> tuple[Level, ...]:
         """The levels whose criteria a job of this point can meet, ascending."""
         if self[Axis.RESUME]:
@@ -585,7 +527,7 @@ class Point:
             found.append(Level.MEGATRON_FSDP)
         elif self[Axis.ADAPTER] != "none":
             found.append(Level.SMOKE)
-        if any(self.size(axis) > 1 for axis in _PARALLEL):
+        if any(self.size(axis) > 1 for axis in PARALLEL):
             found.append(Level.PARALLELISM)
         if self.size(Axis.STEPS) >= self.of_level(Level.LEARNING_SIGNAL).size(Axis.STEPS):
             found.append(Level.LEARNING_SIGNAL)
@@ -600,7 +542,7 @@ class Point:
             raise ValueError(f"{name}: {self.conflict.reason}")
         if level not in self.levels:
             raise ValueError(f"{name}: no job of level {int(level)} has the settings {_shown(self.settings)}")
-        parts = [setting_of(axis, value) for axis, value in self.settings.items()]
+        parts = [axis.in_verl(value) for axis, value in self.settings.items()]
         parts.append(OWN_ROUTING if Axis.EXPERT in self.settings else Setting())
         parts.append(_purpose(level, self.size(Axis.STEPS)))
         return Variant(
@@ -624,11 +566,11 @@ def _purpose(level: Level, steps: int) -> Setting:
     return Setting({"TOTAL_TRAIN_STEPS": str(steps), **tested}, PROBE_LEARNING_RATE)
 
 
-def _ordered(settings: Mapping[Axis, Value]) -> dict[Axis, Value]:
+def _ordered(settings: AxisValues) -> dict[Axis, Value]:
     return {axis: settings[axis] for axis in Axis if axis in settings}
 
 
-def _shown(settings: Mapping[Axis, Value]) -> str:
+def _shown(settings: AxisValues) -> str:
     return ", ".join(f"{axis} {value}" for axis, value in settings.items()) or "of level 0"
 
 
@@ -674,3 +616,65 @@ def _misfits(point: Point, shape: ModelShape) -> Iterator[str]:
         yield f"{shape.experts} experts cannot be divided among {expert} expert ranks"
     if shape.biases and point.size(Axis.EXPERT_TENSOR) > 1:
         yield "experts with biases cannot be divided among expert tensor ranks"
+
+
+def _point(level: Level, axes: dict[Axis, Value]) -> Point:
+    return Point.of_level(level).with_axes(axes)
+
+
+# By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
+# equal and could be swapped unseen.
+_NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
+    (Level.SMOKE, "lora-ddp"): {},
+    (Level.SMOKE, "amplified-lora"): {Axis.ADAPTER_B_START: "xavier"},
+    (Level.SMOKE, "recompute"): {Axis.RECOMPUTE: "full"},
+    (Level.SAVE_RESUME, "resume"): {},
+    (Level.PARALLELISM, "dense"): {
+        Axis.TENSOR: 2,
+        Axis.PIPELINE: 2,
+        Axis.VIRTUAL_PIPELINE: 1,
+        Axis.CONTEXT: 1,
+    },
+    (Level.PARALLELISM, "vpp"): {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2},
+    (Level.PARALLELISM, "cp"): {Axis.CONTEXT: 2},
+    (Level.PARALLELISM, "expert"): {Axis.TENSOR: 2, Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 1},
+    (Level.PARALLELISM, "dp"): {Axis.DATA: 4},
+    (Level.MEGATRON_FSDP, "fsdp"): {},
+    (Level.FEATURE, "feature"): {},
+    (Level.LEARNING_SIGNAL, "signal"): {},
+}
+
+# A job that joins its level's default one only where the change touches this feature.
+_FEATURES = {"expert": "moe"}
+
+# The named jobs as points, by job id.
+POINTS: dict[str, Point] = {f"{int(level)}-{name}": _point(level, axes) for (level, name), axes in _NAMED.items()}
+
+VARIANTS: tuple[Variant, ...] = tuple(
+    POINTS[f"{int(level)}-{name}"].variant(level, name, feature=_FEATURES.get(name, "")) for level, name in _NAMED
+)
+
+
+def variants_of(level: Level) -> tuple[Variant, ...]:
+    """All variants of a level, the default one first."""
+    return tuple(variant for variant in VARIANTS if variant.level is level)
+
+
+def variant_named(job_id: str) -> Variant | None:
+    """The variant with this job id, `<level>-<name>`, or None."""
+    return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
+
+
+# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
+DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")
+
+
+def setting_probes() -> tuple[Variant, ...]:
+    """A job for each value that no rule excludes and that is a variable or an override; of a size two."""
+    values = ((axis, value) for axis in Axis for value in axis.tried if axis.in_verl(value) != Setting())
+    points = ((axis, value, Point.default().with_axes({axis: value})) for axis, value in values)
+    return tuple(
+        point.variant(point.levels[0], "-".join(re.findall("[a-z0-9]+", f"{axis} {value}".lower())))
+        for axis, value, point in points
+        if point.conflict is None
+    )

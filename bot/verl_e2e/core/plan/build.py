@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import (
     PICTURES,
     WRAPPER_SCRIPT,
@@ -17,10 +16,10 @@ from verl_e2e.core.model.jobs import (
     SiteProfile,
     common_overrides,
 )
-from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
 from verl_e2e.core.model.purposes import MOST_PURPOSES
-from verl_e2e.core.model.settings import Axis, setting_of
+from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value, expected_config, expected_of_overrides
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
@@ -196,7 +195,7 @@ def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, st
     # verl counts the GPUs of one node.
     counts = {"NUM_GPUS": str(outline.variant.gpu_count // nodes), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
     # Adapters of experts leave merged, whichever level the job is of.
-    merged = setting_of(Axis.ADAPTER_MERGE, value=True).wrapper if outline.has_experts else {}
+    merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
     return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}
 
 

@@ -8,33 +8,16 @@ from functools import cached_property
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.settings import DEFAULTS, Axis, FieldValue, ModelWant, Value, Want
-from verl_e2e.core.model.variant import BASE_WRAPPER
+from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, FieldValue, Takes, Value
+from verl_e2e.core.model.space import ModelWant, Want
 from verl_e2e.core.plan.policy import Policy
 
-# The attribute of a row -> the axis that has the same value.
-_SIZES: Mapping[str, Axis] = {
-    "tp": Axis.TENSOR,
-    "pp": Axis.PIPELINE,
-    "vpp": Axis.VIRTUAL_PIPELINE,
-    "dp": Axis.DATA,
-    "cp": Axis.CONTEXT,
-    "ep": Axis.EXPERT,
-    "etp": Axis.EXPERT_TENSOR,
-}
 # The axes that cells differ on.
-CELL_AXES = frozenset(
-    {
-        *_SIZES.values(),
-        *(Axis.RECOMPUTE, Axis.RESUME, Axis.OVERLAP, Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING),
-    }
-)
+CELL_AXES = tuple(axis for axis in Axis if axis.row.cell)
 # What verl sets by itself, what only a tiny model needs, and what says how a cell is judged.
 _OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "name", "family"})
 # What no job of verl can be given.
 _UNKNOWN = frozenset({"distributed_optimizer", "loaded_in"})
-# Options of adapters that differ in every cell, for a tiny model.
-_ADAPTER_SIZES = frozenset({"rank", "alpha"})
 # Names of fields that a model's configuration and a recipe's have in different places.
 _RENAMED = {"rope_parameters.": "rope_scaling."}
 
@@ -163,7 +146,11 @@ def _usual(rows: Sequence[CellRow]) -> Mapping[str, Mapping[str, Mapping[str, ob
 
 def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSettings:
     given = {name: value for name, value in row.settings.items() if name not in _OF_NO_JOB}
-    axes: dict[Axis, Value] = {_SIZES[name]: _value(given[name]) for name in _SIZES if given.get(name)}
+    axes: dict[Axis, Value] = {}
+    for axis in CELL_AXES:
+        values = [given[name] for name in axis.row.cell if given.get(name)]
+        if values:
+            axes[axis] = True if axis.row.takes is Takes.SWITCH else _value(values[0])
     own = {
         name: {key: value for key, value in _mapping(given.get(name)).items() if key not in usual[name]}
         for name in ("fields", "sizes", "settings")
@@ -173,18 +160,13 @@ def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSe
     possible = possible and recompute.keys() == own["settings"].keys()
     if recompute:
         axes[Axis.RECOMPUTE] = _value(recompute.get("recompute_granularity"))
-    # verl publishes a model where it saves one.
-    if given.get("resumed") or given.get("written"):
-        axes[Axis.RESUME] = True
-    if given.get("overlapped"):
-        axes[Axis.OVERLAP] = True
     adapter = _mapping(given.get("adapter"))
     axes.update(_adapter_axes(adapter))
     # Ranks that the experts' sizes need anyway.
     ranks = _int(given.get("ep")) * _int(given.get("etp"))
     if _int(given.get("dp")) * _int(given.get("tp")) <= ranks:
         axes.pop(Axis.DATA, None)
-    differing = {axis: value for axis, value in axes.items() if DEFAULTS[axis] != value}
+    differing = {axis: value for axis, value in axes.items() if axis.default != value}
     filled = bool(adapter) and row.settings.get("filled", True) is not False
     fields = {_renamed(name): value for name, value in own["fields"].items()}
     return CellSettings(row.family, differing, fields, filled, possible)  # type: ignore[arg-type]

@@ -3,17 +3,9 @@
 from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import (
-    DETERMINISTIC,
-    SHARE_OF_DIGITS,
-    VARIANTS,
-    WITHOUT_CRITIC,
-    WITHOUT_CRITIC_OF_COPIES,
-    Level,
-    Variant,
-    variants_of,
-)
-from verl_e2e.core.model.settings import ModelWant, Value
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, WITHOUT_CRITIC_OF_COPIES, Level, Variant
+from verl_e2e.core.model.settings import DETERMINISTIC, Value
+from verl_e2e.core.model.space import VARIANTS, ModelWant, variants_of
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles

@@ -15,10 +15,20 @@ from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Side
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import POINTS, VARIANTS, Level, Variant
+from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.purposes import Purpose, purpose_of
-from verl_e2e.core.model.settings import DEFAULTS, SIZES, Axis, FieldValue, ModelWant, Value, Want
-from verl_e2e.core.model.space import Conflict, Point, merges_experts, misfits
+from verl_e2e.core.model.settings import Axis, FieldValue, Takes, Value
+from verl_e2e.core.model.space import (
+    PARALLEL,
+    POINTS,
+    VARIANTS,
+    Conflict,
+    ModelWant,
+    Point,
+    Want,
+    merges_experts,
+    misfits,
+)
 from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable, Standing, standing_wants
 from verl_e2e.core.plan.job_models import job_on_model, shows, unread
 from verl_e2e.core.plan.outline import JobOutline
@@ -146,9 +156,6 @@ def _judged(place: Place, measured: Measured) -> Iterator[Place]:
         yield replace(place, cells=moved, moved=moved != place.cells, variants=frozenset())
 
 
-_PARALLEL = SIZES - {Axis.STEPS, Axis.SYNCS}
-
-
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The settings of one job."""
@@ -163,7 +170,7 @@ class Draft:
     def holds(self, want: Want) -> bool:
         """Whether a run with these settings, open ones at their defaults, gives what is wanted but the model."""
         return all(
-            self.point.size(axis) >= _number(value) if axis in SIZES else self.point[axis] == value
+            self.point.size(axis) >= _number(value) if axis.is_size else self.point[axis] == value
             for axis, value in want.axes.items()
         )
 
@@ -171,7 +178,7 @@ class Draft:
     def differing(self) -> dict[Axis, Value]:
         """The settings that differ from those of level 0, without what every job on a model with experts has."""
         settings, merged = self.point.settings, merges_experts(self.point.settings, self.point.model.features)
-        differing = {axis: value for axis, value in settings.items() if value != DEFAULTS[axis]}
+        differing = {axis: value for axis, value in settings.items() if value != axis.default}
         return {axis: value for axis, value in differing.items() if not (merged and axis is Axis.ADAPTER_MERGE)}
 
     @property
@@ -186,7 +193,7 @@ class Draft:
         return (
             (Level.SAVE_RESUME, point[Axis.RESUME] is True),
             (Level.MEGATRON_FSDP, point[Axis.FSDP] is True),
-            (Level.PARALLELISM, any(point.size(axis) > 1 for axis in _PARALLEL)),
+            (Level.PARALLELISM, any(point.size(axis) > 1 for axis in PARALLEL)),
             (Level.LEARNING_SIGNAL, Level.LEARNING_SIGNAL in point.levels),
             (Level.FEATURE, bool(model.family or model.features)),
         )
@@ -199,37 +206,6 @@ def _number(value: Value) -> int:
 MOST_CHARACTERS = 48
 _DIGEST = 6
 
-_SIZES = {
-    Axis.TENSOR: "tp",
-    Axis.PIPELINE: "pp",
-    Axis.VIRTUAL_PIPELINE: "vpp",
-    Axis.CONTEXT: "cp",
-    Axis.EXPERT: "ep",
-    Axis.EXPERT_TENSOR: "etp",
-    Axis.DATA: "dp",
-    Axis.STEPS: "steps",
-    Axis.SYNCS: "syncs",
-}
-_SWITCHES = {
-    Axis.FSDP: ("fsdp", "ddp"),
-    Axis.OFFLOAD: ("offload", "no-offload"),
-    Axis.OVERLAP: ("overlap", "no-overlap"),
-    Axis.FUSION: ("fusion", "no-fusion"),
-    Axis.ADAPTER_MERGE: ("merged", "not-merged"),
-    Axis.RESUME: ("resume", "no-resume"),
-    Axis.PACKING: ("packed", "not-packed"),
-}
-_WORDS = {
-    Axis.RECOMPUTE: "recompute",
-    Axis.ADAPTER: "adapter",
-    Axis.ADAPTER_TARGETS: "on",
-    Axis.ADAPTER_RANK: "r",
-    Axis.ADAPTER_ALPHA: "alpha",
-    Axis.ADAPTER_DROPOUT: "drop",
-    Axis.ADAPTER_SHARING: "share",
-    Axis.ADAPTER_A_START: "a",
-    Axis.ADAPTER_B_START: "b",
-}
 # Fields of a model's configuration that a name can say in a word.
 _OF_MODEL: Mapping[tuple[str, object], str] = {
     ("tie_word_embeddings", True): "tied",
@@ -259,14 +235,13 @@ def _words(settings: dict[Axis, Value]) -> Iterator[str]:
         if axis not in settings:
             continue
         value = settings[axis]
-        if axis in _SIZES:
-            yield f"{_SIZES[axis]}{_plain(value)}"
-        elif axis in _SWITCHES:
-            yield _SWITCHES[axis][0 if value else 1]
-        elif axis in (Axis.PRECISION, Axis.CONTENT):
-            yield _plain(value)
+        row = axis.row
+        if row.takes is Takes.SWITCH:
+            yield row.short if value else row.short_off
+        elif not row.short or isinstance(value, int | float):
+            yield f"{row.short}{_plain(value)}"
         else:
-            yield f"{_WORDS[axis]}{'' if isinstance(value, int | float) else '-'}{_plain(value)}"
+            yield f"{row.short}-{_plain(value)}"
 
 
 def _rest(draft: Draft) -> Iterator[str]:

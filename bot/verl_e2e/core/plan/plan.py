@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.model.change import Change, on_one_line, readable
 from verl_e2e.core.model.execution import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import DATA_PARALLEL, POINTS, VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, variants_of
 from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable

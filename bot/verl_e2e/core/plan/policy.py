@@ -10,11 +10,11 @@ from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
-from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.rehearsal_job import RehearsalRules
-from verl_e2e.core.model.settings import Axis, Value, invalid_value
-from verl_e2e.core.model.space import ModelShape, Point
+from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import (
     FEATURES,
@@ -303,7 +303,7 @@ class StandIn(DescribedDocument):
     @model_validator(mode="after")
     def _is_of_the_level(self) -> "StandIn":
         for axis, value in self.settings.items():
-            if problem := invalid_value(axis, value):
+            if problem := axis.invalid(value):
                 raise UnfitError(problem, "see docs/space.md for the values of each setting")
         if self.point.conflict or self.level not in self.point.levels:
             raise UnfitError(f"no job of level {int(self.level)} can have these settings", "see docs/space.md")

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from verl_e2e.core.model.costs import expected_cost
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.levels import Level, expected_cost
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import BEGIN, RUN_PHASE, TESTS_PHASE, Event, PhaseEvent, read_data
 from verl_e2e.core.pulls.ledger import Run, RunState

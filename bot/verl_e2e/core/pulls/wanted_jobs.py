@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
-from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.execution import NO_CODE
 from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.reached_files import ReachedFiles

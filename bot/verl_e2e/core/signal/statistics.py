@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from statistics import fmean, median
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.variant import OWN_FILES
+from verl_e2e.core.model.levels import OWN_FILES
 
 # Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
 # The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.

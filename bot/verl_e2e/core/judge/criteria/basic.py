@@ -18,10 +18,9 @@ from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed, same_value
 from verl_e2e.core.model.facts import Progress, ResolvedConfig, StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
-from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, Level
 from verl_e2e.core.model.record import (
     END,
     ENVIRONMENT_FILE,
@@ -40,8 +39,16 @@ from verl_e2e.core.model.record import (
     TestCase,
     read_data,
 )
-from verl_e2e.core.model.settings import Axis, Setting, invalid_value, setting_of
-from verl_e2e.core.model.variant import SHARE_OF_DIGITS, WITHOUT_CRITIC
+from verl_e2e.core.model.settings import (
+    Axis,
+    Setting,
+    Value,
+    expected_config,
+    expected_of_overrides,
+    parsed,
+    same_value,
+)
+from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.triage.asked import other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
@@ -387,8 +394,8 @@ def _without_training(setting: Setting) -> Setting:
 def _of_settings(job: Job) -> Iterator[Setting]:
     """What a derived job was made to set, whatever its variables and overrides say."""
     for axis, value in job.settings.items():
-        if not invalid_value(axis, value):
-            yield setting_of(axis, value)
+        if not axis.invalid(value):
+            yield axis.in_verl(value)
 
 
 def _is_spread(name: str, asked: str, own: str | None) -> bool:

@@ -36,12 +36,11 @@ from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.snapshots import hook_problems
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.expected import Value, expected_config, same_value
 from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, GivenInput, Tower
 from verl_e2e.core.model.jobs import JobFeature
-from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.core.model.record import JOB_FILE
+from verl_e2e.core.model.settings import BASE_WRAPPER, Value, expected_config, same_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import FingerprintsEvent, read_data
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.model.settings import SIZES, Axis
+from verl_e2e.core.model.settings import Axis
 
 
 class Criterion(StrEnum):
@@ -150,8 +150,7 @@ class Row:
 
 def _has_sizes(case: Case) -> bool:
     """Whether a derived job sets a size above 1."""
-    sizes = SIZES - {Axis.STEPS, Axis.SYNCS}
-    return any(axis in sizes and value != 1 for axis, value in case.job.settings.items())
+    return any(axis.is_parallel and value != 1 for axis, value in case.job.settings.items())
 
 
 def _sets_fsdp(case: Case) -> bool:
