@@ -9,7 +9,6 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.facts import (
     AdapterReport,
     Excerpt,
@@ -22,7 +21,7 @@ from verl_e2e.core.model.facts import (
     Worker,
 )
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
-from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
     Check,
@@ -37,6 +36,7 @@ from verl_e2e.core.model.record import (
     RepositoryState,
     TestCase,
 )
+from verl_e2e.core.model.settings import BASE_WRAPPER, expected_config
 from verl_e2e.core.triage.triage import triage
 
 RESOLVED = FIXTURES / "build" / "level0-config.json"

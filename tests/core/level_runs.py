@@ -14,8 +14,9 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CheckpointFile, CheckpointListing, Checkpoints, Event, Record
+from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.triage.triage import triage
 
 LOGGED = "INFO:2026-11-20 14:24:50,000:"

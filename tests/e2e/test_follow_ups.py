@@ -27,7 +27,7 @@ from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
 from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e.wiring.check import job_follow_ups
 from verl_e2e_runner.sharing import LOCK

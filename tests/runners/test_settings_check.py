@@ -12,10 +12,9 @@ import pytest
 
 from tests.runners.world import VERL
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.levels import VARIANTS, Level, setting_probes, variant_named
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, SettingsCheck, Value
-from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.variant import Variant
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import Axis, SettingsCheck, Value
+from verl_e2e.core.model.space import VARIANTS, Point, setting_probes, variant_named
 from verl_e2e_runner.settings_check import check_settings
 
 pytestmark = pytest.mark.host
@@ -124,11 +123,11 @@ def test_a_python_that_cannot_compose_is_named(code: int, words: str, verl: Path
 
 
 def any_value(axis: Axis, choose: random.Random) -> Value:
-    if axis in SIZES:
+    if axis.is_size:
         return choose.choice((1, 2, 2, 4))
-    if axis in CHOICES:
-        return choose.choice(CHOICES[axis])
-    if isinstance(DEFAULTS[axis], bool):
+    if axis.row.choices:
+        return choose.choice(axis.row.choices)
+    if isinstance(axis.default, bool):
         return choose.choice((True, False))
     others: dict[Axis, tuple[Value, ...]] = {
         Axis.ADAPTER_TARGETS: ("linear_qkv", "*.layers.0.*.linear_qkv"),

@@ -9,8 +9,9 @@ import pytest
 
 from tests.runners.world import SCRIPT, World
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import BASE_WRAPPER, SHARE_OF_DIGITS, Level
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
+from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e_runner.isolation import read_paths
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.trees import planned_trees

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Origin, Repository, SiteProfile
-from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.settings import BASE_WRAPPER
 
 SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
 SUBMODULE = "3rdparty/Megatron-LM"

@@ -5,14 +5,14 @@ import re
 import pytest
 
 from tools.write_tables import axes_table, exclusions_table, implications_table, masks_table
-from verl_e2e.core.model.settings import DEFAULTS
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS
 
 
 @pytest.mark.parametrize(
     ("table", "rows"),
     (
-        (axes_table(), len(DEFAULTS)),
+        (axes_table(), len(Axis)),
         (implications_table(), len(IMPLICATIONS)),
         (exclusions_table(), len(EXCLUSIONS)),
         (masks_table(), len(MASKS)),

@@ -28,11 +28,12 @@ from verl_e2e.core.judge.related_runs import (
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import ChangedCode
-from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
-from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.settings import expected_config
+from verl_e2e.core.model.space import VARIANTS
 
 BASE = MergeBase("d" * 40)
 ALLOWED = Allowed(merge_base=BASE)

@@ -33,9 +33,10 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
 from verl_e2e.core.model.facts import Record as Printed
-from verl_e2e.core.model.levels import VARIANTS, Level, Variant
+from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Outcome, Result, Stage
 from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase
+from verl_e2e.core.model.space import VARIANTS
 
 FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
 NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", fix="Make it.")

@@ -3,8 +3,8 @@
 import re
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import BASE_WRAPPER, setting_probes
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, Axis
+from verl_e2e.core.model.settings import BASE_WRAPPER, Axis
+from verl_e2e.core.model.space import setting_probes
 
 # What other parts of a job carry out: the number of GPUs, the steps, the data.
 WITHOUT_A_SETTING = {Axis.DATA, Axis.STEPS, Axis.SYNCS, Axis.CONTENT}
@@ -13,14 +13,14 @@ WITHOUT_A_SETTING = {Axis.DATA, Axis.STEPS, Axis.SYNCS, Axis.CONTENT}
 def test_each_axis_that_is_a_setting_of_verl_has_a_job_that_differs_from_the_smoke() -> None:
     made = {variant.job_id: variant for variant in setting_probes()}
     assert len(made) == len(setting_probes())
-    for axis in set(DEFAULTS) - WITHOUT_A_SETTING:
+    for axis in set(Axis) - WITHOUT_A_SETTING:
         name = re.sub(r"\W+", "-", str(axis).lower())
         found = [variant for variant in made.values() if variant.name.startswith(name)]
         assert found, axis
         assert all(variant.wrapper or variant.overrides for variant in found)
     assert "4-adapter-none" in made
     # verl refuses it, so no job has it.
-    assert "fp32" in CHOICES[Axis.PRECISION]
+    assert "fp32" in Axis.PRECISION.row.choices
     assert not any("fp32" in job_id for job_id in made)
 
 

@@ -10,9 +10,10 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction
-from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, Level, Variant, variant_named
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level, Variant
+from verl_e2e.core.model.settings import expected_config, parsed
+from verl_e2e.core.model.space import VARIANTS, variant_named
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, with_obstacles
 from verl_e2e.core.plan.policy import Feature

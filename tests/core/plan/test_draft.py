@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import Axis, ModelWant, Value, Want
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.space import ModelWant, Point, Want
 from verl_e2e.core.plan.measured_jobs import Draft
 
 T, P, E = Axis.TENSOR, Axis.PIPELINE, Axis.EXPERT

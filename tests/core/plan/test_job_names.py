@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import POINTS, VARIANTS, Level
-from verl_e2e.core.model.settings import CHOICES, DEFAULTS, SIZES, Axis, FieldValue, ModelWant, Value
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.settings import Axis, FieldValue, Value
+from verl_e2e.core.model.space import POINTS, VARIANTS, ModelWant, Point
 from verl_e2e.core.plan.measured_jobs import MOST_CHARACTERS, Draft, name_of
 from verl_e2e.core.pulls.forge import CheckId, read_check_id
 
@@ -45,12 +45,12 @@ def test_a_name_says_what_differs_from_level_0(level: Level, axes: dict[Axis, Va
 
 
 def _values(axis: Axis) -> st.SearchStrategy[Any]:
-    if axis in SIZES:
+    if axis.is_size:
         return st.sampled_from((1, 2, 4, 8))
-    if isinstance(DEFAULTS[axis], bool):
+    if isinstance(axis.default, bool):
         return st.booleans()
-    if axis in CHOICES:
-        return st.sampled_from(CHOICES[axis])
+    if axis.row.choices:
+        return st.sampled_from(axis.row.choices)
     if axis is Axis.ADAPTER_TARGETS:
         return st.sampled_from(("linear_fc1", "*.linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate"))
     return st.sampled_from((0.1, 0.25)) if axis is Axis.ADAPTER_DROPOUT else st.integers(1, 64)

@@ -12,8 +12,8 @@ from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.purposes import purpose_of
-from verl_e2e.core.model.settings import Axis, ModelWant, Want
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.settings import Axis
+from verl_e2e.core.model.space import ModelWant, Point, Want
 from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.job_models import job_of_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.model.settings import DEFAULTS, Axis
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.cell_settings import STANDING, leaves_by_itself, standing_wants
 
 CONVERSION = "src/megatron/bridge/models/conversion/"
@@ -40,6 +40,6 @@ def test_a_function_gets_what_its_place_always_wants(
 
 def test_amplified_adapters_differ_from_those_of_the_default_run() -> None:
     (want,) = STANDING[0].wants
-    assert want.axes[Axis.ADAPTER_B_START] != DEFAULTS[Axis.ADAPTER_B_START]
+    assert want.axes[Axis.ADAPTER_B_START] != Axis.ADAPTER_B_START.default
     assert want.axes[Axis.ADAPTER_ALPHA] == 16
-    assert DEFAULTS[Axis.ADAPTER_RANK] == 4
+    assert Axis.ADAPTER_RANK.default == 4

@@ -14,10 +14,10 @@ from verl_e2e.core.judge.criteria.features import TRACES, feature_active, judge_
 from verl_e2e.core.log.printed import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.expected import Value
 from verl_e2e.core.model.jobs import Job, JobFeature
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.settings import Value
 
 POLICY = packaged_policy()
 FEATURES = {entry.name: JobFeature(name=entry.name, active_when=dict(entry.active_when)) for entry in POLICY.features}

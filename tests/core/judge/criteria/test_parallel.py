@@ -13,10 +13,10 @@ from verl_e2e.core.judge.criteria.features import parallel_sizes
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import Worker
-from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.space import Point, variants_of
 
 TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {

@@ -14,9 +14,10 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job
-from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.report.run_card import Card, render_markdown, render_text
 
 (VARIANT,) = variants_of(Level.LEARNING_SIGNAL)
