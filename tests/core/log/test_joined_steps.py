@@ -5,7 +5,8 @@ from dataclasses import fields
 import pytest
 
 from tests.core.logs import lines
-from verl_e2e.core.log.scan import JOINED, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT, scan
+from verl_e2e.core.log.fold import KINDS, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT
+from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LogFacts
 
 # What the whole log has from its last run, from the scanner, or from the runs as such.
@@ -22,6 +23,7 @@ OF_THE_LAST = {
     "epochs",
 }
 OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line", "steps", "stopped"}
+OF_THE_FIRST = {"misread", "lora_at"}
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 RUN = (
     "ray init kwargs: {}",
@@ -38,7 +40,7 @@ RUN = (
 
 
 def test_every_field_says_how_it_is_joined() -> None:
-    known = [set(JOINED), OF_THE_LAST, OF_THE_LOG]
+    known = [set(KINDS), OF_THE_FIRST, OF_THE_LAST, OF_THE_LOG]
     assert {field.name for field in fields(LogFacts)} == set().union(*known)
     assert sum(map(len, known)) == len(set().union(*known))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.logs import lines
-from verl_e2e.core.log.progress import Move, move
+from verl_e2e.core.log.fold import Move, move
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Stage
 

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from tests.core.logs import lines, recorded
+from verl_e2e.core.log.fold import MAX_CONFIGS
 from verl_e2e.core.log.printed import (
     MAX_KEYS,
     lookup,
@@ -19,7 +20,6 @@ from verl_e2e.core.log.printed import (
     parse_step,
     read_dict,
 )
-from verl_e2e.core.log.read_facts import MAX_CONFIGS
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import ResolvedConfig
 

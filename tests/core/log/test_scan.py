@@ -8,8 +8,8 @@ import pytest
 
 from tests.core.logs import NAMES, lines, recorded
 from tools.write_tables import grep_patterns
+from verl_e2e.core.log.fold import MAX_STEPS
 from verl_e2e.core.log.literals import LITERALS, Literal
-from verl_e2e.core.log.progress import MAX_STEPS
 from verl_e2e.core.log.scan import FindPrefilter, Scanner, literal_bytes, scan
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage

@@ -7,7 +7,8 @@ import pytest
 from tests.core.logs import lines, recorded
 from tests.core.several_runs import FAILED, PASSED, Case, Run, case, several_runs
 from verl_e2e.adapters.files.logs import fastest_prefilter
-from verl_e2e.core.log.scan import MAX_RUNS, Scanner, literal_bytes, scan
+from verl_e2e.core.log.fold import MAX_RUNS
+from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
 from verl_e2e.core.triage.explain import explain, explain_text
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
 

@@ -17,7 +17,6 @@ from verl_e2e.core.log.traceback import BARE_SHAPE, MAX_FRAMES, MAX_TEXT, Chain,
 from verl_e2e.core.model.facts import LoggedError, Record
 from verl_e2e.core.model.outcome import Stage
 
-MAX_ERRORS = 200
 MAX_CALLS = 80
 RETRY_LINES = 8
 
@@ -47,95 +46,42 @@ _DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
 _OF_DRIVER = ("main_ppo.py", "verl_e2e_demands.py")
 
 
-class ErrorBook:
-    """Collects errors in the order of their first lines; bounded."""
-
-    def __init__(self) -> None:
-        self._errors: list[LoggedError] = []
-        self._index: dict[tuple[str, str, str], int] = {}
-        self.driver: LoggedError | None = None
-        # The first death after which the run cannot go on, whatever its driver waits for.
-        self.deadly: LoggedError | None = None
-
-    def copy(self) -> "ErrorBook":
-        """A book with the same errors that may be added to."""
-        other = ErrorBook()
-        other._errors, other._index = list(self._errors), dict(self._index)
-        other.driver, other.deadly = self.driver, self.deadly
-        return other
-
-    def all(self) -> tuple[LoggedError, ...]:
-        """Every error kept, by line."""
-        return tuple(sorted(self._errors, key=lambda error: error.at.line))
-
-    def add_line(
-        self, kind: str, line: Line, stood: Stage, *, message: str = "", completed: bool = False, soft: bool = False
-    ) -> None:
-        """An error line without a traceback; its message is the whole line unless it is given."""
-        message = message or line.text.strip()
-        excerpt = line.excerpt()
-        self.add(
-            LoggedError(
-                at=excerpt,
-                kind=kind,
-                message=message[: MAX_FRAMES * 25],
-                frames=(),
-                actor=line.actor,
-                pid=line.pid,
-                stage=stood,
-                after_completion=completed,
-                secondary=_is_secondary(kind, line.text),
-                soft=soft,
-                record=_of_lone(line.text),
-                full_message=message[:MAX_TEXT],
-            )
-        )
-
-    def explain(self, line: int, message: str) -> None:
-        """The error at `line` has a longer message."""
-        for index, error in enumerate(self._errors):
-            if error.at.line == line:
-                self._errors[index] = replace(error, full_message=message)
-
-    def caught(self, line: Line) -> None:
-        """The process of `line` says that it tries again: it had caught what it printed last."""
-        for index in range(len(self._errors) - 1, -1, -1):
-            error = self._errors[index]
-            near = 0 <= line.number - max(error.at.line, error.last) <= RETRY_LINES
-            if near and (error.actor, error.pid) == (line.actor, line.pid) and not error.driver:
-                self._errors[index] = replace(error, record=max(error.record, Record.ERROR, key=list(Record).index))
-                return
-
-    def add(self, error: LoggedError) -> None:
-        """An error that was read whole; one that is known already is counted."""
-        key = folding_key(error)
-        known = self._index.get(key)
-        if known is not None:
-            error = fold(self._errors[known], error)
-            self._errors[known] = error
-        elif len(self._errors) < MAX_ERRORS:
-            self._index[key] = len(self._errors)
-            self._errors.append(error)
-        if error.driver:
-            self.driver = error
-        if self.deadly is None and not error.after_completion and error.kind.rpartition(".")[2] in _DEADLY:
-            self.deadly = error
+def is_deadly(error: LoggedError) -> bool:
+    """Whether the run cannot go on after it, whatever its driver waits for."""
+    return not error.after_completion and error.kind.rpartition(".")[2] in _DEADLY
 
 
-def settled(errors: Sequence[LoggedError], tail: Sequence[Line]) -> tuple[LoggedError, ...]:
-    """The errors; those below which the same process printed something else are marked as over."""
-    return tuple(replace(error, over=True) if _goes_on_below(error, tail) else error for error in errors)
+def lone_error(kind: str, line: Line, message: str, *, stood: Stage, completed: bool, soft: bool) -> LoggedError:
+    """An error line without a traceback; its message is the whole line unless it is given."""
+    message = message or line.text.strip()
+    return LoggedError(
+        at=line.excerpt(),
+        kind=kind,
+        message=message[: MAX_FRAMES * 25],
+        frames=(),
+        actor=line.actor,
+        pid=line.pid,
+        stage=stood,
+        after_completion=completed,
+        secondary=_is_secondary(kind, line.text),
+        soft=soft,
+        # A line may state that it is only a warning.
+        record=Record.WARNING if record_of(line.text) is Record.WARNING else Record.RAISED,
+        full_message=message[:MAX_TEXT],
+    )
 
 
-def _goes_on_below(error: LoggedError, tail: Sequence[Line]) -> bool:
+def was_caught(error: LoggedError, line: Line) -> bool:
+    """Whether an error is what the process of `line`, which says that it tries again, printed last."""
+    near = 0 <= line.number - max(error.at.line, error.last) <= RETRY_LINES
+    return near and (error.actor, error.pid) == (line.actor, line.pid) and not error.driver
+
+
+def settled(error: LoggedError, tail: Sequence[Line]) -> LoggedError:
+    """The error, marked as over where the same process printed something else below it."""
     last = max(error.at.line, error.last)
     own = (line for line in tail if line.number > last and (line.actor, line.pid) == (error.actor, error.pid))
-    return any(goes_on(line.text) for line in own)
-
-
-def _of_lone(text: str) -> Record:
-    """A line that states that it is only a warning."""
-    return Record.WARNING if record_of(text) is Record.WARNING else Record.RAISED
+    return replace(error, over=True) if any(goes_on(line.text) for line in own) else error
 
 
 def folding_key(error: LoggedError) -> tuple[str, str, str]:
@@ -187,7 +133,7 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
     longer = again if len(again.calls) > len(known.calls) else known
     return replace(
         first,
-        count=known.count + 1,
+        count=known.count + again.count,
         last=max(known.at.line, again.at.line, known.last, again.last),
         driver=known.driver or again.driver,
         soft=known.soft and again.soft,

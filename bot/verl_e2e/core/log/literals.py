@@ -8,7 +8,7 @@ Texts are chosen to be rare in ordinary output, for a common one would make the 
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from verl_e2e.core.log.printed import CHUNKS_SHAPE, COMMAND_SHAPE, EPOCHS_SHAPE, RANK_SHAPE, START, STRATEGY_SHAPE
+from verl_e2e.core.log.printed import START
 from verl_e2e.core.log.traceback import BARE_SHAPE, RETRY_SHAPE
 from verl_e2e.core.model.outcome import Stage
 
@@ -52,10 +52,10 @@ class Mark(Enum):
 class Literal:
     """A text to look for; one line may hold several.
 
-    `shape` is a regular expression searched in the line's text (empty: the literal alone is enough). `stage` is
-    the stage that the line proves, `builds` says that only a process that builds the model prints it. `name`
-    is the checkpoint action, the noise's or the sign's name, or the kind of a lone error; a `soft` one may be survived.
-    `opens` says that a run prints the line once, while it starts.
+    `shape` is a regular expression searched in the line's text (empty: the literal alone is enough); its groups are
+    what the fact is made of. `stage` is the stage that the line proves, `builds` says that only a process that builds
+    the model prints it. `name` is the checkpoint action, the noise's or the sign's name, or the kind of a lone error;
+    a `soft` one may be survived. `opens` says that a run prints the line once, while it starts.
     """
 
     text: str
@@ -127,6 +127,8 @@ _STAGES = (
     _stage("Initial validation metrics", Stage.TRAIN_STEP),
 )
 
+_PROGRESS = "Training Progress:"
+_BAR = r"\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
 _FACTS = (
     Literal(START, Mark.CONFIG, Stage.RAY, shape=rf"^{START}", opens=True),
     # What a shell with `set -x` echoes of the wrapper's last command.
@@ -144,30 +146,36 @@ _FACTS = (
         name="asked",
         builds=True,
     ),
-    Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?\d{1,12} - "),
-    Literal("Training Progress:", Mark.PROGRESS, Stage.TRAIN_STEP),
-    Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, EPOCHS_SHAPE),
+    Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?(\d{1,12}) - "),
+    # Of several bars on a line the last one counts.
+    Literal(_PROGRESS, Mark.PROGRESS, Stage.TRAIN_STEP, rf"^\s*(?:{_PROGRESS}.*)?{_PROGRESS}{_BAR}"),
+    # The bar of verl's SFT trainer, which counts the steps of one epoch.
+    Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, rf"^\s*Epoch (\d{{1,6}})/(\d{{1,6}}):{_BAR}"),
     # The samples that verl's reward managers print, from the prompt to the score.
     Literal("[prompt]", Mark.SAMPLE, shape=r"^\[prompt\]", name="begins"),
     Literal("[score]", Mark.SAMPLE, shape=r"^\[score\]"),
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
+# The last two numbers of a rank are always its pipeline rank and the parameter count; Megatron-LM puts its
+# rematerialization rank between tensor and pipeline, verl's own builder does not.
+_RANK = r"model parallel rank \((\d{1,6}), (?:\d{1,6}, )?(\d{1,6})\): (\d{1,15})"
+_DONE = r"\((\d{1,9})/(\d{1,9})\)(?: (\w+)\s*$)?"
 # What a training worker says about the model that it builds: Megatron-LM, verl's engine and its checkpoint manager.
 _BUILDS = (
-    Literal("number of parameters on (tensor", Mark.RANK, Stage.BRIDGE_PROVIDER, RANK_SHAPE, builds=True),
-    Literal("module: ", Mark.CHUNKS, shape=CHUNKS_SHAPE, builds=True),
-    Literal("Loading from ", Mark.BRIDGE, Stage.HF_IMPORT, r"^Loading from .*\(\d+/\d+\) \w+", builds=True),
-    Literal("DistributedDataParallel contains", Mark.WRAPPED, Stage.DDP_WRAP, builds=True),
+    Literal("number of parameters on (tensor", Mark.RANK, Stage.BRIDGE_PROVIDER, _RANK, builds=True),
+    Literal("module: ", Mark.CHUNKS, shape=r"^module: (\d{1,4})$", builds=True),
+    Literal("Loading from ", Mark.BRIDGE, Stage.HF_IMPORT, rf"^Loading from .*{_DONE}", builds=True),
+    Literal("DistributedDataParallel contains", Mark.WRAPPED, Stage.DDP_WRAP, r"(\w+) contains", builds=True),
     Literal(
         "FullyShardedDataParallel",
         Mark.WRAPPED,
         Stage.FSDP_WRAP,
-        r"^FullyShardedDataParallel\w* contains [\d.]",
+        r"^(FullyShardedDataParallel\w*) contains [\d.]",
         builds=True,
     ),
-    Literal("Converting to HuggingFace", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
-    Literal("Streaming adapter weights", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
+    Literal("Converting to HuggingFace", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
+    Literal("Streaming adapter weights", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
 )
 
 
@@ -188,8 +196,13 @@ _SIGNS = (
     _sign("cached trajectories", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] Injected"),
 )
 
+STRATEGY_SIGN = "strategy "
+# A backend of verl, as a configuration or an override names it.
+_STRATEGY = (
+    r"\bstrategy['\"]?\s*[:=]\s*[\\'\"]*((?:fsdp|megatron|mindspeed)\w*|torchtitan|veomni|automodel|deepspeed)\b"
+)
 _STRATEGIES = tuple(
-    Literal(text, Mark.STRATEGY, shape=STRATEGY_SHAPE) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
+    Literal(text, Mark.STRATEGY, shape=_STRATEGY) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
 )
 
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
@@ -231,7 +244,7 @@ _ASKED = (
             "BRIDGE_REPO",
         )
     ),
-    Literal("main_", Mark.COMMAND, shape=COMMAND_SHAPE),
+    Literal("main_", Mark.COMMAND, shape=r"(?:\s-m\s+[\w.]*\bmain_\w+|\bmain_\w+\.py)(?:\s|$)"),
     Literal("megatron/bridge/", Mark.PACKAGE),
     Literal("megatron/core/", Mark.PACKAGE),
     Literal("Total training steps:", Mark.PLANNED, shape=r"Total training steps: (\d{1,12})\s*$"),

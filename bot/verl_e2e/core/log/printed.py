@@ -31,22 +31,16 @@ import re
 import shlex
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, overload
+from typing import Any, Final
 
 from verl_e2e.core.log.lines import EXCERPT_CAP, Line
 from verl_e2e.core.model.facts import (
-    BridgeUse,
     Excerpt,
-    ModelChunks,
-    ModelRank,
     PackagePath,
     ResolvedConfig,
     Setting,
-    Sign,
-    WrappedModel,
 )
 from verl_e2e.core.model.outcome import Stage
 
@@ -63,7 +57,6 @@ VARIABLE = re.compile(
     r"|MAX_(?:PROMPT|RESPONSE)_LENGTH|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|RESUME_MODE|VAL_BEFORE_TRAIN"
     r"|PYTHONPATH|(?:[A-Z]+_)?BRIDGE(?:_(?:ROOT|PATH|DIR|SRC|HOME|REPO))?"
 )
-COMMAND_SHAPE = r"(?:\s-m\s+[\w.]*\bmain_\w+|\bmain_\w+\.py)(?:\s|$)"
 _TRACE = re.compile(r"\++ ")
 _DECLARES = re.compile(r"(?:export|declare -x|env|readonly) ")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -72,74 +65,31 @@ _QUOTES = re.compile(r"[\\'\"]")
 _LISTED = re.compile(r"overrides: (\[.*\])\s*$")
 
 
-class Settings(Sequence[Setting]):
-    """Settings that are read from their lines when they are first asked for: of most runs of a log they never are."""
-
-    __slots__ = ("_command", "_read", "_variables")
-
-    def __init__(self, variables: tuple[Echo, ...], command: tuple[Echo, ...]) -> None:
-        self._variables = variables
-        self._command = command
-        self._read: tuple[Setting, ...] | None = None
-
-    @overload
-    def __getitem__(self, index: int) -> Setting: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Setting]: ...
-    def __getitem__(self, index: int | slice) -> Setting | Sequence[Setting]:
-        return self._all()[index]
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Settings):
-            return NotImplemented
-        return (self._variables, self._command) == (other._variables, other._command)
-
-    def __hash__(self) -> int:
-        return hash((self._variables, self._command))
-
-    def _all(self) -> tuple[Setting, ...]:
-        if self._read is None:
-            variables = (
-                Setting(name, value, _at(number, f"{name}={value}"))
-                for number, text in self._variables
-                for name, value in _assigned(text)
-            )
-            self._read = (*islice(variables, MAX_SETTINGS), *islice(_overrides(self._command), MAX_SETTINGS))
-        return self._read
-
-
-class AskedBook:
+class Asked:
     """What one run was asked for. Variables that are echoed after its command belong to the run after it."""
 
     def __init__(self, waiting: Iterable[Echo] = ()) -> None:
         self._variables = list(waiting)
         self._later: list[Echo] = []
         self._command: list[Echo] = []
-        self._open = False
-
-    @property
-    def is_open(self) -> bool:
+        self.is_open = False
         """Whether the next line goes on with the command."""
-        return self._open
 
-    def following(self) -> "AskedBook":
-        """The book of the run after this one."""
-        return AskedBook(self._later)
+    def following(self) -> "Asked":
+        """What is known of the run after this one."""
+        return Asked(self._later)
 
-    def settings(self) -> Settings:
+    def settings(self) -> tuple[Setting, ...]:
         """Everything that was asked for, in the order in which it was printed."""
-        return Settings(tuple(self._variables), tuple(self._command))
-
-    def variables(self, line: Line, *, ended: bool) -> None:
-        """Take a line of the driver that may assign variables; `ended` when the run has ended before it."""
-        if line.driver:
-            self.echoed(line.number, line.text, ended=ended)
+        variables = (
+            Setting(name, value, _at(number, f"{name}={value}"))
+            for number, text in self._variables
+            for name, value in _assigned(text)
+        )
+        return (*islice(variables, MAX_SETTINGS), *islice(_overrides(self._command), MAX_SETTINGS))
 
     def echoed(self, number: int, text: str, *, ended: bool) -> None:
-        """Take what the driver's shell printed on a line; `ended` as above."""
+        """Take what the driver's shell printed on a line; `ended` when the run has ended before it."""
         rows = self._later if self._command or ended else self._variables
         if len(rows) < MAX_SETTINGS and (not rows or rows[-1][0] != number):
             rows.append((number, text[:MAX_ECHO]))
@@ -147,7 +97,7 @@ class AskedBook:
     def command(self, line: Line) -> None:
         """Take the line that starts the program, and go on with the next one when it ends in a backslash."""
         if line.driver and not self._command:
-            self._open = True
+            self.is_open = True
             self.go_on(line)
 
     def go_on(self, line: Line) -> None:
@@ -156,7 +106,7 @@ class AskedBook:
             return
         text = line.text.rstrip()
         self._command.append((line.number, text.removesuffix("\\")))
-        self._open = text.endswith("\\") and len(self._command) < MAX_COMMAND_LINES
+        self.is_open = text.endswith("\\") and len(self._command) < MAX_COMMAND_LINES
 
     def listed(self, line: Line) -> None:
         """Take Hydra's list of overrides, which it prints when the program failed, where no command was echoed."""
@@ -164,7 +114,7 @@ class AskedBook:
             self._command.append((line.number, line.text))
 
 
-def _overrides(command: tuple[Echo, ...]) -> Iterator[Setting]:
+def _overrides(command: Sequence[Echo]) -> Iterator[Setting]:
     """The overrides of a command over one line or several, or of the list that Hydra prints."""
     text = " ".join(text for _, text in command)
     listed = _LISTED.search(text)
@@ -215,80 +165,8 @@ def _at(number: int, text: str) -> Excerpt:
     return Excerpt(number, text[:EXCERPT_CAP])
 
 
-MAX_BUILDS = 512
-
-# The last two numbers of a rank are always its pipeline rank and the parameter count; Megatron-LM puts its
-# rematerialization rank between tensor and pipeline, verl's own builder does not.
-RANK_SHAPE = r"model parallel rank \((\d{1,6}), (?:\d{1,6}, )?(\d{1,6})\): (\d{1,15})"
-WRAPPED_SHAPE = r"^(\w+) contains [\d.]+\w? parameters"
-# A backend of verl, as a configuration or an override names it.
-STRATEGY_SHAPE = (
-    r"\bstrategy['\"]?\s*[:=]\s*[\\'\"]*((?:fsdp|megatron|mindspeed)\w*|torchtitan|veomni|automodel|deepspeed)\b"
-)
-STRATEGY_SIGN = "strategy "
-CHUNKS_SHAPE = r"^module: (\d{1,4})$"
-BRIDGE_SHAPE = r"\((\d{1,9})/(\d{1,9})\) (\w+)\s*$"
-
-_RANK, _WRAPPED, _CHUNKS, _BRIDGE = map(re.compile, (RANK_SHAPE, WRAPPED_SHAPE, CHUNKS_SHAPE, BRIDGE_SHAPE))
-
-
-class BuildBook:
-    """Collects what models were built, by which ranks, and through which bridges."""
-
-    def __init__(self) -> None:
-        self.ranks: list[ModelRank] = []
-        self.wrapped: list[WrappedModel] = []
-        self.chunks: list[ModelChunks] = []
-        self._bridges: dict[tuple[int | None, str], BridgeUse] = {}
-        self._signs: dict[str, Sign] = {}
-
-    @property
-    def bridges(self) -> tuple[BridgeUse, ...]:
-        """Each bridge once for each process."""
-        return tuple(self._bridges.values())
-
-    @property
-    def signs(self) -> tuple[Sign, ...]:
-        """Each sign once, with its count."""
-        return tuple(self._signs.values())
-
-    def rank(self, line: Line) -> None:
-        """Take the line on which a rank says how many parameters it holds."""
-        found = _RANK.search(line.text)
-        if found and len(self.ranks) < MAX_BUILDS:
-            tensor, pipeline, parameters = map(int, found.groups())
-            self.ranks.append(ModelRank(line.number, line.pid, tensor, pipeline, parameters))
-
-    def wrap(self, line: Line) -> None:
-        """Take the line that names the class around a model."""
-        found = _WRAPPED.search(line.text)
-        if found and len(self.wrapped) < MAX_BUILDS:
-            self.wrapped.append(WrappedModel(line.excerpt(), line.pid, found[1]))
-
-    def chunk(self, line: Line) -> None:
-        """Take the line on which a rank says of how many chunks its model consists."""
-        found = _CHUNKS.search(line.text)
-        if found and len(self.chunks) < MAX_BUILDS:
-            self.chunks.append(ModelChunks(line.number, line.pid, int(found[1])))
-
-    def bridge(self, line: Line) -> None:
-        """Take a progress line of a conversion; one that is not at its end yet says nothing."""
-        found = _BRIDGE.search(line.text)
-        if found is None or found[1] != found[2] or len(self._bridges) >= MAX_BUILDS:
-            return
-        self._bridges.setdefault((line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3]))
-
-    def sign(self, name: str, line: Line) -> None:
-        """Take a line that shows a feature at work."""
-        known = self._signs.get(name)
-        excerpt: Excerpt = line.excerpt()
-        self._signs[name] = replace(known, count=known.count + 1) if known else Sign(name, excerpt, 1)
-
-
 MAX_KEYS = 2000
 
-EPOCHS_SHAPE = r"^\s*Epoch (\d{1,6})/(\d{1,6}):\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
-"""The bar of verl's SFT trainer, which counts the steps of one epoch."""
 _STEP = re.compile(r"^step:\s?(\d{1,12}) - ")
 # One number in the constructor that numpy or torch shows around it, in brackets when it is an array of one element.
 _WRAPPED_NUMBER = re.compile(
@@ -558,7 +436,6 @@ def _restore(value: Any) -> Any:
     return math.nan if value == _NAN else value
 
 
-MAX_PATHS = 64
 # Ray's copy of a working directory says nothing of where it was copied from.
 _COPIED = re.compile(r"/(?:working_dir_files|py_modules_files)/")
 _PATH = re.compile(
@@ -566,24 +443,12 @@ _PATH = re.compile(
 )
 
 
-class PackageBook:
-    """The roots of each package, each with the first line of each kind of process that shows it."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str, bool], PackagePath] = {}
-
-    def take(self, line: Line) -> None:
-        """Take a line that may hold a path of a package."""
-        traced = line.text.lstrip().startswith('File "')
-        for match in _PATH.finditer(line.text[:4096]):
-            package, root = f"megatron.{match['package']}", match["root"]
-            key = (package, root, line.actor, traced)
-            if len(self._found) < MAX_PATHS and key not in self._found and not _COPIED.search(match[0]):
-                self._found[key] = PackagePath(package, root, line.excerpt(), line.actor, traced)
-
-    def all(self) -> tuple[PackagePath, ...]:
-        """Every root of every package."""
-        return tuple(self._found.values())
+def package_paths(line: Line) -> Iterator[PackagePath]:
+    """The packages under test whose place a line shows."""
+    traced = line.text.lstrip().startswith('File "')
+    for match in _PATH.finditer(line.text[:4096]):
+        if not _COPIED.search(match[0]):
+            yield PackagePath(f"megatron.{match['package']}", match["root"], line.excerpt(), line.actor, traced)
 
 
 _ENGINE = re.compile(r"(?i)vllm|sglang|trtllm|enginecore|scheduler")

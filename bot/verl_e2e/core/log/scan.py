@@ -8,22 +8,19 @@ numbers of everything else; what is repeated only moves counters.
 
 import codecs
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from verl_e2e.core.log.errors import MAX_ERRORS, TAIL_LINES, fold, folding_key
+from verl_e2e.core.log.errors import TAIL_LINES
+from verl_e2e.core.log.fold import LogFold
 from verl_e2e.core.log.lines import LINE_CAP, Line, decode, parse_line, parse_text
 from verl_e2e.core.log.literals import LITERALS, Literal, Mark
-from verl_e2e.core.log.printed import MAX_BUILDS, MAX_PATHS, may_refuse
-from verl_e2e.core.log.progress import MAX_STEPS, StepReader
-from verl_e2e.core.log.read_facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Before, FactBook
+from verl_e2e.core.log.printed import may_refuse
 from verl_e2e.core.log.traceback import LINES_BACK
 from verl_e2e.core.log.unwrap import RECENT_LINES, Unwrapper
-from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, RunFacts, StepMetrics
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage
 
 SNIFFED: Final = 8192
@@ -239,140 +236,6 @@ class FindPrefilter:
         return found
 
 
-MAX_RUNS = 8
-MAX_EARLIER = 64
-# Of a run that another one followed.
-MAX_STEPS_KEPT = 1000
-# Reading a printed configuration costs more than all other lines of a run: it is read for so many runs of a log.
-MAX_CONFIG_RUNS = 16
-
-
-class LogBook:
-    """Facts in the making: the whole log's, and those of its last `MAX_RUNS` runs; `latest` is what still grows."""
-
-    def __init__(self, before: Before) -> None:
-        self._reader = StepReader()
-        self._before_line = before
-        self.latest = FactBook(self._another, self._reader, before)
-        self._begins: Line | None = None
-        self._seen: Line | None = None
-        self._count = 1
-        self._before: LogFacts | None = None
-        self._ended: deque[RunFacts] = deque(maxlen=MAX_RUNS - 1)
-        # The steps of the runs before, each once: the reader gives equal lines of several runs one object.
-        self._steps: dict[int, StepMetrics] = {}
-
-    def take(self, line: Line, literals: Sequence[Literal]) -> None:
-        """Learn from one line and the literals that it holds."""
-        self.latest.take(line, literals)
-        self._seen = line
-
-    def facts(
-        self, line_count: int, first: Excerpt | None, last: Excerpt | None, tail: Sequence[Line] = ()
-    ) -> LogFacts:
-        """Everything known so far, frozen; `tail` are the last lines of the log."""
-        if self._before is None:
-            return self.latest.facts(line_count, first, last, tail)
-        part = self._part(line_count, last, tail)
-        parts = (*self._ended, part)
-        new = (step for step in part.facts.steps if id(step.values) not in self._steps)
-        steps = tuple(islice(chain(self._steps.values(), new), MAX_STEPS))
-        return replace(joined(self._before, part.facts), steps=steps, first=first, runs=self._count, parts=parts)
-
-    def _another(self, line: Line, literals: Sequence[Literal]) -> None:
-        """The run so far has ended in the line before; `line` begins the next one."""
-        part = self._part(line.number - 1, None if self._seen is None else self._seen.excerpt())
-        self._before = part.facts if self._before is None else joined(self._before, part.facts)
-        for step in part.facts.steps[: MAX_STEPS - len(self._steps)]:
-            self._steps.setdefault(id(step.values), step)
-        if len(part.facts.steps) > MAX_STEPS_KEPT:
-            part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
-        self._ended.append(part)
-        self._count += 1
-        configs, asked = self._count <= MAX_CONFIG_RUNS, self.latest.asked.following()
-        self.latest = FactBook(self._another, self._reader, self._before_line, configs=configs, asked=asked)
-        self._begins = line
-        self.latest.take(line, literals)
-
-    def _part(self, ends: int, last: Excerpt | None, tail: Sequence[Line] = ()) -> RunFacts:
-        first = None if self._begins is None else self._begins.excerpt()
-        begins = 1 if first is None else first.line
-        facts = self.latest.facts(ends, first, last, [line for line in tail if line.number >= begins])
-        return RunFacts(self._count, begins, ends, facts)
-
-
-def joined(before: LogFacts, run: LogFacts) -> LogFacts:
-    """The facts of a log whose last run is `run`, without its steps; what is not joined is that of the last run."""
-    kept = {name: _join(name, getattr(before, name), getattr(run, name)) for name in JOINED}
-    earlier = (*before.earlier, *(bar for bar in (before.progress,) if bar is not None))
-    return replace(run, **kept, earlier=earlier[:MAX_EARLIER])
-
-
-def _join(name: str, before: Any, run: Any) -> Any:
-    return JOINED[name](before, run) if before and run else before or run
-
-
-Key = Callable[[Any], object]
-
-
-def _firsts(limit: int, key: Key) -> Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]:
-    """Join two rows: of those with one key the first counts."""
-
-    def join(before: tuple[Any, ...], run: tuple[Any, ...]) -> tuple[Any, ...]:
-        known = set(map(key, before))
-        return (*before, *(item for item in run if key(item) not in known))[:limit]
-
-    return join
-
-
-def _counted(before: tuple[Any, ...], run: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Join two rows of what has a name and a count."""
-    known = {item.name: item for item in before}
-    for item in run:
-        first = known.get(item.name)
-        known[item.name] = item if first is None else replace(first, count=first.count + item.count)
-    return tuple(known.values())
-
-
-def _errors(before: tuple[LoggedError, ...], run: tuple[LoggedError, ...]) -> tuple[LoggedError, ...]:
-    known = {folding_key(error): error for error in before}
-    for error in run:
-        first = known.get(folding_key(error))
-        if first is not None:
-            count = first.count + error.count
-            known[folding_key(error)] = replace(fold(first, error), count=count)
-        elif len(known) < MAX_ERRORS:
-            known[folding_key(error)] = error
-    return tuple(sorted(known.values(), key=lambda error: error.at.line))
-
-
-_PREFIX = re.compile(r"^(?:\([^()]{0,80}\) ?)+")
-
-# How a fact of the whole log follows from those of its runs. What is not named here is that of the last run.
-# Steps are many, and so are joined by the book itself.
-JOINED: dict[str, Callable[[Any, Any], Any]] = {
-    "stages": _firsts(MAX_SMALL, lambda mark: mark.stage),
-    "configs": lambda before, run: (*before, *run)[:MAX_CONFIGS],
-    "adapters": _firsts(MAX_SMALL, lambda report: (report.pid, report.total, report.adapter)),
-    "workers": _firsts(MAX_WORKERS, lambda worker: worker.pid),
-    "errors": _errors,
-    "hints": _errors,
-    "noise": _counted,
-    "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
-    "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),
-    "packages": _firsts(MAX_PATHS, lambda path: (path.package, path.root, path.actor, path.traced)),
-    "lora_ranks": _firsts(MAX_SMALL, lambda rank: rank.value),
-    "checkpoints": _firsts(MAX_SMALL, lambda event: (event.action, event.step, event.at.text)),
-    "misread": lambda before, _run: before,
-    "lora_at": lambda before, _run: before,
-    "ranks": lambda before, run: (*before, *run)[:MAX_BUILDS],
-    "wrapped": lambda before, run: (*before, *run)[:MAX_BUILDS],
-    "chunks": lambda before, run: (*before, *run)[:MAX_BUILDS],
-    "bridges": _firsts(MAX_BUILDS, lambda use: (use.pid, use.bridge)),
-    "signs": _counted,
-}
-
-
 # What is learned from lines that begin within so many bytes is applied to the lines before them too.
 HEAD = 64 * 1024
 MAX_LEARNED = 32
@@ -421,7 +284,7 @@ class Scanner:
         self._held: list[int] = []
         self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
-        self._book = LogBook(self._lines_before)
+        self._book = LogFold(self._lines_before)
         self._above = b""
         self._at = (b"", 0)
         # The earlier lines of the same record.
@@ -457,22 +320,22 @@ class Scanner:
     @property
     def stage(self) -> Stage | None:
         """The stage that the run is in now, None before the first sign of one."""
-        return self._book.latest.run.stood
+        return self._book.latest.stood
 
     @property
     def step(self) -> int | None:
         """The last step whose metrics were printed."""
-        return self._book.latest.run.last_step.step if self._book.latest.run.last_step is not None else None
+        return self._book.latest.last_step.step if self._book.latest.last_step is not None else None
 
     @property
     def marker(self) -> int:
         """The line of the last sign of progress: a stage, a step, a bar, a checkpoint; 0 when none."""
-        return self._book.latest.run.marker
+        return self._book.latest.marker
 
     @property
     def completed(self) -> Excerpt | None:
         """The line that shows that the requested steps completed."""
-        return self._book.latest.run.completed
+        return self._book.latest.completed
 
     @property
     def fatal(self) -> LoggedError | None:
@@ -558,7 +421,7 @@ class Scanner:
             self._book.take(line, literals)
             self._pieces.append(line)
             if piece.strange:
-                self._book.latest.misread(line)
+                self._book.latest.take_misread(line)
 
     def _settled(self, number: int, block: bytes, start: int, end: int, marks: list[int], *, opened: bool) -> bool:
         """Whether the line need not be read as a whole: one that only echoes variables, or says nothing of weights."""

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from verl_e2e.core.log.errors import EXIT_STATUS
-from verl_e2e.core.log.printed import STRATEGY_SIGN, lookup
+from verl_e2e.core.log.literals import STRATEGY_SIGN
+from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, LoggedError, Misread, Noise, RunFacts
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.broken_imports import involves_trees

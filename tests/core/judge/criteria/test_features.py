@@ -11,7 +11,7 @@ from tests.core.logs import recorded
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.features import TRACES, feature_active, judge_feature, leaves_trace
-from verl_e2e.core.log.printed import STRATEGY_SIGN
+from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.jobs import Job, JobFeature
