@@ -20,7 +20,7 @@ from typing import Any, Literal
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding, ImportLine
-from verl_e2e.core.triage.broken_imports import is_compiled
+from verl_e2e.core.triage.origin import is_compiled
 from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import names_below, read_below

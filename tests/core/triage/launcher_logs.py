@@ -141,7 +141,6 @@ UNSEEN: dict[str, Builder] = {
     ),
     "utf-16 big, no mark": lambda rows: joined(rows).decode().encode("utf-16-be"),
     "utf-16 little, no mark": lambda rows: joined(rows).decode().encode("utf-16-le"),
-    "cr only": lambda rows: "".join(f"{row}\r" for row in rows).encode(),
 }
 
 

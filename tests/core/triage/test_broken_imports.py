@@ -6,9 +6,8 @@ from tests.core.builders import error
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.broken_imports import BrokenImport, between_trees, broken_import, involves_trees
 from verl_e2e.core.triage.explain import explain
-from verl_e2e.core.triage.origin import Origin, origin_of
+from verl_e2e.core.triage.origin import BrokenImport, Origin, between_trees, broken_import, involves_trees, origin_of
 from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 BRIDGE = "/opt/Megatron-Bridge/src/megatron/bridge"

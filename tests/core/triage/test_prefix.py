@@ -40,17 +40,12 @@ def answer(message: Triage) -> tuple[str, str, int, str]:
     return message.verdict, message.stage, message.line, message.rule
 
 
-def without_returns(name: str, rows: Rows) -> Rows:
-    """A log whose lines end in returns has no painted lines."""
-    return [row.replace("\r", "") for row in rows] if name == "cr only" else rows
-
-
 def excerpts(name: str) -> Iterator[tuple[str, bool]]:
     """Some of the labelled logs behind one launcher, in turn: what was wrong, and whether it is a false pass."""
     first = list(EVERY).index(name) * CASES_EACH
     for index in range(first, first + CASES_EACH):
         case = LABELLED[index % len(LABELLED)]
-        message = judged(EVERY[name](without_returns(name, case.excerpt.decode().split("\n"))))
+        message = judged(EVERY[name](case.excerpt.decode().split("\n")))
         right = message.verdict in case.verdicts and message.stage in case.stages
         yield (
             ("" if right else f"{name}: {case.id}: {message.verdict} in {message.stage}"),
@@ -73,7 +68,7 @@ def test_labelled_logs_are_judged_behind_any_launcher(group: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_whole_log_is_judged_at_the_same_line(name: str) -> None:
     log = WHOLE[list(EVERY).index(name) % len(WHOLE)]
-    rows = without_returns(name, whole(log))
+    rows = whole(log)
     assert answer(judged(EVERY[name](rows))) == answer(judged(joined(rows)))
 
 

@@ -10,7 +10,7 @@ from tools.write_tables import grep_patterns, noise_table, runbook
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
+from verl_e2e.core.triage.rules import NoiseRule, Rule
 from verl_e2e.core.triage.table import NOISE, RULES
 from verl_e2e.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, fix_of, noise_name, stage_of, triage
 
@@ -46,7 +46,7 @@ def test_the_table_is_one_file_of_rows_and_nothing_else() -> None:
     allowed = (ast.Expr, ast.ImportFrom, ast.Assign, ast.AnnAssign)
     assert all(isinstance(node, allowed) for node in tree.body)
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    assert called == {"frozenset", "Rule", "NoiseRule"}
+    assert called == {"Rule", "NoiseRule"}
     computing = (ast.IfExp, ast.BinOp, ast.comprehension, ast.Lambda, ast.FormattedValue)
     assert not any(isinstance(node, computing) for node in ast.walk(tree))
     others = [path for path in (ROOT / "bot").rglob("*triage*.py") if path != TABLE]
@@ -55,7 +55,7 @@ def test_the_table_is_one_file_of_rows_and_nothing_else() -> None:
 
 def test_every_silent_fault_has_one_row() -> None:
     rows = [rule.fact for rule in RULES if rule.fact is not None]
-    assert sorted(rows, key=lambda fact: fact.value) == list(Silent)
+    assert len(rows) == len(set(rows)) == 16
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)

@@ -10,9 +10,9 @@ from tests.core.triage.wild_cases import BEGIN, PASS, Case, wild_cases
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.asked import UNREADABLE, read_value, same_value
 from verl_e2e.core.triage.explain import explain, explain_text
 from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.silent import UNREADABLE, read_value, same_value
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_of_run
 
@@ -132,17 +132,7 @@ def test_what_only_an_export_calls_is_no_import(function: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("'a b'", "a b"),
-        ('"it\'s"', "it's"),
-        ("[a,[b,c],{d: e}]", ["a", ["b", "c"], {"d": "e"}]),
-        ("[]", []),
-        ("[a:b]", ["a:b"]),
-        ("${x}", UNREADABLE),
-        ("[a", UNREADABLE),
-        ("{a}", UNREADABLE),
-        ("[" * 99, UNREADABLE),
-    ],
+    [("'a b'", "a b"), ('"it\'s"', "it's"), ("[a,[b,c]]", UNREADABLE), ("{a: b}", UNREADABLE), ("${x}", UNREADABLE)],
 )
 def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
     assert read_value(text) == value

@@ -164,9 +164,7 @@ _HOLDER = (
 )
 _FATE = (
     r"(?:cancel?led|preempted|evicted|revoked|terminated(?! normally| with exc)|killed|aborted|stopped|deleted"
-    r"|reclaimed"
-    r"|interrupted|drained"
-    r"|requeued|shut ?down|timed out|expired|removed|lost)"
+    r"|reclaimed|interrupted|drained|requeued|shut ?down|timed out|expired|removed|lost)"
 )
 _LIMIT = (
     r"(?:time[- ]?limit|wall ?(?:time|clock)(?: limit)?|wclimit|deadline|run ?(?:time )?limit"
@@ -200,9 +198,8 @@ _OUTSIDE = re.compile(
 _MEMORY = re.compile(
     r"\boom[- _]?kill|\bOut of memory: Kill|memory cgroup out of memory|\b(?:TERM_MEMLIMIT|OutOfMemory(?:Killed)?)\b"
     r"|\b(?:memory|mem|rss|vmem|RAM)\b.{0,40}\b(?:limit|quota|request)\b.{0,40}\b(?:exceed|reach|hit|over|pass)"
-    r"|\b(?:memory|mem|rss|vmem)\b.{0,30}\bexceed\w*.{0,20}\blimit"
-    r"|\b(?:exceed\w*|beyond|over|reached|hit|above)\b.{0,60}\b(?:physical |virtual |job |host |container "
-    r"|cgroup )?(?:memory|mem|rss|vmem)\b"
+    r"|\b(?:memory|mem|rss|vmem)\b.{0,30}\bexceed\w*.{0,20}\blimit|\b(?:exceed\w*|beyond|over|reached|hit"
+    r"|above)\b.{0,60}\b(?:physical |virtual |job |host |container |cgroup )?(?:memory|mem|rss|vmem)\b"
     r"|\blow on (?:resource: )?memory|\bran out of (?:host |system )?memory|\bmemory pressure\b.{0,40}\bkill",
     re.IGNORECASE,
 )
@@ -217,13 +214,10 @@ POSSIBLE = re.compile(
 )
 """What reports add when they do not know the reason: nothing behind it is one."""
 _HANG = re.compile(
-    r"(?i)\bwatchdog\b(?![-_=]).{0,160}(?:\bstuck|\bhang|\bhung|\btime[d ]?-? ?out|\bexpired|\bno progress"
-    r"|\btriggered|\bfired|lockup)"
-    r"|\bheartbeat(?: monitor)?\b.{0,80}(?:timed? ?out|expired|not received)|\bdid not (?:get"
-    r"|receive)\b.{0,30}\bheartbeat"
-    r"|\bhang (?:was )?detected|\bno progress (?:for|in|since)\b|\bsoft lockup|\b(?:blocked|stuck"
-    r"|hung) for (?:more than )?\d+ ?s"
-    r"|\bmade no progress\b"
+    r"(?i)\bwatchdog\b(?![-_=]).{0,160}(?:\bstuck|\bhang|\bhung|\btime[d ]?-? ?out|\bexpired|\bno progress|\btriggered"
+    r"|\bfired|lockup)|\bheartbeat(?: monitor)?\b.{0,80}(?:timed? ?out|expired|not received)|\bdid not (?:get"
+    r"|receive)\b.{0,30}\bheartbeat|\bhang (?:was )?detected|\bno progress (?:for|in|since)\b|\bsoft lockup"
+    r"|\b(?:blocked|stuck|hung) for (?:more than )?\d+ ?s|\bmade no progress\b"
 )
 _GPU = re.compile(r"(?i)\b(?:cuda|gpu|device|hip|xpu|npu|hbm|accelerator)\b")
 _STATUS = re.compile(
@@ -239,18 +233,15 @@ _BY_STATUS = {137: "Killed", 9: "Killed", 143: "Terminated", 15: "Terminated"} |
 _BY_NAME = {"KILL": "Killed", "TERM": "Terminated", "INT": "Terminated"}
 _PROCESS = re.compile(
     r"(?i)\bMPI_ABORT was invoked|\bmpi(?:run|exec)\b.{0,40}\bnoticed|\bnon-zero (?:exit|return)"
-    r"|\btask \d+: Exited with exit code"
-    r"|\bpr(?:te|un)\w*\b.{0,40}\bnoticed|\bORTE has lost communication|\bPMIX? ?(?:ERROR|abort)|\b(?:child"
-    r"|worker|rank) .{0,40}\bexited (?:with|unexpectedly)"
+    r"|\btask \d+: Exited with exit code|\bpr(?:te|un)\w*\b.{0,40}\bnoticed|\bORTE has lost communication"
+    r"|\bPMIX? ?(?:ERROR|abort)|\b(?:child|worker|rank) .{0,40}\bexited (?:with|unexpectedly)"
 )
 # The level of an error as absl, glog and PyTorch print it, as other libraries do, and words that only a failure has.
 _NATIVE = re.compile(
     r"^\[?[EFC]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]* |\S+\.(?:cpp|cc|cu|c|hpp|h|rs|go):\d+)|^\[[EFC] "
-    r"|^\[[^\]]{10,40} [EFC] \d+ \d+\]|\b(?:FATAL|CRITICAL|PANIC|ERROR)\b"
-    r"|^\W{0,3}(?i:fatal|error|panic|abort\w*)\b|(?i:\b(?:fatal error|panicked|assertion\b.{0,200}\bfailed|check failed"
-    r"|aborted|aborting|unrecoverable|hang detected|fail(?:ed|ure|s)?|received signal|fault)\b|\bhung\b"
-    r"|\bstuck (?:for|at"
-    r"|in)\b|NCCL WARN"
+    r"|^\[[^\]]{10,40} [EFC] \d+ \d+\]|\b(?:FATAL|CRITICAL|PANIC|ERROR)\b|^\W{0,3}(?i:fatal|error|panic|abort\w*)\b"
+    r"|(?i:\b(?:fatal error|panicked|assertion\b.{0,200}\bfailed|check failed|aborted|aborting|unrecoverable"
+    r"|hang detected|fail(?:ed|ure|s)?|received signal|fault)\b|\bhung\b|\bstuck (?:for|at|in)\b|NCCL WARN"
     r"|\berror(?: code)?\W{1,3}-?\d|\b(?:terminating|killing|exiting)\b)|\b[A-Z]{2,}(?:_[A-Z]+)*_(?:ERROR|FAILED"
     r"|LOST)\w*"
 )

@@ -1,14 +1,26 @@
-"""One line of a console log: who wrote it, and what it says without colour, prefix and carriage returns.
+"""The lines of a console log: who wrote each, and what it says without colour, prefix and carriage returns.
 
-A line of a verl run may carry, from left to right: a recorder's `HH:MM:SS ` or a CI system's ISO time, nested Ray
-prefixes such as `(vLLMHttpServer pid=1) (Worker pid=2) ` or `[rank0]: `, vLLM's own
-`ERROR 11-20 14:54:29 [core.py:1231] `, the text, and Ray's `[repeated 7x across cluster]`. What a launcher writes
-before all of that is taken off by `verl_e2e.core.log.unwrap`. Everything here is bounded: a longer line is read up to
-`LINE_CAP`.
+A line of a verl run may carry, from left to right: what a launcher or a log store writes around it, a recorder's
+`HH:MM:SS ` or a CI system's ISO time, nested Ray prefixes such as `(vLLMHttpServer pid=1) (Worker pid=2) ` or
+`[rank0]: `, vLLM's own `ERROR 11-20 14:54:29 [core.py:1231] `, the text, and Ray's `[repeated 7x across cluster]`.
+Everything here is bounded: a longer line is read up to `LINE_CAP`.
+
+Nothing is known of a launcher by its name. Programs begin their lines in ways that are known (a traceback's first
+line, a frame, Ray's `(Actor pid=7)`, verl's metric lines); what stands before such a beginning is a head, and where
+the lines just before it begin alike, the head is a launcher's. A record (JSON, or `key=value` pairs) is opened where
+the lines before it are records too. What is inside is looked at in the same way, for launchers nest.
+
+Only lines before the one that is read decide, so that a log that is still being written is read like a whole one. A
+label, which tells the programs of several hosts or ranks apart, is made of the parts of the heads that come again;
+what is different in every line (a time, a counter, an id) is not part of it.
 """
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
 
 from verl_e2e.core.model.facts import Excerpt
 
@@ -152,3 +164,622 @@ def _source(prefix: re.Match[str]) -> str:
     logger = prefix[2] or ""
     # The time stamp in vLLM's own prefix changes within one traceback; the file and line do not.
     return prefix[1] + logger[logger.rfind(" ", 0, -1) :] if logger else prefix[1]
+
+
+MAX_LEAVES: Final = 64
+MAX_NESTING: Final = 5
+# Where two fields are equally likely to hold the line, the name decides: those of the common log stores.
+_NAMES: Final = ("log", "message", "msg", "MESSAGE", "line", "textPayload", "text", "body", "event", "data")
+_PAIR: Final = re.compile(r'([\w.@/-]{1,64})=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))(?: +|$)')
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def parse_record(text: str) -> Mapping[str, str] | None:
+    """The leaves of the record that is the whole of `text`, by their dotted path; None when it is not one."""
+    text = text.strip()
+    if text[:1] in ("[", ","):
+        text = text[1:].lstrip()
+    if text.startswith("{"):
+        return _json(
+            text.removesuffix(",") if text.endswith(",") else text.removesuffix("]") if text[-2:] == "}]" else text
+        )
+    return _pairs(text) if '="' in text else None
+
+
+def _json(text: str) -> Mapping[str, str] | None:
+    if not text.endswith("}"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    leaves: dict[str, str] = {}
+    _flatten("", value, leaves, MAX_NESTING)
+    return leaves or None
+
+
+def _flatten(path: str, value: object, leaves: dict[str, str], depth: int) -> None:
+    if len(leaves) >= MAX_LEAVES:
+        return
+    if isinstance(value, dict) and depth:
+        for key, item in value.items():
+            _flatten(f"{path}.{key}" if path else str(key), item, leaves, depth - 1)
+    elif isinstance(value, str | int | float) and path:
+        leaves[path] = value if isinstance(value, str) else str(value)
+
+
+def _pairs(text: str) -> Mapping[str, str] | None:
+    leaves: dict[str, str] = {}
+    at = 0
+    while at < len(text) and len(leaves) < MAX_LEAVES:
+        pair = _PAIR.match(text, at)
+        if pair is None:
+            return None
+        leaves[pair[1]] = _unquoted(pair[2]) if pair[2] is not None else pair[3]
+        at = pair.end()
+    return leaves if len(leaves) > 1 else None
+
+
+def _unquoted(value: str) -> str:
+    if "\\" not in value:
+        return value
+    try:
+        return str(json.loads(f'"{value}"'))
+    except ValueError:
+        return value
+
+
+def message_path(records: Sequence[Mapping[str, str]], begins_known: Callable[[str], bool]) -> str | None:
+    """The field that holds what the program printed: the one whose values say most, None when none says anything.
+
+    A field with a value that begins as a program's known line does comes before all others.
+    """
+    paths = dict.fromkeys(path for record in records for path in record)
+    return max((path for path in paths), key=lambda path: _weight(path, records, begins_known), default=None)
+
+
+def _weight(
+    path: str, records: Sequence[Mapping[str, str]], begins_known: Callable[[str], bool]
+) -> tuple[bool, int, int]:
+    values = [record[path] for record in records if path in record]
+    # What differs in digits only is a time, a count or an id.
+    text = {_DIGITS.sub("0", value): len(value) for value in values if " " in value.strip() or not value.strip()}
+    name = path.rsplit(".", 1)[-1]
+    rank = len(_NAMES) - _NAMES.index(name) if name in _NAMES else 0
+    return any(map(begins_known, values)), sum(text.values()), rank
+
+
+MAX_HEAD: Final = 200
+
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
+_HOUR = (
+    r"\d{1,2}:\d\d:\d\d(?:[.,:]\d{1,9})?(?: ?[AP]M\b)?"
+    r"(?: ?(?:Z|UTC|GMT|[ECMP][SD]T|CES?T|[JKI]ST|[+-]\d\d:?\d\d)(?!\w))?"
+)
+_DATE = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d{8}|\d\d?[-/.]\d\d?[-/.]\d{4}|\d\d-\d\d"
+    rf"|{_MONTH} {{1,2}}\d{{1,2}}(?:,? \d{{4}})?|\d{{1,2}}[-/ ]{_MONTH}[-/ ]\d{{4}})"
+)
+_TIME = (
+    rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{{0,6}},? +)?{_DATE}(?:[T_:-]|,? {{1,2}}){_HOUR}(?: \d{{4}}(?!\w))?"
+    rf"|{_HOUR}|\d{{8}}[T-]?\d{{6}}(?:[.,]\d+)?Z?|1[5-9]\d{{8}}(?:\d{{3}}|\d{{6}}|\d{{9}})?(?:\.\d+)?(?![\w.])"
+    r"|\d+\.\d+(?:ms|s)?(?![\w.])|\d+m?s(?!\w)"
+)
+_WORD = r"\w[\w./@%~-]*"
+_TOKEN = re.compile(rf"(?P<time>{_TIME})|(?P<number>\d+(?![\w./@%~-]))|(?P<word>{_WORD})|(?P<space>[ \t]+)|(?P<sign>.)")
+_TIMED = re.compile(_TIME)
+_HEAD_DIGITS = re.compile(r"\d+")
+_QUOTES = ('"', "'", "`")
+_GUTTER = re.compile(r"[\s|+\-]*")
+XTRACE = re.compile(r"\+{1,5} ")
+"""How a shell with `set -x` begins the lines that it echoes."""
+_OPENING = frozenset("[(<{")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a head: `kind` is time, number, word, space or sign."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What heads like the one that it was made of look like."""
+
+    exact: str
+    """A pattern of heads with the same words, where digits may differ; its groups are the words and numbers."""
+    broad: str
+    """A pattern of heads with parts of the same kinds; its groups are the words and numbers."""
+    timed: bool
+    """Whether a time is among the parts."""
+    bare: bool
+    """Whether no time and no sign is among the parts, so that the beginning of any text fits the broad pattern."""
+
+
+def parts_of(head: str) -> tuple[Part, ...]:
+    """The parts of a head, from left to right."""
+    return tuple(Part(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(head))
+
+
+def is_time(text: str) -> bool:
+    """Whether the whole text is a time, or a number that can only be one."""
+    return _TIMED.fullmatch(text) is not None
+
+
+def shape_of(head: str) -> Shape | None:
+    """The shape of a head, None for text that no launcher writes before a line."""
+    if len(head) > MAX_HEAD or not head.strip() or _GUTTER.fullmatch(head) or XTRACE.match(head):
+        return None
+    if any(head.count(quote) % 2 for quote in _QUOTES):
+        return None
+    parts = parts_of(head)
+    timed = any(part.kind == "time" for part in parts)
+    signed = any(part.kind == "sign" for part in parts)
+    return Shape(_pattern(parts, exact=True), _pattern(parts, exact=False), timed, not (timed or signed))
+
+
+def without_clock(head: str) -> str:
+    """The head without the clock at its end that a recorder inside wrote; whole where nothing else is in it."""
+    parts = parts_of(head)
+    last = next((index for index in range(len(parts) - 1, -1, -1) if parts[index].kind != "space"), 0)
+    if last == 0 or parts[last].kind != "time" or program_head(parts[last].text + " ").clock_end == 0:
+        return head
+    return "".join(part.text for part in parts[:last])
+
+
+def _pattern(parts: Sequence[Part], *, exact: bool) -> str:
+    # Launchers pad a rank on its left.
+    rows = ["[ \t]{0,12}"] if parts[0].kind == "number" else []
+    for index, part in enumerate(parts):
+        match part.kind:
+            case "time":
+                rows.append(f"(?:{_TIME})")
+            case "number":
+                rows.append(r"(\d+)")
+            case "word":
+                rows.append(f"({_word(part.text) if exact else _WORD})")
+            case "space":
+                rows.append(_space(parts, index))
+            case _:
+                rows.append(re.escape(part.text))
+    return "".join(rows)
+
+
+def _word(word: str) -> str:
+    return r"\d+".join(re.escape(piece) for piece in _HEAD_DIGITS.split(word))
+
+
+def _space(parts: Sequence[Part], index: int) -> str:
+    """The spaces at the end are exact, for the text has its own indentation, unless the line ends with them."""
+    if index == len(parts) - 1:
+        return f"(?:{parts[index].text}|[ \t]*$)"
+    padded = index == 0 or (parts[index - 1].kind == "sign" and parts[index - 1].text in _OPENING)
+    return "[ \t]*" if padded else "[ \t]+"
+
+
+# What one program writes to both is one source, as it is where both go into one file.
+STREAMS = frozenset({"stdout", "stderr"})
+# A part of a head with a longer value names no program.
+_LONGEST = 80
+# After so many lines it is settled which parts tell programs apart.
+_ENOUGH = 1024
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What all levels share."""
+
+    learned: int = 0
+    split: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The values that one part of the heads had since the reading began, and whether the part tells programs apart."""
+
+    tells: bool = False
+    count: int = 0
+    values: set[int] = field(default_factory=set)
+    last: int = -1
+    rising: bool = True
+
+    def begin(self) -> None:
+        """Count again from nothing."""
+        self.count, self.last, self.rising = 0, -1, True
+        self.values.clear()
+
+    def take(self, value: str) -> None:
+        """Count one more value; what comes again tells, what only rises or is always new does not."""
+        self.count += 1
+        self.values.add(hash(value))
+        number = int(value) if value.isdecimal() else -1
+        self.rising = self.rising and number >= max(self.last, 0)
+        self.last = number
+        new, counts = len(self.values) / self.count, self.rising and len(self.values) > 2
+        if self.count > 1 and new <= 0.75 and not counts:
+            self.tells = True
+        elif self.count >= 64 and (new > 0.9 or counts):
+            self.tells = False
+
+
+class Labels:
+    """Finds the parts of heads that tell programs apart: their values come again, those of counters and ids do not."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._seen: dict[int | str, _Seen] = {}
+
+    def begin(self) -> None:
+        """The lines are read again from the first."""
+        for seen in self._seen.values():
+            seen.begin()
+
+    def of(self, items: Iterable[tuple[int | str, str]], *, learn: bool) -> str:
+        """The label made of the items, each with the key of its place."""
+        return " ".join(value for key, value in items if self._tells(key, value, learn=learn))
+
+    def _tells(self, key: int | str, value: str, *, learn: bool) -> bool:
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+        if value in STREAMS:
+            return False
+        if seen.count >= _ENOUGH:
+            return seen.tells
+        if len(value) > _LONGEST or is_time(value):
+            return False
+        if learn:
+            tells_before = seen.tells
+            seen.take(value)
+            self._ledger.learned += seen.tells != tells_before
+        return seen.tells
+
+
+MAX_EXACT = 256
+# A runtime that splits long lines does so at 8 KiB or more.
+_SPLIT_AT = 4096
+MAX_SPLIT = 64
+
+
+class TextLayer:
+    """A head that is written before each line."""
+
+    is_record = False
+    """Whether what is inside is written differently than it was."""
+
+    def __init__(self, shape: Shape, ledger: Ledger) -> None:
+        self.broad = shape.broad
+        self._broad = re.compile(shape.broad) if shape.timed else None
+        self._ledger = ledger
+        self._exact: dict[str, None] = {}
+        self._known: re.Pattern[str] | None = None
+        self.labels = Labels(ledger)
+
+    def learn(self, heads: Sequence[str]) -> None:
+        """Take heads of this shape whose words are known from now on."""
+        for head in heads:
+            shape = shape_of(head)
+            if shape is not None:
+                self._exact[shape.exact] = None
+        for exact in list(self._exact)[:-MAX_EXACT]:
+            del self._exact[exact]
+        # The longest first: what is padded on its right would else lose a space of its text.
+        self._known = re.compile("|".join(sorted(self._exact, key=len, reverse=True)))
+
+    def open(self, text: str) -> tuple[str, list[str]] | None:
+        """The label and the lines inside, None for a line without this around it."""
+        match = self._match(text)
+        if match is None:
+            return None
+        label, tag = self._label(match, learn=True)
+        if tag != "P" and not self._ledger.split:
+            return label, [text[match.end() :]]
+        return label, _joined(self._ledger, f"{id(self)} {label}", text[match.end() :], more=tag == "P")
+
+    def peek(self, text: str) -> tuple[str, list[str]] | None:
+        """What `open` gives, without learning from the line."""
+        match = self._match(text)
+        return None if match is None else (self._label(match, learn=False)[0], [text[match.end() :]])
+
+    def _label(self, match: re.Match[str], *, learn: bool) -> tuple[str, str]:
+        words = [word for word in match.groups() if word is not None]
+        tag = _take_tag(words) if "F" in words or "P" in words else ""
+        return self.labels.of(enumerate(words), learn=learn), tag
+
+    def _match(self, text: str) -> re.Match[str] | None:
+        assert self._known is not None
+        return self._known.match(text) or (self._broad.match(text) if self._broad is not None else None)
+
+
+def _take_tag(words: list[str]) -> str:
+    """Take the tag of the CRI log format out of a head: F for a full line, P for a part of one; else empty."""
+    tag = next((tag for stream, tag in pairwise(words) if stream in STREAMS and tag in ("F", "P")), "")
+    if tag:
+        words.remove(tag)
+    return tag
+
+
+class RecordLayer:
+    """A record for each line, with the line in one of its fields."""
+
+    is_record = True
+    """See `TextLayer.is_record`."""
+
+    def __init__(self, path: str, ledger: Ledger) -> None:
+        self._path = path
+        self._ledger = ledger
+        self.labels = Labels(ledger)
+        self._ended = 0
+
+    def open(self, text: str) -> tuple[str, list[str]] | None:
+        """The label and the lines inside, None for a line that is no such record."""
+        record = parse_record(text)
+        if record is None or self._path not in record:
+            return None
+        label = self.label(record)
+        message = without_colours(record[self._path])
+        ended = message.endswith("\n")
+        self._ended += ended
+        more = self._ended > 0 and not ended and len(message) >= _SPLIT_AT
+        rows = _joined(self._ledger, f"{id(self)} {label}", message.removesuffix("\n"), more=more)
+        return label, [row for joined in rows for row in joined.split("\n")]
+
+    def label(self, record: Mapping[str, str], *, learn: bool = True) -> str:
+        """The label that a record gives."""
+        return self.labels.of((item for item in record.items() if item[0] != self._path), learn=learn)
+
+    def peek(self, text: str) -> tuple[str, list[str]] | None:
+        """What `open` gives, without learning from the line."""
+        record = parse_record(text)
+        if record is None or self._path not in record:
+            return None
+        message = without_colours(record[self._path]).removesuffix("\n")
+        return self.label(record, learn=False), message.split("\n")
+
+
+def _joined(ledger: Ledger, key: str, text: str, *, more: bool) -> list[str]:
+    """The line with the parts before it that its runtime split off, or nothing while a part is still to come."""
+    if key in ledger.split:
+        text = ledger.split.pop(key) + text
+    if more and len(text) < LINE_CAP and len(ledger.split) < MAX_SPLIT:
+        ledger.split[key] = text
+        return []
+    return [text]
+
+
+Layer = TextLayer | RecordLayer
+
+
+RECENT_LINES: Final = 16
+_MAX_DEPTH: Final = 6
+MAX_LAYERS: Final = 8
+MAX_TRIED: Final = 256
+# How many lines to wait for the rest of a line that was split.
+MAX_WAIT: Final = 256
+_SEARCHED: Final = 2 * MAX_HEAD
+
+# How lines begin that verl, Ray, vLLM, PyTorch, Python, bash and Slurm print: after a head, what follows is the line.
+_LOUD = (
+    r"(?:Original |Exception Group )?Traceback \(most recent call last\)"
+    r'|  File "[^"\n]{1,300}", line \d+'
+    r"|(?<![\w/])step:\s?\d{1,12} - |Training Progress:"
+)
+_QUIET = (
+    r"\([A-Za-z_][\w.:<>+-]{0,80} pid=\d{1,10}(?:, ip=[^)\s]{1,64})?\) |\((?:raylet|autoscaler)[^)\n]{0,40}\) "
+    r"|\[(?:rank|default)\d{1,6}\]:|\+{1,4} (?:export |\w+=)"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: \d\d-\d\d \d\d:|:(?=\S))"
+    r"|Error executing job with overrides|\*\*\* SIG|Fatal Python error|(?:slurmstepd|srun|bash): "
+)
+_RECORD = r'\{ *"|[\w.]{1,40}="?[^"\s]{1,64}"? +[\w.]{1,40}="?'
+_BEGINS = re.compile(rf"(?P<loud>{_LOUD})|{_QUIET}|(?P<record>{_RECORD})")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One line of a program: its text, which program wrote it, and what is to be quoted of it."""
+
+    text: str
+    label: str
+    whole: str
+    strange: bool = False
+    """A known beginning follows something that was not understood."""
+
+
+class Unwrapper:
+    """Opens line after line, and learns from them; `learned` counts what it learned, for earlier lines may profit."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._waited = 0
+        self._top = _Level(self.ledger, 0)
+
+    @property
+    def learned(self) -> int:
+        """How often something was learned that would have changed how earlier lines were read."""
+        return self.ledger.learned
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing was found around the lines so far."""
+        return not self._top.layers
+
+    @property
+    def pending(self) -> bool:
+        """Whether a line waits for the rest that its runtime split off."""
+        return bool(self.ledger.split) and self._waited < MAX_WAIT
+
+    def pieces(self, text: str, recent: Callable[[], Sequence[str]] | None = None) -> list[Piece]:
+        """The lines inside one line of a file; `recent` gives the lines before it, None to learn nothing."""
+        if self.ledger.split:
+            self._waited += 1
+            if self._waited >= MAX_WAIT:
+                self.ledger.split.clear()
+        else:
+            self._waited = 0
+        return self._top.pieces(text, text, recent)
+
+    def begin(self) -> None:
+        """The lines are read again from the first; what was learned stays."""
+        self.ledger.split.clear()
+        self._top.begin()
+
+    def glance(self, text: str) -> list[Piece]:
+        """The lines inside one line, without learning from it."""
+        return self._top.glance(text, text)
+
+
+class _Level:
+    """The layers that were found around the lines at one depth."""
+
+    def __init__(self, ledger: Ledger, depth: int) -> None:
+        self._ledger = ledger
+        self._depth = depth
+        # Each with what may be inside it.
+        self.layers: list[tuple[Layer, _Level]] = []
+        self._tried: dict[str, int] = {}
+
+    def pieces(self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None) -> list[Piece]:
+        """The lines inside `text`."""
+        for layer, inner in self.layers:
+            opened = layer.open(text)
+            if opened is not None:
+                return self._inside(layer, inner, opened, whole, recent)
+        strange = False
+        if recent is not None and self._depth < _MAX_DEPTH:
+            learned, strange = self._learn(text, recent)
+            if learned:
+                return self.pieces(text, whole, recent)
+        return [Piece(text, "", whole, strange)]
+
+    def begin(self) -> None:
+        """See `Unwrapper.begin`."""
+        for layer, inner in self.layers:
+            layer.labels.begin()
+            inner.begin()
+
+    def glance(self, text: str, whole: str) -> list[Piece]:
+        """See `Unwrapper.glance`."""
+        for layer, inner in self.layers:
+            opened = layer.peek(text)
+            if opened is not None:
+                label, rows = opened
+                inside = (inner.glance(row, row if layer.is_record else whole) for row in rows)
+                return [_named(label, piece) for pieces in inside for piece in pieces]
+        return [Piece(text, "", whole)]
+
+    def _inside(
+        self,
+        layer: Layer,
+        inner: "_Level",
+        opened: tuple[str, list[str]],
+        whole: str,
+        recent: Callable[[], Sequence[str]] | None,
+    ) -> list[Piece]:
+        label, texts = opened
+        before = None if recent is None else lambda: [inside for row in recent() for inside in _peeked(layer, row)]
+        inside = (inner.pieces(text, text if layer.is_record else whole, before) for text in texts)
+        return [_named(label, piece) for pieces in inside for piece in pieces]
+
+    def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
+        """Whether a layer was learned that opens this line, and whether it is strange that none was."""
+        known = program_head(text)
+        if known.named or XTRACE.match(text, known.clock_end):
+            return False, False
+        strange = False
+        for match in _BEGINS.finditer(text, 0, _SEARCHED):
+            at = match.start()
+            if (at > known.clock_end or match["record"]) and self._try(text, at, recent):
+                return True, False
+            strange = strange or (match["loud"] is not None and at > known.end)
+            if at == known.clock_end and match["loud"] is not None:
+                break
+        return False, strange
+
+    def _try(self, text: str, at: int, recent: Callable[[], Sequence[str]]) -> bool:
+        if len(self.layers) >= MAX_LAYERS:
+            return False
+        if at == 0 or text[:at].strip() in ("[", ","):
+            return self._try_record(text, recent)
+        head = without_clock(text[:at])
+        shape = shape_of(head)
+        if shape is None or not self._due(shape.exact):
+            return False
+        rows = list(recent())[-RECENT_LINES:]
+        broad = re.compile(shape.broad)
+        heads = [match[0] if (match := broad.match(row)) else None for row in rows]
+        if not _shared([row is not None for row in heads]) or (shape.bare and not _again(shape, heads)):
+            return False
+        self._add_text(shape, [row for row in heads if row is not None], head)
+        return True
+
+    def _due(self, key: str) -> bool:
+        """Whether to look again: at the first eight lines of a kind, then after 16, 32, 64, for looking takes time."""
+        if key not in self._tried and len(self._tried) >= MAX_TRIED:
+            return False
+        count = self._tried[key] = self._tried.get(key, 0) + 1
+        return count <= 8 or count & (count - 1) == 0
+
+    def _add_text(self, shape: Shape, before: Sequence[str], head: str) -> None:
+        texts = (layer for layer, _ in self.layers if isinstance(layer, TextLayer))
+        layer = next((layer for layer in texts if layer.broad == shape.broad), None)
+        if layer is None:
+            layer = TextLayer(shape, self._ledger)
+            self._add(layer)
+        layer.learn([*before, head])
+        for row in before:
+            layer.open(row)
+        self._ledger.learned += 1
+
+    def _add(self, layer: Layer) -> None:
+        self.layers.insert(0, (layer, _Level(self._ledger, self._depth + 1)))
+
+    def _try_record(self, text: str, recent: Callable[[], Sequence[str]]) -> bool:
+        record = parse_record(text) if self._due("record") else None
+        if record is None:
+            return False
+        rows = [parse_record(row) for row in list(recent())[-RECENT_LINES:]]
+        if not _shared([row is not None for row in rows]):
+            return False
+        before = [row for row in rows if row is not None]
+        path = message_path([*before, record], begins_known)
+        if path is None:
+            return False
+        layer = RecordLayer(path, self._ledger)
+        for row in before:
+            layer.label(row)
+        self._add(layer)
+        self._ledger.learned += 1
+        return True
+
+
+def _named(label: str, piece: Piece) -> Piece:
+    """The piece with the label of what is around it, too."""
+    return replace(piece, label=f"{label} {piece.label}" if piece.label else label) if label else piece
+
+
+def _peeked(layer: Layer, text: str) -> list[str]:
+    opened = layer.peek(text)
+    return [] if opened is None else opened[1]
+
+
+def begins_known(text: str) -> bool:
+    """Whether a text begins as a known program's lines do."""
+    known = program_head(text)
+    match = _BEGINS.match(text, known.end)
+    return known.named or (match is not None and match["record"] is None)
+
+
+def _shared(flags: Sequence[bool]) -> bool:
+    """Whether nearly all of the lines before have it, the last first: a launcher may have joined in."""
+    if not flags:
+        return False
+    return all(flags[-4:]) or (len(flags) >= 8 and sum(flags) >= 0.75 * len(flags))
+
+
+def _again(shape: Shape, heads: Sequence[str | None]) -> bool:
+    """Whether the lines before begin with the same words, or with a few in turn as the lines of a few programs do."""
+    exact = re.compile(shape.exact)
+    same = [head is not None and exact.match(head) is not None for head in heads]
+    return _shared(same) or (len(heads) >= 8 and len(set(heads)) <= len(heads) // 4)

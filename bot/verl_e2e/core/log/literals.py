@@ -340,9 +340,8 @@ _LONES = (
         "atchdog",
         "CollectiveTimeout",
         r"(?i)Watchdog caught collective operation timeout|(?:[NHRMX]CCL|gloo"
-        r"|collective).{0,80}watchdog\b.{0,80}\b(?:stuck|hang|hung"
-        r"|timed? ?out|timeout|no progress)|watchdog\b.{0,80}\b(?:[NHRMX]CCL|gloo|collective)\w*.{0,80}\b(?:stuck"
-        r"|hang|hung|timed? ?out|timeout)",
+        r"|collective).{0,80}watchdog\b.{0,80}\b(?:stuck|hang|hung|timed? ?out|timeout|no progress)"
+        r"|watchdog\b.{0,80}\b(?:[NHRMX]CCL|gloo|collective)\w*.{0,80}\b(?:stuck|hang|hung|timed? ?out|timeout)",
     ),
     # What NCCL prints below the line of its error is a part of that message.
     _lone("uncorrectable ECC error", "DeviceError", r"^(?!Cuda failure )"),

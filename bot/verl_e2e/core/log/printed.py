@@ -464,18 +464,16 @@ _WEIGHT = re.compile(
 )
 # Parameters of a request or of the program, and the memory that weights take; neither is a weight.
 _REQUEST = re.compile(
-    r"(?i)\b(?:sampling|generation|request|server|engine|config\w*|environment|init|cli)[ -]"
-    r"(?:param(?:eter)?s?|arg(?:ument)?s?)\b|\b(?:argument|flag|variable|option)s?\b"
-    r"|\b(?:memory|cache|sleep|offload\w*|[GM]iB)\b"
+    r"(?i)\b(?:sampling|generation|request|server|engine|config\w*|environment|init|cli)[ -](?:param(?:eter)?s?"
+    r"|arg(?:ument)?s?)\b|\b(?:argument|flag|variable|option)s?\b|\b(?:memory|cache|sleep|offload\w*|[GM]iB)\b"
 )
 _REFUSED = re.compile(
     r"(?i)(?:\bnot|n't) (?:\w+ )?(?:found|loaded|initialized|used|in|present|match\w*|updated?|copied|supported"
-    r"|accepted|recogni[sz]ed|applied|exist|known|taken|assigned|registered)\b"
-    r"|\bun(?:expected|loaded|known|used|matched|initiali[sz]ed|recogni[sz]ed|supported|assigned)\b"
-    r"|\bmissing(?![a-z])"
-    r"|\bskip(?:s|ped|ping)?\b|\bignor(?:es?|ed|ing)\b|\bmismatch\w*|\bfail(?:s|ed|ing)? to\b|\breject(?:s|ed|ing)?\b"
-    r"|\bunable to\b|\brefus(?:es?|ed|ing)\b|\bdrop(?:s|ped|ping)\b|\bdiscard(?:s|ed|ing)?\b"
-    r"|\bno (?:module|parameter|weight|such)\b|\bcould not be\b|\bcannot be\b|\bkeeping the old\b|\bleft (?:as|un)\w*"
+    r"|accepted|recogni[sz]ed|applied|exist|known|taken|assigned|registered)\b|\bun(?:expected|loaded|known|used"
+    r"|matched|initiali[sz]ed|recogni[sz]ed|supported|assigned)\b|\bmissing(?![a-z])|\bskip(?:s|ped|ping)?\b"
+    r"|\bignor(?:es?|ed|ing)\b|\bmismatch\w*|\bfail(?:s|ed|ing)? to\b|\breject(?:s|ed|ing)?\b|\bunable to\b"
+    r"|\brefus(?:es?|ed|ing)\b|\bdrop(?:s|ped|ping)\b|\bdiscard(?:s|ed|ing)?\b|\bno (?:module|parameter|weight|such)\b"
+    r"|\bcould not be\b|\bcannot be\b|\bkeeping the old\b|\bleft (?:as|un)\w*"
 )
 _NONE_LOADED = re.compile(r"loaded_params: 0\b")
 # What a model does not store although a checkpoint may, and shapes that the program was set to let differ.

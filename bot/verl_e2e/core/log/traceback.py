@@ -27,26 +27,23 @@ _SEARCHED = 160
 
 # The level as logging frameworks print it: `WARNING:name:`, ` - ERROR - `, `[warning ]`, ` | INFO  | `, `level=warn`.
 _LEVEL = re.compile(
-    r"(?:^|[\s\[:|(-])(DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\]:|)-]|$)"
-    r"|\[(debug|info|warn(?:ing)?|error|critical)\s*\]|\blevel=\"?(\w+)"
-    r"|\b(?:\w*)(Warning): |^(?i:\W{0,3}(warn(?:ing)?)\b[:\] ])"
+    r"(?:^|[\s\[:|(-])(DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\]:|)-]|$)|\[(debug|info|warn(?:ing)?"
+    r"|error|critical)\s*\]|\blevel=\"?(\w+)|\b(?:\w*)(Warning): |^(?i:\W{0,3}(warn(?:ing)?)\b[:\] ])"
 )
 # The level as absl, glog and PyTorch print it: `W1120 14:10:32.3 `.
 _LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:\d\d:\d\d")
 # The mark that vLLM puts before every line of a record, also of a traceback.
 _MARK = re.compile(r"\b(ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d ")
 _SIDE = re.compile(
-    r"Exception in thread |(?:Task|Future) exception was never retrieved|--- Logging error ---"
-    r"|^(?:future|handle|task|protocol): <|Exception in (?:callback|default exception handler)"
-    r"|Unhandled exception in (?:thread|event loop)"
+    r"Exception in thread |(?:Task|Future) exception was never retrieved|--- Logging error ---|^(?:future|handle|task"
+    r"|protocol): <|Exception in (?:callback|default exception handler)|Unhandled exception in (?:thread|event loop)"
 )
 # A program that tries again has caught what it prints.
 RETRY_SHAPE = (
-    r"(?i)^(?!.*(?:exceeded|exhausted|\bmax(?:imum)? retr|giving up|gave up|retry count|last attempt)).*(?:"
-    r"\bretry(?:ing)?\b.{0,80}(?:\bin\b|\bafter\b|attempt|\d|\.\.\.)|\b(?:will|going to|about to) (?:retry|try again)"
-    r"|\b(?:attempt|try|retry|retries) ?#?:? ?\d+(?: ?(?:/|of) ?\d+)?\b|\btrying again|\breconnecting\b"
-    r"|\bback(?:ing)?[- ]?off\b"
-    r"|\b(?:sleeping|waiting) (?:for )?\d|\bRetry\(total=\d)"
+    r"(?i)^(?!.*(?:exceeded|exhausted|\bmax(?:imum)? retr|giving up|gave up|retry count"
+    r"|last attempt)).*(?:\bretry(?:ing)?\b.{0,80}(?:\bin\b|\bafter\b|attempt|\d|\.\.\.)|\b(?:will|going to"
+    r"|about to) (?:retry|try again)|\b(?:attempt|try|retry|retries) ?#?:? ?\d+(?: ?(?:/|of) ?\d+)?\b|\btrying again"
+    r"|\breconnecting\b|\bback(?:ing)?[- ]?off\b|\b(?:sleeping|waiting) (?:for )?\d|\bRetry\(total=\d)"
 )
 _RETRY = re.compile(RETRY_SHAPE)
 _COMPLAINS = re.compile(

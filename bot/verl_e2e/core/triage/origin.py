@@ -1,34 +1,23 @@
-"""Whose fault an exception is by what was raised and where: its codes, the services and the files that it names.
-
-Error codes that programs print, as their makers enumerate them, and where a fault with such a code comes from.
-
-Linux errno (`errno.h`), CUDA (`cudaError_t` with the text of `cudaGetErrorString`), the statuses of cuDNN, cuBLAS and
-their relatives, NCCL (`ncclResult_t`), HTTP. A code that is not here says nothing: then the stage decides.
-
-Whether an exception is that of a service outside of the run: a hub, an experiment tracker, a network.
-
-By the package that the exception's class or the innermost frames belong to; and whether the request was at fault
-rather than the service, or the server was one of the run's own.
-
-Whether a file that cannot be read or written is the machine's or the program's.
-
-A model's published files are brought to a run, which only reads them: one that is damaged or missing is the
-machine's. A checkpoint is written by the run itself: what is wrong with it is the program's.
-
-Where a fault comes from, by what was raised and where: exception class, error code, package of the frames.
+"""Where a fault comes from, by what was raised and where: exception class, error code, package of the frames.
 
 Asked before the stage decides: an exception of a disk, a network, a device or a peer is not the program's, however
 late in a run it comes, and a fault of a kernel or a wrong call is, however much it reads like the machine's. None
 means that neither is known. The words of a message count only where no class and no code says more.
+
+The codes are those of Linux errno, CUDA (`cudaError_t` with the text of `cudaGetErrorString`), the statuses of cuDNN,
+cuBLAS and their relatives, NCCL (`ncclResult_t`) and HTTP. A service is known by the package of the exception's class
+or of the innermost frames; a request that was wrong, and a server of the run's own, are the program's. A model's
+published files are brought to a run, which only reads them: one that is damaged or missing is the machine's. What is
+wrong with a checkpoint, which the run writes itself, is the program's.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from verl_e2e.core.log.errors import POSSIBLE
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.triage.broken_imports import between_trees
 
 
 class Origin(Enum):
@@ -53,86 +42,47 @@ class Origin(Enum):
     TOOLCHAIN = auto()
 
 
-# Number, text of strerror, origin.
-_ERRNO: tuple[tuple[int, str, Origin], ...] = (
-    (1, "Operation not permitted", Origin.STORAGE),
-    (5, "Input/output error", Origin.STORAGE),
-    (6, "No such device or address", Origin.STORAGE),
-    (11, "Resource temporarily unavailable", Origin.HOST_LIMITS),
-    (12, "Cannot allocate memory", Origin.HOST_MEMORY),
-    (13, "Permission denied", Origin.STORAGE),
-    (16, "Device or resource busy", Origin.STORAGE),
-    (19, "No such device", Origin.STORAGE),
-    (23, "Too many open files in system", Origin.HOST_LIMITS),
-    (24, "Too many open files", Origin.HOST_LIMITS),
-    (27, "File too large", Origin.STORAGE),
-    (28, "No space left on device", Origin.SPACE),
-    (30, "Read-only file system", Origin.STORAGE),
-    (35, "Resource deadlock avoided", Origin.STORAGE),
-    (37, "No locks available", Origin.STORAGE),
-    (61, "No data available", Origin.STORAGE),
-    (71, "Protocol error", Origin.STORAGE),
-    (74, "Bad message", Origin.STORAGE),
-    (77, "File descriptor in bad state", Origin.STORAGE),
-    (98, "Address already in use", Origin.NETWORK),
-    (99, "Cannot assign requested address", Origin.NETWORK),
-    (100, "Network is down", Origin.NETWORK),
-    (101, "Network is unreachable", Origin.NETWORK),
-    (102, "Network dropped connection on reset", Origin.NETWORK),
-    (103, "Software caused connection abort", Origin.PEER),
-    (104, "Connection reset by peer", Origin.PEER),
-    (105, "No buffer space available", Origin.HOST_LIMITS),
-    (32, "Broken pipe", Origin.PEER),
-    (107, "Transport endpoint is not connected", Origin.STORAGE),
-    (108, "Cannot send after transport endpoint shutdown", Origin.STORAGE),
-    (110, "Connection timed out", Origin.NETWORK),
-    (111, "Connection refused", Origin.NETWORK),
-    (112, "Host is down", Origin.NETWORK),
-    (113, "No route to host", Origin.NETWORK),
-    (116, "Stale file handle", Origin.STORAGE),
-    (117, "Structure needs cleaning", Origin.STORAGE),
-    (121, "Remote I/O error", Origin.STORAGE),
-    (122, "Disk quota exceeded", Origin.SPACE),
-    (123, "No medium found", Origin.STORAGE),
-    (126, "Required key not available", Origin.STORAGE),
-    (127, "Key has expired", Origin.STORAGE),
-)
+# By origin: numbers of errno, and the texts of strerror in the same order.
+_ERRNO: Mapping[Origin, tuple[tuple[int, ...], str]] = {
+    Origin.STORAGE: (
+        (1, 5, 6, 13, 16, 19, 27, 30, 35, 37, 61, 71, 74, 77, 107, 108, 116, 117, 121, 123, 126, 127),
+        "Operation not permitted|Input/output error|No such device or address|Permission denied|Device or "
+        "resource busy|No such device|File too large|Read-only file system|Resource deadlock avoided|No locks "
+        "available|No data available|Protocol error|Bad message|File descriptor in bad state|Transport "
+        "endpoint is not connected|Cannot send after transport endpoint shutdown|Stale file handle|Structure "
+        "needs cleaning|Remote I/O error|No medium found|Required key not available|Key has expired",
+    ),
+    Origin.HOST_LIMITS: (
+        (11, 23, 24, 105),
+        "Resource temporarily unavailable|Too many open files in system|Too many open files|No buffer space available",
+    ),
+    Origin.HOST_MEMORY: (
+        (12,),
+        "Cannot allocate memory",
+    ),
+    Origin.SPACE: (
+        (28, 122),
+        "No space left on device|Disk quota exceeded",
+    ),
+    Origin.NETWORK: (
+        (98, 99, 100, 101, 102, 110, 111, 112, 113),
+        "Address already in use|Cannot assign requested address|Network is down|Network is unreachable"
+        "|Network dropped connection on reset|Connection timed out|Connection refused|Host is down|No route to host",
+    ),
+    Origin.PEER: (
+        (32, 103, 104),
+        "Broken pipe|Software caused connection abort|Connection reset by peer",
+    ),
+}
 # What a wrong call raises: ENOENT, EBADF, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY, those of sockets.
 _WRONG_ERRNO = frozenset(
-    {
-        2,
-        3,
-        4,
-        7,
-        8,
-        9,
-        10,
-        14,
-        15,
-        17,
-        18,
-        20,
-        21,
-        22,
-        25,
-        29,
-        31,
-        33,
-        34,
-        36,
-        38,
-        39,
-        40,
-        75,
-        84,
-        *range(88, 98),
-        106,
-        114,
-        115,
-    }
+    (
+        *(2, 3, 4, *range(7, 11), 14, 15, 17, 18, *range(20, 23), 25, 29, 31, 33, 34, 36, *range(38, 41), 75, 84),
+        *(*range(88, 98), 106, 114, 115),
+    )
 )
-_BY_NUMBER: Mapping[int, Origin] = {number: origin for number, _, origin in _ERRNO}
-_BY_TEXT: Mapping[str, Origin] = {text.lower(): origin for _, text, origin in _ERRNO}
+_BY_NUMBER = {number: origin for origin, (numbers, _) in _ERRNO.items() for number in numbers}
+_BY_TEXT = {text: origin for origin, (_, texts) in _ERRNO.items() for text in texts.lower().split("|")}
 # As programs print it: at the start or after a colon, and with nothing behind it but a path or a number.
 _STRERROR = re.compile(
     rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(]|\s+(?:$|\W|(?-i:[A-Z])))",
@@ -148,105 +98,44 @@ _ACCELERATOR = re.compile(
 # The driver's names, CUresult, and those of HIP differ from the runtime's in their form.
 _DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError|musaError|mcError)_?(\w+)")
 # Text of cudaGetErrorString or name in cudaError_t; what a kernel or a call did wrong, and what driver and device did.
-_DEVICE: Mapping[str, Origin] = {
-    **dict.fromkeys(
-        (
-            "an illegal memory access was encountered",
-            "cudaErrorIllegalAddress",
-            "an illegal instruction was encountered",
-            "cudaErrorIllegalInstruction",
-            "device-side assert triggered",
-            "cudaErrorAssert",
-            "misaligned address",
-            "cudaErrorMisalignedAddress",
-            "operation not supported on global/shared address space",
-            "cudaErrorInvalidAddressSpace",
-            "invalid program counter",
-            "cudaErrorInvalidPc",
-            "hardware stack error",
-            "cudaErrorHardwareStackError",
-            "unspecified launch failure",
-            "cudaErrorLaunchFailure",
-            "cudaErrorLaunchFailed",
-            "cudaErrorInvalidHandle",
-            "invalid argument",
-            "cudaErrorInvalidValue",
-            "invalid configuration argument",
-            "cudaErrorInvalidConfiguration",
-            "invalid pitch argument",
-            "invalid device pointer",
-            "invalid resource handle",
-            "cudaErrorInvalidResourceHandle",
-            "too many resources requested for launch",
-            "cudaErrorLaunchOutOfResources",
-            "too many blocks in cooperative launch",
-            "named symbol not found",
-            "stream is capturing",
-            "capturing stream",
-            "peer access is already enabled",
-        ),
-        Origin.PROGRAM,
+_DEVICE: Mapping[Origin, str] = {
+    Origin.PROGRAM: (
+        "an illegal memory access was encountered|cudaErrorIllegalAddress|an illegal instruction was encountered"
+        "|cudaErrorIllegalInstruction|device-side assert triggered|cudaErrorAssert|misaligned address"
+        "|cudaErrorMisalignedAddress|operation not supported on global/shared address space"
+        "|cudaErrorInvalidAddressSpace|invalid program counter|cudaErrorInvalidPc|hardware stack error"
+        "|cudaErrorHardwareStackError|unspecified launch failure|cudaErrorLaunchFailure|cudaErrorLaunchFailed"
+        "|cudaErrorInvalidHandle|invalid argument|cudaErrorInvalidValue|invalid configuration argument"
+        "|cudaErrorInvalidConfiguration|invalid pitch argument|invalid device pointer|invalid resource handle"
+        "|cudaErrorInvalidResourceHandle|too many resources requested for launch|cudaErrorLaunchOutOfResources"
+        "|too many blocks in cooperative launch|named symbol not found|stream is capturing|capturing stream"
+        "|peer access is already enabled"
     ),
-    **dict.fromkeys(
-        (
-            "uncorrectable ECC error encountered",
-            "cudaErrorECCUncorrectable",
-            "cudaErrorECCNotCorrectable",
-            "uncorrectable NVLink error detected during the execution",
-            "cudaErrorNvlinkUncorrectable",
-            "the launch timed out and was terminated",
-            "cudaErrorLaunchTimeout",
-            "Invalid access of peer GPU memory over nvlink or a hardware error",
-            "cudaErrorContained",
-            "tensor memory error",
-            "unknown error",
-            "cudaErrorUnknown",
-            "OS call failed or operation not supported on this OS",
-            "driver shutting down",
-            "context is destroyed",
-        ),
-        Origin.DEVICE,
+    Origin.DEVICE: (
+        "uncorrectable ECC error encountered|cudaErrorECCUncorrectable|cudaErrorECCNotCorrectable|"
+        "uncorrectable NVLink error detected during the execution|cudaErrorNvlinkUncorrectable|"
+        "the launch timed out and was terminated|cudaErrorLaunchTimeout|"
+        "Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorContained|"
+        "tensor memory error|unknown error|cudaErrorUnknown|"
+        "OS call failed or operation not supported on this OS|driver shutting down|context is destroyed"
     ),
-    **dict.fromkeys(
-        (
-            "CUDA driver version is insufficient for CUDA runtime version",
-            "cudaErrorInsufficientDriver",
-            "no CUDA-capable device is detected",
-            "cudaErrorNoDevice",
-            "invalid device ordinal",
-            "cudaErrorInvalidDevice",
-            "busy or unavailable",
-            "cudaErrorDevicesUnavailable",
-            "system not yet initialized",
-            "cudaErrorSystemNotReady",
-            "system has unsupported display driver / cuda driver combination",
-            "cudaErrorSystemDriverMismatch",
-            "forward compatibility was attempted on non supported HW",
-            "cudaErrorCompatNotSupportedOnDevice",
-            "no kernel image is available for execution on the device",
-            "cudaErrorNoKernelImageForDevice",
-            "cudaErrorNoBinaryForGpu",
-            "cudaErrorNotInitialized",
-            "invalid device function",
-            "the provided PTX was compiled with an unsupported toolchain",
-            "cudaErrorUnsupportedPtxVersion",
-            "PTX JIT compiler library not found",
-            "API call is not supported in the installed CUDA driver",
-            "device kernel image is invalid",
-            "initialization error",
-            "cudaErrorInitializationError",
-            "MPS client failed to connect",
-            "Failed to connect to MPS server",
-            "MPS server is not ready",
-            "has been reached on the MPS",
-            "peer access is not supported between these two devices",
-            "exclusive-thread device already in use",
-            "device not licensed",
-        ),
-        Origin.DEVICE_SETUP,
+    Origin.DEVICE_SETUP: (
+        "CUDA driver version is insufficient for CUDA runtime version|cudaErrorInsufficientDriver"
+        "|no CUDA-capable device is detected|cudaErrorNoDevice|invalid device ordinal|cudaErrorInvalidDevice"
+        "|busy or unavailable|cudaErrorDevicesUnavailable|system not yet initialized|cudaErrorSystemNotReady"
+        "|system has unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch"
+        "|forward compatibility was attempted on non supported HW|cudaErrorCompatNotSupportedOnDevice"
+        "|no kernel image is available for execution on the device|cudaErrorNoKernelImageForDevice"
+        "|cudaErrorNoBinaryForGpu|cudaErrorNotInitialized|invalid device function"
+        "|the provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
+        "|PTX JIT compiler library not found|API call is not supported in the installed CUDA driver"
+        "|device kernel image is invalid|initialization error|cudaErrorInitializationError|MPS client failed to connect"
+        "|Failed to connect to MPS server|MPS server is not ready|has been reached on the MPS"
+        "|peer access is not supported between these two devices|exclusive-thread device already in use"
+        "|device not licensed"
     ),
 }
-_DEVICE_LOWER = {text.lower(): origin for text, origin in _DEVICE.items()}
+_DEVICE_LOWER = {text: origin for origin, texts in _DEVICE.items() for text in texts.lower().split("|")}
 _DEVICE_CODE = re.compile("|".join(map(re.escape, sorted(_DEVICE_LOWER, key=len, reverse=True))), re.IGNORECASE)
 
 # What follows `CUDNN_STATUS_`, `CUBLAS_STATUS_` and their like; cuDNN 9 appends details to the older names.
@@ -288,17 +177,13 @@ _COMMUNICATION = re.compile(
     r"(?i)\b(?:hccl|hccp|mccl|cncl|bkcl|oneccl|xccl|hcl)\w*\b.{0,60}(?:error|fail|timed? ?out|abort)"
 )
 _INDEX = re.compile(
-    r"(?i)\bdevice < num_\w+|\b(?:found no|the) \w+ driver on your system\b"
-    r"|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu"
-    r"|hpu)[ _-]?(?:id|index|ordinal|number)"
-    r"|\b(?:device|gpu|npu|xpu|hpu|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range"
-    r"|exceed|not (?:exist|visible|available)|must be|should be|less than|>=)"
-    r"|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?|devices?) (?:is |are |was |were )?(?:available"
-    r"|found|visible|detected)"
-    r"|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire|acquisition|open) failed|\bfailed to (?:acquire|open"
-    r"|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)"
-    r"|\b(?:only|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank"
-    r"|requested|asked)"
+    r"(?i)\bdevice < num_\w+|\b(?:found no|the) \w+ driver on your system\b|\bdevice ?= ?\d+,? .{0,20}\bnum_\w+ ?= ?\d"
+    r"|\binvalid (?:\w+ )?(?:device|gpu|npu|xpu|hpu)[ _-]?(?:id|index|ordinal|number)|\b(?:device|gpu|npu|xpu|hpu"
+    r"|accelerator)[ _-]?(?:id|index|ordinal|number)\b.{0,80}(?:invalid|out of range|exceed|not (?:exist|visible"
+    r"|available)|must be|should be|less than|>=)|\bno (?:\w+ )?(?:gpus?|npus?|xpus?|hpus?|accelerators?"
+    r"|devices?) (?:is |are |was |were )?(?:available|found|visible|detected)|\b(?:device|gpu|npu|xpu|hpu)s? (?:acquire"
+    r"|acquisition|open) failed|\bfailed to (?:acquire|open|initialize) (?:\w+ )?(?:device|gpu|npu|hpu|xpu)|\b(?:only"
+    r"|has|have) \d+ (?:visible )?(?:gpu|npu|xpu|hpu|device)s?\b.{0,40}\b(?:index|ordinal|rank|requested|asked)"
 )
 
 _HTTP = re.compile(
@@ -500,13 +385,11 @@ _GIVEN = re.compile(
     r"|model)\b"
 )
 _AMISS = re.compile(
-    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*"
-    r"|director\w*|folder|checkpoint|path|file)"
-    r"|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)"
-    r"|\bcannot (?:find|open|locate|access)"
-    r"|\bmissing\b|\bis empty\b|\bunable to (?:find|open|locate|read)|\bmust (?:exist"
-    r"|be an? (?:existing )?(?:director|path|folder|file|checkpoint))"
-    r"|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /"
+    r"(?i)\binvalid\b|\bno such\b|\bnot (?:a |an |the )?(?:valid |existing )?(?:\w+ )?(?:found|exist\w*|director\w*"
+    r"|folder|checkpoint|path|file)|\b(?:does|do|did) ?n[o']t (?:exist|contain|point|have)"
+    r"|\bcould ?n[o']t (?:be )?(?:found|find|open|locate)|\bcannot (?:find|open|locate|access)|\bmissing\b|\bis empty\b"
+    r"|\bunable to (?:find|open|locate|read)|\bmust (?:exist|be an? (?:existing )?(?:director|path|folder|file"
+    r"|checkpoint))|\bno (?:\w+ ){0,3}(?:found|present|exists?|available) (?:in|at|under)|\bnot (?:in|at|under) /"
     r"|\bfailed to (?:find|open|locate)"
 )
 _PATH = re.compile(r"(?:^|[\s'\"(=:`<\[])((?:/|~/|\.{1,2}/|[a-z][a-z0-9]{1,6}://)[\w.@%+~-]+(?:/[\w.@%+=~-]*)*)")
@@ -576,6 +459,97 @@ def _missing(message: str, calls: Sequence[str]) -> Origin | None:
 
 def _own(message: str, calls: Sequence[str]) -> bool:
     return _OWN_PATH.search(message) is not None or _OWN_FRAME.search("\n".join(calls)) is not None
+
+
+# Imports that failed because something is not there. Python names the module in the message, and the file of the import
+# is the innermost frame: both in Megatron-Bridge or Megatron-LM means that the trees under test do not fit together. A
+# module of an installed copy, a compiled extension, and a part of Megatron-LM that exists only with an optional package
+# are left to the host.
+_TREES = r"megatron\.(?:bridge|core)"
+_NO_MODULE = re.compile(r"No module named '([\w.]{1,300})'")
+_NO_NAME = re.compile(
+    r"cannot import name '(\w{1,200})' from (?:partially initialized module )?'([\w.]{1,300})'"
+    r"(?: \([^()]{1,80}\))? \((/[^()]{1,500}|\$\w[^()]{1,500})\)"
+)
+_NO_ATTRIBUTE = re.compile(r"(?:partially initialized )?module '([\w.]{1,300})' has no attribute '(\w{1,200})'")
+_IMPORTING = frozenset({"<module>", "<import>"})
+# A module within one of the packages under test: the package itself may well be missing from the path of a host.
+_WITHIN = re.compile(rf"{_TREES}\.\w")
+_OF_TREES = re.compile(rf"{_TREES}(?:\.|$)")
+# Megatron-LM defines these only where the package that they wrap is installed.
+_OPTIONAL = re.compile(r"megatron\.core\.extensions(?:\.|$)")
+# How projects name what is compiled from C++ or CUDA.
+_COMPILED = re.compile(r"(?:^|_)(?:cpp|cuda|ext|C)$")
+_TREE_FILE = re.compile(r"(?:^|/)megatron/(?:bridge|core)/")
+_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenImport:
+    """What an import did not find."""
+
+    # The module that is missing, or the one that does not have `name`.
+    module: str
+    # The name that the module does not have; empty where the module itself is missing.
+    name: str = ""
+    # The file of the module, empty where Python does not say it.
+    file: str = ""
+
+
+def broken_import(error: LoggedError) -> BrokenImport | None:
+    """What an error says is missing; None for an error that is not a failed import."""
+    message = error.full_message or error.message
+    if error.kind == "ModuleNotFoundError" and (missing := _NO_MODULE.match(message)):
+        return BrokenImport(missing[1])
+    if error.kind == "ImportError" and (unnamed := _NO_NAME.match(message)):
+        return BrokenImport(unnamed[2], unnamed[1], unnamed[3])
+    if error.kind == "AttributeError" and _importing(error) and (without := _NO_ATTRIBUTE.match(message)):
+        return BrokenImport(without[1], without[2])
+    return None
+
+
+def between_trees(error: LoggedError) -> bool:
+    """Whether Megatron-Bridge or Megatron-LM imports what neither of them has."""
+    broken = broken_import(error)
+    if broken is None or not _raised_in_trees(error):
+        return False
+    if _OPTIONAL.match(broken.module) or is_compiled(broken.name or broken.module):
+        return False
+    if broken.file:
+        return _OF_TREES.match(broken.module) is not None and in_trees(broken.file)
+    return (_OF_TREES if broken.name else _WITHIN).match(broken.module) is not None
+
+
+def involves_trees(error: LoggedError) -> bool:
+    """Whether code of Megatron-Bridge or Megatron-LM ran when an error was raised, or was imported in vain."""
+    broken = broken_import(error)
+    if broken is not None and _OF_TREES.match(broken.module) and (broken.name or _WITHIN.match(broken.module)):
+        return True
+    frames = [error.frame.path] if error.frame is not None else []
+    return any(in_trees(path) for path in (*frames, *(call.rpartition(":")[0] for call in error.calls)))
+
+
+def is_compiled(module: str) -> bool:
+    """Whether a module's name is that of a compiled extension."""
+    return _COMPILED.search(module.rpartition(".")[2]) is not None
+
+
+def in_trees(path: str) -> bool:
+    """Whether a file is one of Megatron-Bridge or Megatron-LM that is not an installed package."""
+    return _TREE_FILE.search(path) is not None and _INSTALLED.search(path) is None
+
+
+def _raised_in_trees(error: LoggedError) -> bool:
+    """Whether the innermost frame is a file of the trees."""
+    if error.frame is None or not in_trees(error.frame.path):
+        return False
+    innermost = error.calls[-1].rpartition(":")[0] if error.calls else ""
+    return bool(innermost) and error.frame.path.endswith(innermost)
+
+
+def _importing(error: LoggedError) -> bool:
+    """Whether the innermost frame is the body of a module."""
+    return error.frame is not None and error.frame.function in _IMPORTING
 
 
 MAX_KIND = 200

@@ -6,14 +6,15 @@ matches decides; `docs/triage.md` has a section for every row.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
-from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.origin import Origin, others
+from verl_e2e.core.triage.silent import Found
 
 
 class Fault(Enum):
@@ -29,25 +30,14 @@ class Fault(Enum):
     TREES = auto()
 
 
-class Silent(Enum):
-    """A fault that raises nothing; `verl_e2e.core.triage.silent` knows which facts show it."""
-
-    OTHER_CHECKOUT = auto()
-    NOT_AS_ASKED = auto()
-    ADAPTER_EMPTY = auto()
-    WEIGHTS_UNMAPPED = auto()
-    EXPORT_INCOMPLETE = auto()
-    WEIGHTS_REFUSED = auto()
-    ROLLOUT_FROM_FILE = auto()
-    NO_SAMPLES = auto()
-    AGREEMENT_UNKNOWN = auto()
-    METRICS_NOT_FINITE = auto()
-    ACTOR_NOT_UPDATED = auto()
-    ADVANTAGE_ZERO = auto()
-    GRADIENT_ZERO = auto()
-    ROLLOUT_DISAGREES = auto()
-    RATE_ZERO = auto()
-    REWARD_CONSTANT = auto()
+# Stages that a run may have been in, for the rows that ask for them.
+AFTER_CONSTRUCTION = frozenset(
+    stage for stage in Stage if Stage.BRIDGE_PROVIDER.order <= stage.order < Stage.SHUTDOWN.order
+)
+BEFORE_SYNC = frozenset(stage for stage in Stage if stage.order < Stage.EXPORT_WEIGHT_SYNC.order)
+# Whatever runs on the GPU next to a worker that builds its model belongs to another run.
+BEFORE_ENGINE = BEFORE_SYNC - {Stage.ROLLOUT_ENGINE}
+BEFORE_PEFT = frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT})
 
 
 # What each comes to, in words: the one source of runbook and `--explain`.
@@ -93,8 +83,8 @@ class Rule:
     stood: frozenset[Stage] | None = None
     # Whether the frames say where an error happened, whichever rule explains it.
     places: bool = False
-    # The fact in the log that it is about, None for an error.
-    fact: Silent | None = None
+    # What finds a fault that raises nothing in the facts of a log, None for an error.
+    fact: Callable[[LogFacts], Found | None] | None = None
     # Of a fault outside: whether a change of Megatron-Bridge or Megatron-LM may cause it too, where their code ran.
     undecided: bool = False
     # What the runbook adds, one step each.

@@ -1,25 +1,29 @@
-"""Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that show a fault.
+"""Faults that raise nothing: a run that is not the one asked for, an empty adapter, dropped weights, odd metrics.
 
-Among them are runs that came to their end and prove nothing: no samples, no update, nothing to learn from. Their checks
-read the metrics of the training steps; a metric that is not printed says nothing. A single odd step of many proves
-nothing either way: what is asked for is that no step shows the thing. Whose a fault is says its row in the table.
+Among them are runs that came to their end and prove nothing: no samples, no update, nothing to learn from. Each row of
+the table with a `fact` names one of these functions; whose fault it is says the row. What is not printed says nothing:
+neither a setting that was not echoed nor a metric. A single odd step of many proves nothing either way: what is asked
+for is that no step shows the thing.
 """
 
 import math
+import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from itertools import chain
 
 from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
-from verl_e2e.core.log.printed import lora_rank, not_finite
-from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
+from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
+from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting, StepMetrics
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.asked import Contradiction, contradiction, other_checkout
-from verl_e2e.core.triage.rules import Rule, Silent
 
-Found = tuple[Stage, Excerpt, str] | None
+# The stage of a fault, the line that shows it, and the cause in words; empty where the row of the table says it.
+Found = tuple[Stage, Excerpt, str]
 
 AGREEMENT = "training/rollout_actor_probs_pearson_corr"
+# A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
+AGREEMENT_FAIL_BELOW = 0.995
 # A correlation of two equal vectors may exceed one by rounding, never by more.
 ROUNDING = 1e-6
 # From so many steps on a reward that never moves is not an accident; a random model may earn nothing at first.
@@ -55,83 +59,9 @@ def every_step(facts: LogFacts) -> tuple[StepMetrics, ...]:
     return (*facts.steps, last)
 
 
-def trained(facts: LogFacts) -> tuple[StepMetrics, ...]:
-    """The metric lines of training steps; step 0 is the validation before training."""
-    return tuple(step for step in every_step(facts) if step.step > 0)
-
-
-def no_samples(facts: LogFacts) -> Found:
-    """No response of any step reached the loss."""
-    for metric, value, sentence in _NO_SAMPLES:
-        steps = _with(facts, metric)
-        if steps and all(step.values[metric] == value for step in steps):
-            return Stage.TRAIN_STEP, shown(steps[0], metric), f"{sentence}, so no step shows anything"
-    return None
-
-
-def rollout_from_file(facts: LogFacts) -> Found:
-    """The rollouts were read from a file, and the engine generated nothing."""
-    sign = next((sign for sign in facts.signs if sign.name == ROLLOUT_FROM_FILE), None)
-    return None if sign is None else (Stage.ROLLOUT_ENGINE, sign.at, "")
-
-
-def not_updated(facts: LogFacts) -> Found:
-    """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
-    steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
-    if not steps or any(name in step.values for step in steps for name in _UPDATED):
-        return None
-    built = any(mark.stage in _TRAINERS for mark in facts.stages)
-    if not built and not any(name in step.values for step in steps for name in _TRAINS):
-        return None
-    metric = next(name for name in _GENERATED if name in steps[0].values)
-    return Stage.TRAIN_STEP, shown(steps[0], metric), ""
-
-
-def no_advantage(facts: LogFacts) -> Found:
-    """Every advantage of every step is exactly zero: whatever was generated, the policy had nothing to learn."""
-    steps = [step for step in trained(facts) if all(name in step.values for name in _ADVANTAGES)]
-    if not steps or any(step.values[name] != 0 for step in steps for name in _ADVANTAGES):
-        return None
-    return Stage.LEARNING_SIGNAL, shown(steps[0], _ADVANTAGES[0]), ""
-
-
-def constant_reward(facts: LogFacts) -> Found:
-    """The mean reward is the very same number at every one of several steps."""
-    for metric in _REWARDS:
-        steps = _with(facts, metric)
-        values = {step.values[metric] for step in steps}
-        if len(steps) >= CONSTANT_FROM and len(values) == 1 and math.isfinite(steps[0].values[metric]):
-            cause = f"{metric} is exactly {steps[0].values[metric]:g} at every one of {len(steps)} steps"
-            return Stage.LEARNING_SIGNAL, shown(steps[-1], metric), cause
-    return None
-
-
-def no_rate(facts: LogFacts) -> Found:
-    """The learning rate is zero at every one of several steps: the updates moved nothing."""
-    for metric in _RATES:
-        steps = _with(facts, metric)
-        if len(steps) >= NO_RATE_FROM and all(step.values[metric] == 0 for step in steps):
-            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), ""
-    return None
-
-
-def no_gradient(facts: LogFacts) -> Found:
-    """A gradient norm that is exactly zero at every step."""
-    for metric in GRADIENTS:
-        steps = _with(facts, metric)
-        if steps and all(step.values[metric] == 0 for step in steps):
-            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), f"{metric} is exactly zero at every step"
-    return None
-
-
-def agreement_unknown(facts: LogFacts) -> Found:
-    """The correlation of trainer and rollout is not a correlation: NaN, infinite, or beyond one."""
-    for step in _with(facts, AGREEMENT):
-        value = step.values[AGREEMENT]
-        if not is_correlation(value):
-            cause = f"the correlation of trainer and rollout is {value}, which is not a correlation"
-            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
-    return None
+def trained(facts: LogFacts, metric: str = "") -> tuple[StepMetrics, ...]:
+    """The metric lines of training steps, those with a metric; step 0 is the validation before training."""
+    return tuple(step for step in every_step(facts) if step.step > 0 and (not metric or metric in step.values))
 
 
 def is_correlation(value: float) -> bool:
@@ -144,15 +74,118 @@ def shown(step: StepMetrics, metric: str) -> Excerpt:
     return Excerpt(step.line, f"step:{step.step} - {metric}:{step.values[metric]}")
 
 
-def _with(facts: LogFacts, metric: str) -> Sequence[StepMetrics]:
-    return [step for step in trained(facts) if metric in step.values]
+def completed(find: Callable[[LogFacts], Found | None]) -> Callable[[LogFacts], Found | None]:
+    """The same check for runs that came to their end: of others nothing follows from what is not there."""
+
+    @wraps(find)
+    def of_completed(facts: LogFacts) -> Found | None:
+        return None if facts.completed_at is None else find(facts)
+
+    return of_completed
 
 
-# A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
-AGREEMENT_FAIL_BELOW = 0.995
+@completed
+def no_samples(facts: LogFacts) -> Found | None:
+    """No response of any step reached the loss."""
+    for metric, value, sentence in _NO_SAMPLES:
+        steps = trained(facts, metric)
+        if steps and all(step.values[metric] == value for step in steps):
+            return Stage.TRAIN_STEP, shown(steps[0], metric), f"{sentence}, so no step shows anything"
+    return None
+
+
+@completed
+def rollout_from_file(facts: LogFacts) -> Found | None:
+    """The rollouts were read from a file, and the engine generated nothing."""
+    sign = next((sign for sign in facts.signs if sign.name == ROLLOUT_FROM_FILE), None)
+    return None if sign is None else (Stage.ROLLOUT_ENGINE, sign.at, "")
+
+
+@completed
+def not_updated(facts: LogFacts) -> Found | None:
+    """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
+    steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
+    if not steps or any(name in step.values for step in steps for name in _UPDATED):
+        return None
+    built = any(mark.stage in _TRAINERS for mark in facts.stages)
+    if not built and not any(name in step.values for step in steps for name in _TRAINS):
+        return None
+    metric = next(name for name in _GENERATED if name in steps[0].values)
+    return Stage.TRAIN_STEP, shown(steps[0], metric), ""
+
+
+@completed
+def no_advantage(facts: LogFacts) -> Found | None:
+    """Every advantage of every step is exactly zero: whatever was generated, the policy had nothing to learn."""
+    steps = [step for step in trained(facts) if all(name in step.values for name in _ADVANTAGES)]
+    if not steps or any(step.values[name] != 0 for step in steps for name in _ADVANTAGES):
+        return None
+    return Stage.LEARNING_SIGNAL, shown(steps[0], _ADVANTAGES[0]), ""
+
+
+@completed
+def constant_reward(facts: LogFacts) -> Found | None:
+    """The mean reward is the very same number at every one of several steps."""
+    for metric in _REWARDS:
+        steps = trained(facts, metric)
+        values = {step.values[metric] for step in steps}
+        if len(steps) >= CONSTANT_FROM and len(values) == 1 and math.isfinite(steps[0].values[metric]):
+            cause = f"{metric} is exactly {steps[0].values[metric]:g} at every one of {len(steps)} steps"
+            return Stage.LEARNING_SIGNAL, shown(steps[-1], metric), cause
+    return None
+
+
+@completed
+def no_rate(facts: LogFacts) -> Found | None:
+    """The learning rate is zero at every one of several steps: the updates moved nothing."""
+    found = _always_zero(facts, _RATES, NO_RATE_FROM)
+    return None if found is None else (*found[:2], "")
+
+
+@completed
+def no_gradient(facts: LogFacts) -> Found | None:
+    """A gradient norm that is exactly zero at every step."""
+    return _always_zero(facts, GRADIENTS, 1)
+
+
+def _always_zero(facts: LogFacts, metrics: Sequence[str], least: int) -> Found | None:
+    for metric in metrics:
+        steps = trained(facts, metric)
+        if len(steps) >= least and all(step.values[metric] == 0 for step in steps):
+            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), f"{metric} is exactly zero at every step"
+    return None
+
+
+def agreement_unknown(facts: LogFacts) -> Found | None:
+    """The correlation of trainer and rollout is not a correlation: NaN, infinite, or beyond one."""
+    for step in trained(facts, AGREEMENT):
+        value = step.values[AGREEMENT]
+        if not is_correlation(value):
+            cause = f"the correlation of trainer and rollout is {value}, which is not a correlation"
+            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
+    return None
+
+
+def agreement_low(facts: LogFacts) -> Found | None:
+    """Trainer and rollout do not hold the same weights."""
+    for step in trained(facts, AGREEMENT):
+        value = step.values[AGREEMENT]
+        if not value >= AGREEMENT_FAIL_BELOW:
+            cause = f"trainer and rollout do not hold the same weights: {value:.5f}"
+            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
+    return None
+
+
+def metrics_not_finite(facts: LogFacts) -> Found | None:
+    """A watched metric that is not finite, in any step or validation."""
+    for step in every_step(facts):
+        for name in not_finite(step.values):
+            return Stage.LEARNING_SIGNAL, shown(step, name), f"{name} is not finite"
+    return None
+
+
 # What Bridge prints while it writes a checkpoint, in contrast to a parameter that has no mapping.
 _EXPORT = re.compile(r"not written|were yielded but not saved|from generator not found|Missing \d+ tensors for keys")
-
 # The lines of `build_conversion_tasks`, with what each means for the weight that it names.
 _LOSSES = {
     r"No mapping found for (?:megatron_param|global_name): (\S{1,120})": "Bridge has no mapping for",
@@ -160,47 +193,23 @@ _LOSSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SilentFault:
-    """The rule of the fault, where it happened, the line that shows it, and the cause in words."""
-
-    rule: Rule
-    stage: Stage
-    at: Excerpt
-    cause: str
-
-
-# Read from one step each: what is not finite there is not finite in the steps after it, under other names too.
-_OF_A_STEP = frozenset({Silent.METRICS_NOT_FINITE, Silent.AGREEMENT_UNKNOWN})
-
-
-def silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> SilentFault | None:
-    """The first fault of the table that the facts show; of those read from one step, that of the earliest step."""
-    found = (fault for rule in rules if (fault := _found(rule, facts)) is not None)
-    first = next(found, None)
-    if first is None or first.rule.fact not in _OF_A_STEP:
-        return first
-    others = (fault for fault in found if fault.rule.fact in _OF_A_STEP)
-    return min((first, *others), key=lambda fault: fault.at.line)
-
-
-def _found(rule: Rule, facts: LogFacts) -> SilentFault | None:
-    found = _FINDERS[rule.fact](facts) if rule.fact is not None else None
-    if found is None:
-        return None
-    stage, at, cause = found
-    return SilentFault(rule, rule.stage or stage, at, cause or rule.cause)
-
-
-def _adapter_empty(facts: LogFacts) -> Found:
+def adapter_empty(facts: LogFacts) -> Found | None:
+    """LoRA was asked for, and its adapter has no parameters."""
     empty = next((report for report in facts.adapters if report.adapter == 0), None)
     asked = facts.lora_at is not None or any(lora_rank(config) > 0 for config in facts.configs)
     return None if empty is None or not asked else (Stage.PEFT, Excerpt(empty.line, "Adapter parameters: 0"), "")
 
 
-def _unmapped(facts: LogFacts) -> Found:
+def weights_unmapped(facts: LogFacts) -> Found | None:
+    """Bridge dropped weights that have no mapping."""
     at = next((line for line in facts.lost_weights if not _EXPORT.search(line.text)), None)
     return None if at is None else (_import_or_export(facts, at), at, lost_weights_text(facts.lost_weights))
+
+
+def export_incomplete(facts: LogFacts) -> Found | None:
+    """Bridge wrote a checkpoint without every key of its source."""
+    at = next((line for line in facts.lost_weights if _EXPORT.search(line.text)), None)
+    return None if at is None else (_import_or_export(facts, at), at, "")
 
 
 def lost_weights_text(lost: Sequence[Excerpt]) -> str:
@@ -213,63 +222,360 @@ def lost_weights_text(lost: Sequence[Excerpt]) -> str:
     return f"{len(lost)} warning(s) of lost weights"
 
 
-def _not_exported(facts: LogFacts) -> Found:
-    at = next((line for line in facts.lost_weights if _EXPORT.search(line.text)), None)
-    return None if at is None else (_import_or_export(facts, at), at, "")
-
-
 def _import_or_export(facts: LogFacts, at: Excerpt) -> Stage:
-    synced = next((mark for mark in facts.stages if mark.stage is Stage.EXPORT_WEIGHT_SYNC), None)
+    synced = any(mark.stage is Stage.EXPORT_WEIGHT_SYNC and mark.at.line < at.line for mark in facts.stages)
     saved = any(event.at.line < at.line for event in facts.checkpoints)
-    return Stage.EXPORT_WEIGHT_SYNC if saved or (synced is not None and synced.at.line < at.line) else Stage.HF_IMPORT
+    return Stage.EXPORT_WEIGHT_SYNC if saved or synced else Stage.HF_IMPORT
 
 
-def _asked(found: Contradiction | None) -> Found:
-    return None if found is None else (found.stage, found.at, found.cause)
-
-
-def _refused(facts: LogFacts) -> Found:
+def weights_refused(facts: LogFacts) -> Found | None:
+    """The rollout engine says that it did not take a weight."""
     at = next(iter(facts.refused_weights), None)
     return None if at is None else (Stage.EXPORT_WEIGHT_SYNC, at, "")
 
 
-def _metrics(facts: LogFacts) -> Found:
-    """A watched metric that is not finite, in any step or validation."""
-    for step in every_step(facts):
-        for name in not_finite(step.values):
-            return Stage.LEARNING_SIGNAL, shown(step, name), f"{name} is not finite"
+# Values as Hydra and the operating system read them.
+UNREADABLE = object()
+
+_WORKED_OUT = re.compile(
+    r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\("
+)
+_ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
+_UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
+_WORDS = {"null": None, "none": None, "true": True, "false": False}
+
+
+def read_value(text: str) -> object:
+    """What an override or a variable says, without Hydra's quotes; `UNREADABLE` for what Hydra works out later.
+
+    Lists and mappings are among these: Hydra itself puts them into the configuration, and nothing else shows them.
+    """
+    bare = text.strip()
+    if _WORKED_OUT.search(bare) or bare.startswith(("[", "{")):
+        return UNREADABLE
+    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
+        return bare[1:-1].replace(f"\\{bare[0]}", bare[0]).replace("\\\\", "\\")
+    return _ESCAPED.sub(r"\1", bare)
+
+
+def same_value(found: object, wanted: object) -> bool:
+    """Whether a printed value is the one that was wanted; what is not printed contradicts nothing."""
+    if UNREADABLE in (found, wanted):
+        return True
+    if isinstance(found, str) and isinstance(wanted, str) and same_text(found, wanted):
+        return True
+    left, right = _read(found), _read(wanted)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return bool(left == right) or (isinstance(left, str) and isinstance(right, str) and same_text(left, right))
+
+
+def same_text(left: str, right: str) -> bool:
+    """Equality of two texts, or of two paths or lists of paths as the operating system reads them."""
+    parts = left.split(":"), right.split(":")
+    return len(parts[0]) == len(parts[1]) and all(map(_same_path, *parts))
+
+
+def _same_path(left: str, right: str) -> bool:
+    """A home folder is that of a user who is not known here, and `./` stands for a folder that is not known."""
+    for one, other in ((left, right), (right, left)):
+        unknown = _UNKNOWN.match(one)
+        if unknown is not None and other.startswith("/"):
+            return _normal(other).endswith(_normal(one[unknown.end() :]).removesuffix("/"))
+    return _normal(left) == _normal(right)
+
+
+def _normal(path: str) -> str:
+    return re.sub("^//", "/", posixpath.normpath(path)) if "/" in path else path
+
+
+def _read(value: object) -> object:
+    """A text as the number, truth value or nothing that it spells; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip("'\" ")
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# Whether the packages under test were imported from the checkout that PYTHONPATH names.
+_PYTHONPATH = re.compile(r"(?:.*\.)?PYTHONPATH")
+_CHECKOUT = re.compile(r"(?:[A-Z]+_)?BRIDGE(?:_\w+)?")
+_INSTALLED = re.compile(r"/(?:site|dist)-packages(?:/|$)")
+_OF_BRIDGE = re.compile(r"(?i)bridge")
+_NAMES = {"megatron.bridge": "Megatron-Bridge", "megatron.core": "Megatron-LM"}
+_SUBMODULE = "3rdparty/Megatron-LM"
+
+
+def other_checkout(facts: LogFacts) -> Found | None:
+    """A package under test from a folder that is on no PYTHONPATH of the run.
+
+    A PYTHONPATH without a checkout of the package asks for whatever is installed. A process that shows the package in
+    the checkout, too, imported it from there. A frame of a traceback counts when it is of an installed package: an
+    exception may carry the traceback of another machine.
+    """
+    entries = [(entry, setting) for setting in facts.asked for entry in _entries(setting)]
+    local = {
+        (item.package, item.actor) for item in facts.packages if any(_holds(entry, item.root) for entry, _ in entries)
+    }
+    for found in facts.packages:
+        asked = _asked(found.package, entries)
+        known = (found.package, found.actor) in local or (found.traced and not _INSTALLED.search(found.root))
+        if asked is not None and not known:
+            entry, setting = asked
+            wanted = f"asked for {_NAMES[found.package]} from {entry[:200]} (line {setting.at.line})"
+            got = f"{found.package} was imported from {found.root[:200]} (line {found.at.line})"
+            return Stage.IMPORT, found.at, f"{wanted}, but {got}"
     return None
 
 
-def _agreement(facts: LogFacts) -> Found:
-    for step in trained(facts):
-        value = step.values.get(AGREEMENT)
-        if value is not None and not value >= AGREEMENT_FAIL_BELOW:
-            cause = f"trainer and rollout do not hold the same weights: {value:.5f}"
-            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
-    return None
+def _entries(setting: Setting) -> Iterator[str]:
+    """The folders that a setting puts on the path; those of a variable that names a checkout count with all below."""
+    read = read_value(setting.value)
+    value = (read if isinstance(read, str) else setting.value).strip("'\"")
+    if _PYTHONPATH.fullmatch(setting.name):
+        yield from (posixpath.normpath(entry) for entry in value.split(":") if entry)
+    elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):
+        root = posixpath.normpath(value)
+        yield from (root, f"{root}/src", f"{root}/{_SUBMODULE}")
 
 
-def _completed(find: Callable[[LogFacts], Found]) -> Callable[[LogFacts], Found]:
-    """The same check for runs that came to their end: of others nothing follows from what is not there."""
-    return lambda facts: None if facts.completed_at is None else find(facts)
+def _asked(package: str, entries: list[tuple[str, Setting]]) -> tuple[str, Setting] | None:
+    """The first entry that is a checkout of the package."""
+    if package == "megatron.core":
+        return next((row for row in entries if row[0].endswith(_SUBMODULE)), None)
+    names = {entry for entry, _ in entries}
+    return next((row for row in entries if _is_bridge(row[0], names)), None)
 
 
-_FINDERS: Mapping[Silent, Callable[[LogFacts], Found]] = {
-    Silent.OTHER_CHECKOUT: lambda facts: _asked(other_checkout(facts)),
-    Silent.NOT_AS_ASKED: lambda facts: _asked(contradiction(facts)),
-    Silent.ADAPTER_EMPTY: _adapter_empty,
-    Silent.WEIGHTS_UNMAPPED: _unmapped,
-    Silent.EXPORT_INCOMPLETE: _not_exported,
-    Silent.WEIGHTS_REFUSED: _refused,
-    Silent.AGREEMENT_UNKNOWN: agreement_unknown,
-    Silent.METRICS_NOT_FINITE: _metrics,
-    Silent.ROLLOUT_DISAGREES: _agreement,
-    Silent.ROLLOUT_FROM_FILE: _completed(rollout_from_file),
-    Silent.NO_SAMPLES: _completed(no_samples),
-    Silent.ACTOR_NOT_UPDATED: _completed(not_updated),
-    Silent.ADVANTAGE_ZERO: _completed(no_advantage),
-    Silent.GRADIENT_ZERO: _completed(no_gradient),
-    Silent.RATE_ZERO: _completed(no_rate),
-    Silent.REWARD_CONSTANT: _completed(constant_reward),
+def _is_bridge(entry: str, others: set[str]) -> bool:
+    if _INSTALLED.search(entry) or entry.endswith(_SUBMODULE):
+        return False
+    parent, _, last = entry.rpartition("/")
+    if last == "src" and f"{parent}/{_SUBMODULE}" in others:
+        return True
+    return bool(_OF_BRIDGE.search(last) or (last == "src" and _OF_BRIDGE.search(parent.rpartition("/")[2])))
+
+
+def _holds(entry: str, root: str) -> bool:
+    """Whether an entry of the path is the folder; a relative one is known by its end only."""
+    place = posixpath.normpath(root)
+    return place == entry or (not entry.startswith(("/", "~", "$")) and place.endswith(f"/{entry.removeprefix('./')}"))
+
+
+_ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
+_ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
+LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
+MODEL_PATH = "actor_rollout_ref.model.path"
+STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
+_SAVED_METRIC = "timing_s/save_checkpoint"
+_SIZES = {
+    "TP": "tensor_model_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "VPP": "virtual_pipeline_model_parallel_size",
+    "CP": "context_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "ETP": "expert_tensor_parallel_size",
 }
+# verl sets these itself before it prints its configuration.
+_SET_BY_VERL = frozenset({"trainer.device", "transfer_queue.enable"})
+
+
+def _by_variable() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each key of the configuration with the variables of the wrapper that decide it, the most particular one first."""
+    for role, root in _ROLES.items():
+        for size, key in _SIZES.items():
+            common = ("TRAIN_TP", "COMMON_TP") if size == "TP" else (f"COMMON_{size}",)
+            yield f"{root}.{key}", (f"{role}_{size}", *common)
+        yield f"{root}.use_mbridge", ("USE_MBRIDGE",)
+        yield f"{root}.use_megatron_fsdp", ("USE_MEGATRON_FSDP",)
+        yield f"{root}.vanilla_mbridge", ("VALUE_VANILLA_MBRIDGE" if role == "CRITIC" else "VANILLA_MBRIDGE",)
+    yield "actor_rollout_ref.rollout.tensor_model_parallel_size", ("ROLLOUT_TP", "INFER_TP")
+    yield from (
+        (LORA_RANK, ("LORA_RANK",)),
+        (CRITIC_LORA_RANK, ("CRITIC_LORA_RANK",)),
+        (MODEL_PATH, ("MODEL_PATH",)),
+        ("actor_rollout_ref.rollout.name", ("ENGINE",)),
+        ("algorithm.adv_estimator", ("ADV_ESTIMATOR",)),
+        ("data.max_prompt_length", ("MAX_PROMPT_LENGTH",)),
+        ("data.max_response_length", ("MAX_RESPONSE_LENGTH",)),
+        ("trainer.n_gpus_per_node", ("NUM_GPUS",)),
+        ("trainer.val_before_train", ("VAL_BEFORE_TRAIN",)),
+        ("trainer.test_freq", ("TEST_FREQ",)),
+        (STEPS, ("TOTAL_TRAIN_STEPS",)),
+        (SAVES, ("SAVE_FREQ",)),
+        (RESUMES, ("RESUME_MODE",)),
+    )
+
+
+VARIABLES: Mapping[str, tuple[str, ...]] = dict(_by_variable())
+# Scripts other than the wrapper use these names for something else: an override on the command line outranks them.
+_COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
+
+
+def not_as_asked(facts: LogFacts) -> Found | None:
+    """The first thing that one run did otherwise than it was asked, whatever became of it."""
+    wanted = _Wanted(facts.asked)
+    checks = (_dropped, _configured, _adapters, _wrappers, _ranks, _steps, _saves, _resumes)
+    return next(chain.from_iterable(check(wanted, facts) for check in checks), None)
+
+
+class _Wanted:
+    """The settings in effect by dotted key, as Hydra and the wrapper resolve them: the last one counts."""
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self._variables = {item.name: item for item in settings if not item.override}
+        self.overrides: dict[str, list[Setting]] = {}
+        for setting in settings:
+            if setting.override:
+                self.overrides.setdefault(setting.name, []).append(setting)
+
+    def of_variable(self, key: str) -> Setting | None:
+        """The wrapper's variable that decides a key."""
+        names = VARIABLES.get(key, ())
+        if key == MODEL_PATH and self._says("USE_DUMMY_MODEL") == "True":
+            names = ("DUMMY_MODEL_PATH",)
+        return next((self._variables[name] for name in names if name in self._variables), None)
+
+    def get(self, key: str) -> Setting | None:
+        """What was asked for under a key: the last override, else the variable."""
+        overrides = self.overrides.get(key)
+        return overrides[-1] if overrides else self.of_variable(key)
+
+    def every_key(self) -> Iterator[str]:
+        """Every key that something was asked for."""
+        return iter(dict.fromkeys((*VARIABLES, *self.overrides)))
+
+    def number(self, key: str) -> int | None:
+        """The whole number asked for under a key."""
+        setting = self.get(key)
+        return None if setting is None else _whole(setting)
+
+    def _says(self, variable: str) -> str:
+        setting = self._variables.get(variable)
+        return setting.value if setting is not None else ""
+
+
+def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[Found]:
+    """A variable that the command line, which was made from it, does not pass on."""
+    for key in VARIABLES:
+        variable, passed = wanted.of_variable(key), wanted.overrides.get(key, [])
+        # A second override of the key is someone's own, and the last one counts.
+        if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
+            continue
+        if not same_value(read_value(passed[0].value), read_value(variable.value)):
+            yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
+
+
+def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """A value of the printed configuration that is not the one asked for."""
+    for key in wanted.every_key():
+        setting = wanted.get(key)
+        if setting is None or "." not in key or key in _SET_BY_VERL:
+            continue
+        for config in facts.configs:
+            found = lookup(config.values, key, UNREADABLE)
+            if not same_value(found, read_value(setting.value)):
+                yield _against(setting, f"the configuration printed says {key} {found!r}"[:200], config.line)
+
+
+def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """An adapter of a rank that no model was asked to have."""
+    setting, ranks = wanted.get(LORA_RANK), [wanted.number(key) for key in (LORA_RANK, CRITIC_LORA_RANK)]
+    if setting is None or ranks[0] is None:
+        return
+    printed = (lookup(config.values, CRITIC_LORA_RANK) for config in facts.configs)
+    known = set(ranks) if ranks[1] is not None else {ranks[0], *printed}
+    for enabled in facts.lora_ranks:
+        if enabled.value not in known:
+            yield _against(setting, f"an adapter of rank {enabled.value} was enabled", enabled.at.line)
+
+
+def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """Models wrapped for Megatron-FSDP although DDP was asked for, or the other way round."""
+    keys = [f"{root}.use_megatron_fsdp" for root in _ROLES.values()]
+    settings = [setting for setting in map(wanted.get, keys) if setting is not None]
+    values = [read_value(setting.value) for setting in settings]
+    asked = [switch for switch in (True, False) if values and all(same_value(switch, value) for value in values)]
+    sharded = [model for model in facts.wrapped if model.wrapper.startswith("FullySharded")]
+    other = sharded if asked == [False] else facts.wrapped if asked == [True] and not sharded else ()
+    for model in other:
+        yield _against(settings[0], f"a model was wrapped as {model.wrapper} ({keys[0]})", model.at.line)
+
+
+def _ranks(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """A rank beyond the parallel sizes that were asked for."""
+    for size, name in (("tensor_model_parallel_size", "tensor"), ("pipeline_model_parallel_size", "pipeline")):
+        keys = [f"{root}.{size}" for root in _ROLES.values()]
+        settings = [setting for setting in map(wanted.get, keys) if setting is not None]
+        sizes = [wanted.number(key) for key in keys]
+        known = [value for value in sizes if value is not None]
+        if len(known) != len(keys):
+            continue
+        for rank in facts.ranks:
+            index = rank.tensor if name == "tensor" else rank.pipeline
+            if index >= max(known):
+                yield _against(settings[0], f"{name} rank {index} built a model ({size})", rank.line)
+
+
+def _steps(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """Another number of steps than was asked for."""
+    setting, asked = wanted.get(STEPS), wanted.number(STEPS)
+    if setting is None or asked is None:
+        return
+    planned, bar = facts.planned_steps, facts.progress
+    if planned is not None and planned.value != asked:
+        yield _against(setting, f"{planned.value} steps were planned", planned.at.line)
+    if bar is not None and bar.total != asked:
+        yield _against(setting, f"the progress bar counts {bar.total} steps", bar.at.line)
+
+
+def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """Checkpoints that were asked for, of a finished run that wrote none."""
+    setting, every = wanted.get(SAVES), wanted.number(SAVES)
+    if setting is None or every is None or every <= 0 or facts.completed_at is None:
+        return
+    written = any(event.action in ("saving", "saved") for event in facts.checkpoints)
+    if not written and not any(_SAVED_METRIC in step.values for step in facts.steps):
+        cause = f"asked for {_shown(setting)}, but the run ended without a checkpoint"
+        yield Stage.CHECKPOINT_SAVE, setting.at, cause
+
+
+def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+    """A resume that was asked for, of a run that began from scratch, or that did not go on after its checkpoint."""
+    setting = wanted.get(RESUMES)
+    if setting is None or read_value(setting.value) not in ("auto", "resume_path"):
+        return
+    back = next((event for event in facts.checkpoints if event.action == "resumed"), None)
+    scratch = next((event for event in facts.checkpoints if event.action == "scratch"), None)
+    first = next((step for step in facts.steps if step.step > 0), None)
+    got = ""
+    if back is None and scratch is not None:
+        got = f"training began from scratch (line {scratch.at.line})"
+    elif back is not None and back.step is not None and first is not None and first.step <= back.step:
+        got = f"the run resumed from step {back.step} and trained step {first.step} (line {first.line})"
+    if got:
+        cause = f"asked to resume by {_shown(setting)}, but {got}"
+        yield Stage.CHECKPOINT_LOAD, setting.at, cause
+
+
+def _against(setting: Setting, got: str, line: int) -> Found:
+    return Stage.ENVIRONMENT, setting.at, f"asked for {_shown(setting)}, but {got} (line {line})"
+
+
+def _shown(setting: Setting) -> str:
+    return f"{setting.at.text[:120]} (line {setting.at.line})"
+
+
+def _whole(setting: Setting) -> int | None:
+    """The whole number that a setting asks for."""
+    value = read_value(setting.value)
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}", value) else None

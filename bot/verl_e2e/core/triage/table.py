@@ -8,59 +8,17 @@ row and sees its example judged otherwise.
 """
 
 from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.triage import silent
 from verl_e2e.core.triage.origin import Origin
-from verl_e2e.core.triage.rules import Fault, NoiseRule, Rule, Silent
-
-AFTER_CONSTRUCTION = frozenset(
-    {
-        Stage.BRIDGE_PROVIDER,
-        Stage.HF_IMPORT,
-        Stage.PEFT,
-        Stage.DDP_WRAP,
-        Stage.FSDP_WRAP,
-        Stage.OPTIMIZER,
-        Stage.EXPORT_WEIGHT_SYNC,
-        Stage.TRAIN_STEP,
-        Stage.CHECKPOINT_SAVE,
-        Stage.CHECKPOINT_LOAD,
-        Stage.LEARNING_SIGNAL,
-    }
+from verl_e2e.core.triage.rules import (
+    AFTER_CONSTRUCTION,
+    BEFORE_ENGINE,
+    BEFORE_PEFT,
+    BEFORE_SYNC,
+    Fault,
+    NoiseRule,
+    Rule,
 )
-BEFORE_SYNC = frozenset(
-    {
-        Stage.ENVIRONMENT,
-        Stage.IMPORT,
-        Stage.DATA,
-        Stage.MODEL_DOWNLOAD,
-        Stage.REWARD_MODEL,
-        Stage.RAY,
-        Stage.ROLLOUT_ENGINE,
-        Stage.BRIDGE_PROVIDER,
-        Stage.HF_IMPORT,
-        Stage.PEFT,
-        Stage.DDP_WRAP,
-        Stage.FSDP_WRAP,
-        Stage.OPTIMIZER,
-    }
-)
-# Whatever runs on the GPU next to a worker that builds its model belongs to another run.
-BEFORE_ENGINE = frozenset(
-    {
-        Stage.ENVIRONMENT,
-        Stage.IMPORT,
-        Stage.DATA,
-        Stage.MODEL_DOWNLOAD,
-        Stage.REWARD_MODEL,
-        Stage.RAY,
-        Stage.BRIDGE_PROVIDER,
-        Stage.HF_IMPORT,
-        Stage.PEFT,
-        Stage.DDP_WRAP,
-        Stage.FSDP_WRAP,
-        Stage.OPTIMIZER,
-    }
-)
-BEFORE_PEFT = frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT})
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -309,13 +267,12 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         undecided=True,
         stage=Stage.ENVIRONMENT,
-        message=r"requires? (?:the )?[^.]{0,80}(?:but (?:it )?(?:is )?not (?:found|installed|available)"
-        r"|extensions? \()|custom CUDA extension \w+ module is not found|undefined symbol"
-        r"|cannot open shared object file|failed to open lib\w|GLIBC\w*_[\d.]+' not found|(?:is|are) not installed"
-        r"|[Pp]lease (?:\w+ )?(?:pip3? )?install|must install|pip3? install|wheel is not built"
-        r"|compiled without|No module named '?(?:apex|transformer_engine|flash_attn)"
-        r"|No package metadata was found|DistributionNotFound|Failed to find C compiler"
-        r"|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
+        message=r"requires? (?:the )?[^.]{0,80}(?:but (?:it )?(?:is )?not (?:found|installed|available)|extensions? \()"
+        r"|custom CUDA extension \w+ module is not found|undefined symbol|cannot open shared object file"
+        r"|failed to open lib\w|GLIBC\w*_[\d.]+' not found|(?:is|are) not installed"
+        r"|[Pp]lease (?:\w+ )?(?:pip3? )?install|must install|pip3? install|wheel is not built|compiled without"
+        r"|No module named '?(?:apex|transformer_engine|flash_attn)|No package metadata was found|DistributionNotFound"
+        r"|Failed to find C compiler|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
         cause="the image does not have a package or a compiled extension",
         fix="Install it in the image, or switch the feature that needs it off in the site profile.",
         example='  File "megatron/bridge/models/gpt_provider.py", line 294, in provide\n'
@@ -364,15 +321,13 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         message=r"CUDA out of memory|CUresult error\W{1,3}2\b|CUDA_ERROR_OUT_OF_MEMORY|_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
         r"|(?:XPU|HPU|MUSA|MLU|DCU) out of memory|hipErrorOutOfMemory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError"
-        r"|Ran out of memory in memory space"
-        r"|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation"
-        r"|CUDA error: out of memory",
+        r"|Ran out of memory in memory space|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory"
+        r"|cudaErrorMemoryAllocation|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
         fix="Climb the OOM ladder: per-GPU load, micro-batch, response length, and only then nodes.",
         steps=(
             "Per-GPU load: nothing else on the GPU (`nvidia-smi`), a lower rollout.gpu_memory_utilization, "
-            "ALL_OFFLOAD=True, "
-            "recompute_granularity=full.",
+            "ALL_OFFLOAD=True, recompute_granularity=full.",
             "Micro-batch: ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu down to 1, or a smaller "
             "ppo_max_token_len_per_gpu with dynamic batches.",
             "Response length: MAX_RESPONSE_LENGTH, then MAX_PROMPT_LENGTH; both change what the run proves, so say so.",
@@ -458,12 +413,11 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.MODEL_DOWNLOAD,
         origin=Origin.MODEL_FILES,
         message=r"is not a valid JSON file|Should have a `?model_type`? key|no file named|Repo id must be"
-        r"|HFValidationError|not a valid model identifier|is not a local folder|Incorrect path_or_model_id"
-        r"|gated repo|GatedRepo|RepositoryNotFound|EntryNotFound|RevisionNotFound|(?:401|403"
-        r"|404) Client Error|Can't load (?:the )?(?:tokenizer|config|feature|image)"
-        r"|does not appear to have a file named|Couldn't instantiate the backend tokenizer"
-        r"|[Tt]okenizer class \S+ does not exist|No \.safetensors files or index found"
-        r"|Unable to load (?:vocabulary|weights)",
+        r"|HFValidationError|not a valid model identifier|is not a local folder|Incorrect path_or_model_id|gated repo"
+        r"|GatedRepo|RepositoryNotFound|EntryNotFound|RevisionNotFound|(?:401|403|404) Client Error"
+        r"|Can't load (?:the )?(?:tokenizer|config|feature|image)|does not appear to have a file named"
+        r"|Couldn't instantiate the backend tokenizer|[Tt]okenizer class \S+ does not exist"
+        r"|No \.safetensors files or index found|Unable to load (?:vocabulary|weights)",
         cause="the model's files are missing, incomplete or not allowed",
         fix="Snapshot the model completely, check path and token, and read it once before any worker starts.",
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 578, in from_hf_pretrained\n'
@@ -527,9 +481,8 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.RAY,
         message=r"^GcsUnreachable|Timed out waiting for file .*gcs|Failed to connect to GCS|GCS .*(?:timed out"
         r"|unavailable)|^RayError|RuntimeEnvSetupError|Failed to register worker"
-        r"|Could not find any running Ray instance|Ray Client|raylet .*(?:failed|died)"
-        r"|Can't find a `?node_ip_address|session_\S* .*different"
-        r"|Version mismatch: The cluster was started with",
+        r"|Could not find any running Ray instance|Ray Client|raylet .*(?:failed|died)|Can't find a `?node_ip_address"
+        r"|session_\S* .*different|Version mismatch: The cluster was started with",
         cause="Ray did not start, or its cluster cannot be reached",
         fix="Give Ray its own RAY_TMPDIR with room, unset a stale RAY_ADDRESS, and check the head node.",
         example="Connecting to existing Ray cluster at address: 192.0.2.2:6399...\n"
@@ -591,16 +544,14 @@ RULES: tuple[Rule, ...] = (
         id="provider-mpu-sizes",
         fault=Fault.CODE,
         message=r"Shape mismatch for megatron param|(?i:(?:tensor|pipeline|context|expert|data"
-        r"|model)[ _-](?:model[ _-])?"
-        r"parallel(?:[ _-](?:world[ _-])?size|ism)?\b.{0,80}(?:does not match|do not match|must match|mismatch"
-        r"|differs?))",
+        r"|model)[ _-](?:model[ _-])?parallel(?:[ _-](?:world[ _-])?size|ism)?\b.{0,80}(?:does not match|do not match"
+        r"|must match|mismatch|differs?))",
         cause="a mapping is wrong, or the provider's parallel sizes and those of the process groups (mpu) differ",
         fix="Compare the mapping of the named parameter with its shape; where a parallel size is above 1, also the "
         "provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
         steps=(
             "Print provider.tensor_model_parallel_size and the like next to mpu.get_tensor_model_parallel_world_size() "
-            "on "
-            "every rank; verl sets the provider's sizes before finalize(), a provider that overwrites them is the "
+            "on every rank; verl sets the provider's sizes before finalize(), a provider that overwrites them is the "
             "fault.",
             "If the sizes are equal, compare the mapping of the named parameter (column, row, QKV, gated) with the "
             "layer's shard.",
@@ -620,9 +571,8 @@ RULES: tuple[Rule, ...] = (
         fix="List the keys named, and give each a mapping in the direction Megatron to Hugging Face.",
         steps=(
             "Compare the keys of model.safetensors.index.json with the names that the export yields.",
-            "Keys of tied embeddings, buffers (rotary inv_freq) and quantization scales are the usual ones: mark "
-            "them as "
-            "ignored in the family's bridge, or regenerate them.",
+            "Keys of tied embeddings, buffers (rotary inv_freq) and quantization scales are the usual ones: mark them "
+            "as ignored in the family's bridge, or regenerate them.",
             "Under PP and EP a key may be lost on one rank only: rerun the export with all sizes 1.",
         ),
         example='  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 600, in save_checkpoint\n'
@@ -655,8 +605,7 @@ RULES: tuple[Rule, ...] = (
         fix="Use the provider path (vanilla_mbridge False) and check the target modules and the adapter's layer.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
-            "fuse or "
-            "rename them) and compare with lora.target_modules; Bridge's names, not those of Hugging Face.",
+            "fuse or rename them) and compare with lora.target_modules; Bridge's names, not those of Hugging Face.",
             "Look for `No modules matched the requested target_modules entries` and for `Adapter parameters` above.",
             "Canonical LoRA takes the unfused names (linear_q, linear_k, linear_v, linear_fc1_up, linear_fc1_gate).",
         ),
@@ -670,10 +619,9 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_SAVE,
         places=True,
-        calls=r":save_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?save"
-        r"|:_?save_checkpoint$|^ray::.*save_checkpoint|checkpoint_manager\.py:save"
-        r"|dist_checkpointing/\S+:\w*save\w*$|state_dict_saver\.py:|:_save_dist_checkpoint$"
-        r"|:_schedule_dist_checkpoint_saves$",
+        calls=r":save_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?save|:_?save_checkpoint$"
+        r"|^ray::.*save_checkpoint|checkpoint_manager\.py:save|dist_checkpointing/\S+:\w*save\w*$|state_dict_saver\.py:"
+        r"|:_save_dist_checkpoint$|:_schedule_dist_checkpoint_saves$",
         cause="saving the checkpoint failed",
         fix="Rerun with SAVE_FREQ=-1 to separate construction from saving.",
         example='  File "verl/workers/engine_workers.py", line 722, in save_checkpoint\n'
@@ -687,11 +635,10 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
         places=True,
-        calls=r":load_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?load"
-        r"|:_?load_checkpoint$|^ray::.*load_checkpoint|checkpoint_manager\.py:load"
-        r"|dist_checkpointing/\S+:(?:\w*load\w*|verify_checkpoint)$|state_dict_loader\.py:"
-        r"|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)|data_parallel_base\.py:load_"
-        r"|:load_dist_checkpointing$|:_load_dist_checkpoint$",
+        calls=r":load_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?load|:_?load_checkpoint$"
+        r"|^ray::.*load_checkpoint|checkpoint_manager\.py:load|dist_checkpointing/\S+:(?:\w*load\w*|verify_checkpoint)$"
+        r"|state_dict_loader\.py:|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)"
+        r"|data_parallel_base\.py:load_|:load_dist_checkpointing$|:_load_dist_checkpoint$",
         cause="loading the checkpoint failed",
         fix="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate "
         "construction.",
@@ -766,11 +713,10 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         places=True,
-        calls=r"/auto_bridge\.py:(?:export_|save_hf|push_to_hub)"
-        r"|:_?update_weights?|^ray::.*update_weights|:export_hf_weights$|:save_hf_weights$"
-        r"|:save_hf_pretrained$|:get_per_tensor_param|:per_tensor_generator$|:stream_\w*weights\w*$"
-        r"|:stream_adapter|:export_adapter|:rollout_mode$|:wake_up$|checkpoint_engine/|:megatron_to_hf$"
-        r"|/param_mapping\.py:(?:megatron_to_hf\w*|broadcast_(?:obj_)?from_pp_rank|gather_\w+)$"
+        calls=r"/auto_bridge\.py:(?:export_|save_hf|push_to_hub)|:_?update_weights?|^ray::.*update_weights"
+        r"|:export_hf_weights$|:save_hf_weights$|:save_hf_pretrained$|:get_per_tensor_param|:per_tensor_generator$"
+        r"|:stream_\w*weights\w*$|:stream_adapter|:export_adapter|:rollout_mode$|:wake_up$|checkpoint_engine/"
+        r"|:megatron_to_hf$|/param_mapping\.py:(?:megatron_to_hf\w*|broadcast_(?:obj_)?from_pp_rank|gather_\w+)$"
         r"|sharding_manager/\S+:__enter__",
         cause="exporting weights to the rollout engine or to Hugging Face form failed",
         fix="Reproduce with the export test of that model family; compare the mapping of the parameter named.",
@@ -786,13 +732,12 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.TRAIN_STEP,
         places=True,
         calls=r":(?:train_step|training_log|evaluate)$|megatron/training/training\.py:train$"
-        r"|megatron/bridge/training/(?:train\w*|\w+_step|losses)\.py:|/finalize_model_grads\.py:"
-        r"|:_?update_(?:actor|critic|policy)$|^ray::.*(?:update_actor|update_critic|compute_"
-        r"|generate_sequences)|:_?compute_(?:ref_|old_)?log_probs?$|:_?compute_values?$|:_?compute_advantage"
-        r"|:forward_backward|:forward_step$|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$"
-        r"|pipeline_parallel/schedules|:(?:finish|start)_grad_sync$|:_?optimizer_step$"
-        r"|core/optimizer/\w+\.py:(?:step|prepare_grads|clip|get_grad_norm)|:clip_grad"
-        r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|:(?:load"
+        r"|megatron/bridge/training/(?:train\w*|\w+_step|losses)\.py:|/finalize_model_grads\.py:|:_?update_(?:actor"
+        r"|critic|policy)$|^ray::.*(?:update_actor|update_critic|compute_|generate_sequences)|:_?compute_(?:ref_"
+        r"|old_)?log_probs?$|:_?compute_values?$|:_?compute_advantage|:forward_backward|:forward_step$"
+        r"|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$|pipeline_parallel/schedules|:(?:finish"
+        r"|start)_grad_sync$|:_?optimizer_step$|core/optimizer/\w+\.py:(?:step|prepare_grads|clip|get_grad_norm)"
+        r"|:clip_grad|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|:(?:load"
         r"|offload)_\w+_to_(?:gpu|cpu)$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
         fix="Rerun the merge base with the same job; then read the innermost frame of the trees under test.",
@@ -1166,7 +1111,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="other-checkout",
         fault=Fault.OUTSIDE,
-        fact=Silent.OTHER_CHECKOUT,
+        fact=silent.other_checkout,
         stage=Stage.IMPORT,
         cause="the package under test was not imported from the folder that PYTHONPATH names",
         fix="Put the checkout first on the PYTHONPATH of driver and Ray workers, and uninstall the other one.",
@@ -1186,7 +1131,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="not-as-asked",
         fault=Fault.OUTSIDE,
-        fact=Silent.NOT_AS_ASKED,
+        fact=silent.not_as_asked,
         cause="the run is not the one that was requested",
         fix="Compare the two lines; correct the variable, the override or the script, and run again.",
         steps=(
@@ -1201,14 +1146,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="adapter-empty",
         fault=Fault.CODE,
-        fact=Silent.ADAPTER_EMPTY,
+        fact=silent.adapter_empty,
         stage=Stage.PEFT,
         cause="LoRA was requested but matched no module",
         fix="Check lora.target_modules against the module names of this family.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
-            "fuse or "
-            "rename them) and compare with lora.target_modules; Bridge's names, not those of Hugging Face.",
+            "fuse or rename them) and compare with lora.target_modules; Bridge's names, not those of Hugging Face.",
             "Look for `No modules matched the requested target_modules entries` and for `Adapter parameters` above.",
             "Canonical LoRA takes the unfused names (linear_q, linear_k, linear_v, linear_fc1_up, linear_fc1_gate).",
         ),
@@ -1219,13 +1163,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="weights-unmapped",
         fault=Fault.CODE,
-        fact=Silent.WEIGHTS_UNMAPPED,
+        fact=silent.weights_unmapped,
         cause="Bridge dropped weights",
         fix="Compare Bridge's mapping for this family with the keys of the checkpoint.",
         steps=(
-            "Every name in the warning needs a mapping: `No mapping found` is a Megatron parameter without one, "
-            "`Can't find` "
-            "a mapping whose Hugging Face key the checkpoint does not have.",
+            "Every name in the warning needs a mapping: `No mapping found` is a Megatron parameter without one, `Can't "
+            "find` a mapping whose Hugging Face key the checkpoint does not have.",
             "With LoRA the wrapped names (to_wrap, adapter) must be unwrapped before the mapping is looked up.",
             "`output_layer.weight` of a family whose embeddings are tied: verl gives the critic a value head in that "
             "place and unties it, so the family's bridge must map the output layer although its checkpoints hold "
@@ -1239,13 +1182,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="export-incomplete",
         fault=Fault.CODE,
-        fact=Silent.EXPORT_INCOMPLETE,
+        fact=silent.export_incomplete,
         cause="the export did not regenerate every key of the source checkpoint and went on",
         fix="List the keys that were not written, and give each a mapping or mark it as ignored for this family.",
         steps=(
             "`not written` names keys of the source that the export never yielded; `not found in original model "
-            "structure` "
-            "names what it yielded under a wrong key: the two lists usually pair up.",
+            "structure` names what it yielded under a wrong key: the two lists usually pair up.",
             "`yielded but not saved` means that a file shard is incomplete because such a key is missing.",
         ),
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
@@ -1255,7 +1197,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="weights-refused",
         fault=Fault.CODE,
-        fact=Silent.WEIGHTS_REFUSED,
+        fact=silent.weights_refused,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="the rollout engine did not take every weight and went on",
         fix="Compare the names and shapes that the trainer exports with those that the engine's model has.",
@@ -1273,7 +1215,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="rollout-from-file",
         fault=Fault.OUTSIDE,
-        fact=Silent.ROLLOUT_FROM_FILE,
+        fact=silent.rollout_from_file,
         stage=Stage.ROLLOUT_ENGINE,
         cause="the rollouts were read from a file, so the engine and the weights that it got are not tested",
         fix="Switch actor_rollout_ref.rollout.skip off and run again.",
@@ -1285,7 +1227,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="no-samples",
         fault=Fault.OUTSIDE,
-        fact=Silent.NO_SAMPLES,
+        fact=silent.no_samples,
         stage=Stage.TRAIN_STEP,
         cause="no response reached the loss",
         fix="Look at what the engine generated and at what filters it, then run again.",
@@ -1302,7 +1244,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="metrics-not-finite",
         fault=Fault.CODE,
-        fact=Silent.METRICS_NOT_FINITE,
+        fact=silent.metrics_not_finite,
         stage=Stage.LEARNING_SIGNAL,
         cause="a metric that must be a number is not finite",
         fix="Find the first tensor that is not finite; lower the rate or run in fp32.",
@@ -1313,7 +1255,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="agreement-unknown",
         fault=Fault.OUTSIDE,
-        fact=Silent.AGREEMENT_UNKNOWN,
+        fact=silent.agreement_unknown,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="the correlation of trainer and rollout is not a number from -1 to 1, so nothing shows that both hold "
         "the same weights",
@@ -1326,7 +1268,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="actor-not-updated",
         fault=Fault.OUTSIDE,
-        fact=Silent.ACTOR_NOT_UPDATED,
+        fact=silent.not_updated,
         stage=Stage.TRAIN_STEP,
         cause="no step updated the actor",
         fix="Set trainer.critic_warmup to 0, or train more steps than it has.",
@@ -1337,7 +1279,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="advantage-zero",
         fault=Fault.OUTSIDE,
-        fact=Silent.ADVANTAGE_ZERO,
+        fact=silent.no_advantage,
         stage=Stage.LEARNING_SIGNAL,
         cause="every advantage is exactly zero, so the policy had nothing to learn from",
         fix="Choose data and a reward under which the responses to one prompt earn different rewards.",
@@ -1348,7 +1290,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="gradient-zero",
         fault=Fault.CODE,
-        fact=Silent.GRADIENT_ZERO,
+        fact=silent.no_gradient,
         stage=Stage.LEARNING_SIGNAL,
         cause="a gradient norm is exactly zero at every step",
         fix="Check that what should train has requires_grad and is in the optimizer; then that rewards differ.",
@@ -1364,7 +1306,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="rollout-disagrees",
         fault=Fault.CODE,
-        fact=Silent.ROLLOUT_DISAGREES,
+        fact=silent.agreement_low,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="trainer and rollout do not hold the same weights",
         fix="Export right after the import, without a step, and compare every tensor with the checkpoint's.",
@@ -1381,7 +1323,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="rate-zero",
         fault=Fault.OUTSIDE,
-        fact=Silent.RATE_ZERO,
+        fact=silent.no_rate,
         stage=Stage.LEARNING_SIGNAL,
         cause="the learning rate is zero at every step, so no update moved anything",
         fix="Give actor_rollout_ref.actor.optim.lr a rate above zero, and a warm-up shorter than the run.",
@@ -1393,7 +1335,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="reward-constant",
         fault=Fault.OUTSIDE,
-        fact=Silent.REWARD_CONSTANT,
+        fact=silent.constant_reward,
         stage=Stage.LEARNING_SIGNAL,
         cause="the reward is exactly the same at every step",
         fix="Check that the reward depends on the response; then choose data on which the model earns some of it.",

@@ -25,7 +25,7 @@ from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, LoggedError, Misread, Noise, RunFacts
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.broken_imports import involves_trees
+from verl_e2e.core.triage import silent
 from verl_e2e.core.triage.candidates import (
     CAUGHT,
     Candidate,
@@ -36,9 +36,8 @@ from verl_e2e.core.triage.candidates import (
     other_trainer,
     survived_errors,
 )
-from verl_e2e.core.triage.origin import death_reason, origin_of
-from verl_e2e.core.triage.rules import Fault, Rule, Silent
-from verl_e2e.core.triage.silent import SilentFault, silent_fault
+from verl_e2e.core.triage.origin import death_reason, involves_trees, origin_of
+from verl_e2e.core.triage.rules import Fault, Rule
 from verl_e2e.core.triage.table import NOISE, RULES
 
 COMPLETED, INCOMPLETE, UNEXPLAINED, FORMAT = "completed", "incomplete", "unexplained", "format"
@@ -223,9 +222,11 @@ NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
 # What criteria of a run folder judge themselves: by the band of the probe, and a level 5 by its learning signal.
 # What was asked for is known there from the job, phase by phase.
-_ASKED = frozenset({Silent.OTHER_CHECKOUT, Silent.NOT_AS_ASKED})
-_OF_CRITERIA = _ASKED | {Silent.ROLLOUT_DISAGREES, Silent.AGREEMENT_UNKNOWN, Silent.REWARD_CONSTANT}
-_OF_SIGNAL = frozenset({Silent.RATE_ZERO, Silent.ADVANTAGE_ZERO})
+_ASKED = frozenset({silent.other_checkout, silent.not_as_asked})
+_OF_CRITERIA = _ASKED | {silent.agreement_low, silent.agreement_unknown, silent.constant_reward}
+_OF_SIGNAL = frozenset({silent.no_rate, silent.no_advantage})
+# Read from one step each: what is not finite there is not finite in the steps after it, under other names too.
+_OF_A_STEP = frozenset({silent.metrics_not_finite, silent.agreement_unknown})
 _OF_RUN = tuple(rule for rule in RULES if rule.fact not in _OF_CRITERIA)
 _OF_SIGNAL_RUN = tuple(rule for rule in _OF_RUN if rule.fact not in _OF_SIGNAL)
 
@@ -265,9 +266,9 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
     other = other_trainer(facts)
     root = next((chosen_test for chosen_test in ranked if chosen_test.decides), None)
-    silent = silent_fault(facts, rules) if other is None else None
-    if silent is not None and (root is None or _comes_first(silent, root)):
-        return _silent(silent, facts, noise)
+    fault = _silent_fault(facts, rules) if other is None else None
+    if fault is not None and (root is None or _comes_first(fault, root)):
+        return _judge_silent(fault, facts, noise)
     if root is None and facts.completed_at is None:
         root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.WARNING), None)
     if root is None and facts.completed_at is not None:
@@ -340,19 +341,42 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
     }
 
 
-def _comes_first(silent: SilentFault, root: Candidate) -> bool:
+@dataclass(frozen=True, slots=True)
+class _SilentFault:
+    """The rule of a fault that raises nothing, where it happened, the line that shows it, and the cause in words."""
+
+    rule: Rule
+    stage: Stage
+    at: Excerpt
+    cause: str
+
+
+def _silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> _SilentFault | None:
+    """The first fault of the table that the facts show; of those read from one step, that of the earliest step."""
+    found = (
+        _SilentFault(rule, rule.stage or seen[0], seen[1], seen[2] or rule.cause)
+        for rule in rules
+        if rule.fact is not None and (seen := rule.fact(facts)) is not None
+    )
+    first = next(found, None)
+    if first is None or first.rule.fact not in _OF_A_STEP:
+        return first
+    return min((first, *(fault for fault in found if fault.rule.fact in _OF_A_STEP)), key=lambda fault: fault.at.line)
+
+
+def _comes_first(fault: _SilentFault, root: Candidate) -> bool:
     # Neither a pass nor an error of another run than the one asked for says anything.
-    decides = silent.rule.fact in _ASKED
-    return decides or silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+    decides = fault.rule.fact in _ASKED
+    return decides or fault.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
 
 
-def _silent(silent: SilentFault, facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
-    rule, at, backend = silent.rule, silent.at, other_backend(facts)
+def _judge_silent(fault: _SilentFault, facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    rule, at, backend = fault.rule, fault.at, other_backend(facts)
     fails = rule.fault is Fault.CODE and not backend
-    name, cause = OTHER_BACKEND if backend and rule.fault is Fault.CODE else rule.id, silent.cause
+    name = OTHER_BACKEND if backend and rule.fault is Fault.CODE else rule.id
     verdict = TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED
     fix = fix_of(name, rule if name == rule.id else None)
-    return Triage(verdict, silent.stage, f"{cause}{trained_with(backend)}", at.line, at.text, noise, name, fix)
+    return Triage(verdict, fault.stage, f"{fault.cause}{trained_with(backend)}", at.line, at.text, noise, name, fix)
 
 
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:

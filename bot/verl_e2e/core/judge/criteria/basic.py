@@ -49,7 +49,7 @@ from verl_e2e.core.model.settings import (
     same_value,
 )
 from verl_e2e.core.model.space import variant_named
-from verl_e2e.core.triage.asked import other_checkout
+from verl_e2e.core.triage.silent import other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
 # Proven before the run in driver and Ray worker; the first two again from inside each training worker.
@@ -122,7 +122,8 @@ def _wrong_import(case: Case) -> Evidence | None:
         return Evidence(State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
     other = other_checkout(case.facts)
     if other:
-        return Evidence(State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
+        _, at, cause = other
+        return Evidence(State.BROKEN, cause, case.log, at.line, at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
     if ended:
         words = ended.note or "a process imported another checkout"

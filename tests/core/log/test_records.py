@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.log.unwrap import MAX_LEAVES, MAX_NESTING, message_path, parse_record
+from verl_e2e.core.log.lines import MAX_LEAVES, MAX_NESTING, message_path, parse_record
 
 DEEP = '{"a": ' * (MAX_NESTING + 1) + "1" + "}" * (MAX_NESTING + 1)
 
