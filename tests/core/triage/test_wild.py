@@ -12,7 +12,7 @@ from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.explain import explain, explain_text
 from verl_e2e.core.triage.rules import Rule
-from verl_e2e.core.triage.silent import UNREADABLE, read_value, same_value
+from verl_e2e.core.triage.silent import UNREADABLE, is_as_wanted, read_value
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_of_run
 
@@ -140,6 +140,6 @@ def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
 
 def test_a_truth_value_is_no_number() -> None:
     found: object = True
-    assert not same_value(found, "1")
-    assert same_value(float("nan"), "nan")
-    assert not same_value(None, "0")
+    assert not is_as_wanted(found, "1")
+    assert is_as_wanted(float("nan"), "nan")
+    assert not is_as_wanted(None, "0")

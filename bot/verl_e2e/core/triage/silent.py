@@ -17,6 +17,7 @@ from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting, StepMetrics
 from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.model.settings import WRAPPER, parsed
 
 # The stage of a fault, the line that shows it, and the cause in words; empty where the row of the table says it.
 Found = tuple[Stage, Excerpt, str]
@@ -242,7 +243,6 @@ _WORKED_OUT = re.compile(
 )
 _ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
 _UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
-_WORDS = {"null": None, "none": None, "true": True, "false": False}
 
 
 def read_value(text: str) -> object:
@@ -258,7 +258,7 @@ def read_value(text: str) -> object:
     return _ESCAPED.sub(r"\1", bare)
 
 
-def same_value(found: object, wanted: object) -> bool:
+def is_as_wanted(found: object, wanted: object) -> bool:
     """Whether a printed value is the one that was wanted; what is not printed contradicts nothing."""
     if UNREADABLE in (found, wanted):
         return True
@@ -296,14 +296,7 @@ def _read(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip("'\" ")
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return None if text.lower() == "none" else parsed(text)
 
 
 # Whether the packages under test were imported from the checkout that PYTHONPATH names.
@@ -377,46 +370,24 @@ LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model
 MODEL_PATH = "actor_rollout_ref.model.path"
 STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
 _SAVED_METRIC = "timing_s/save_checkpoint"
-_SIZES = {
-    "TP": "tensor_model_parallel_size",
-    "PP": "pipeline_model_parallel_size",
-    "VPP": "virtual_pipeline_model_parallel_size",
-    "CP": "context_parallel_size",
-    "EP": "expert_model_parallel_size",
-    "ETP": "expert_tensor_parallel_size",
-}
+# Variables that come before those of the table of settings.
+_ALSO = {"COMMON_TP": ("TRAIN_TP",), "INFER_TP": ("ROLLOUT_TP",)}
 # verl sets these itself before it prints its configuration.
 _SET_BY_VERL = frozenset({"trainer.device", "transfer_queue.enable"})
 
 
-def _by_variable() -> Iterator[tuple[str, tuple[str, ...]]]:
+def _variables() -> Mapping[str, tuple[str, ...]]:
     """Each key of the configuration with the variables of the wrapper that decide it, the most particular one first."""
-    for role, root in _ROLES.items():
-        for size, key in _SIZES.items():
-            common = ("TRAIN_TP", "COMMON_TP") if size == "TP" else (f"COMMON_{size}",)
-            yield f"{root}.{key}", (f"{role}_{size}", *common)
-        yield f"{root}.use_mbridge", ("USE_MBRIDGE",)
-        yield f"{root}.use_megatron_fsdp", ("USE_MEGATRON_FSDP",)
-        yield f"{root}.vanilla_mbridge", ("VALUE_VANILLA_MBRIDGE" if role == "CRITIC" else "VANILLA_MBRIDGE",)
-    yield "actor_rollout_ref.rollout.tensor_model_parallel_size", ("ROLLOUT_TP", "INFER_TP")
-    yield from (
-        (LORA_RANK, ("LORA_RANK",)),
-        (CRITIC_LORA_RANK, ("CRITIC_LORA_RANK",)),
-        (MODEL_PATH, ("MODEL_PATH",)),
-        ("actor_rollout_ref.rollout.name", ("ENGINE",)),
-        ("algorithm.adv_estimator", ("ADV_ESTIMATOR",)),
-        ("data.max_prompt_length", ("MAX_PROMPT_LENGTH",)),
-        ("data.max_response_length", ("MAX_RESPONSE_LENGTH",)),
-        ("trainer.n_gpus_per_node", ("NUM_GPUS",)),
-        ("trainer.val_before_train", ("VAL_BEFORE_TRAIN",)),
-        ("trainer.test_freq", ("TEST_FREQ",)),
-        (STEPS, ("TOTAL_TRAIN_STEPS",)),
-        (SAVES, ("SAVE_FREQ",)),
-        (RESUMES, ("RESUME_MODE",)),
-    )
+    found = {MODEL_PATH: ("MODEL_PATH",)}
+    for name, variable in WRAPPER.items():
+        for key in variable.keys:
+            role = next((role for role, root in _ROLES.items() if key.startswith(f"{root}.")), "")
+            own = [name.replace("COMMON", role)] if role and name.startswith("COMMON_") else []
+            found[key] = (*own, *_ALSO.get(name, ()), name)
+    return found | {CRITIC_LORA_RANK: ("CRITIC_LORA_RANK",)}
 
 
-VARIABLES: Mapping[str, tuple[str, ...]] = dict(_by_variable())
+VARIABLES = _variables()
 # Scripts other than the wrapper use these names for something else: an override on the command line outranks them.
 _COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
 
@@ -471,7 +442,7 @@ def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[Found]:
         # A second override of the key is someone's own, and the last one counts.
         if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
             continue
-        if not same_value(read_value(passed[0].value), read_value(variable.value)):
+        if not is_as_wanted(read_value(passed[0].value), read_value(variable.value)):
             yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
 
 
@@ -483,7 +454,7 @@ def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
             continue
         for config in facts.configs:
             found = lookup(config.values, key, UNREADABLE)
-            if not same_value(found, read_value(setting.value)):
+            if not is_as_wanted(found, read_value(setting.value)):
                 yield _against(setting, f"the configuration printed says {key} {found!r}"[:200], config.line)
 
 
@@ -504,7 +475,7 @@ def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
     keys = [f"{root}.use_megatron_fsdp" for root in _ROLES.values()]
     settings = [setting for setting in map(wanted.get, keys) if setting is not None]
     values = [read_value(setting.value) for setting in settings]
-    asked = [switch for switch in (True, False) if values and all(same_value(switch, value) for value in values)]
+    asked = [switch for switch in (True, False) if values and all(is_as_wanted(switch, value) for value in values)]
     sharded = [model for model in facts.wrapped if model.wrapper.startswith("FullySharded")]
     other = sharded if asked == [False] else facts.wrapped if asked == [True] and not sharded else ()
     for model in other:
