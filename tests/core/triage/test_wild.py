@@ -132,7 +132,15 @@ def test_what_only_an_export_calls_is_no_import(function: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("'a b'", "a b"), ('"it\'s"', "it's"), ("[a,[b,c]]", UNREADABLE), ("{a: b}", UNREADABLE), ("${x}", UNREADABLE)],
+    [
+        ("'a b'", "a b"),
+        ('"it\'s"', "it's"),
+        ("[a,[b,c],{d: e}]", ["a", ["b", "c"], {"d": "e"}]),
+        ("[]", []),
+        ("${x}", UNREADABLE),
+        ("[a", UNREADABLE),
+        ("[" * 99, UNREADABLE),
+    ],
 )
 def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
     assert read_value(text) == value

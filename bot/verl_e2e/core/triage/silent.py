@@ -6,6 +6,7 @@ neither a setting that was not echoed nor a metric. A single odd step of many pr
 for is that no step shows the thing.
 """
 
+import ast
 import math
 import posixpath
 import re
@@ -241,27 +242,38 @@ UNREADABLE = object()
 _WORKED_OUT = re.compile(
     r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\("
 )
+_ITEM = re.compile(r"""(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|[^\[\]{},:'"\s][^\[\]{},:'"]*""")
 _ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
 _UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
 
 
 def read_value(text: str) -> object:
-    """What an override or a variable says, without Hydra's quotes; `UNREADABLE` for what Hydra works out later.
-
-    Lists and mappings are among these: Hydra itself puts them into the configuration, and nothing else shows them.
-    """
+    """What an override or a variable says, as Hydra reads it: a text, a list or a mapping, or `UNREADABLE`."""
     bare = text.strip()
-    if _WORKED_OUT.search(bare) or bare.startswith(("[", "{")):
+    if _WORKED_OUT.search(bare):
         return UNREADABLE
+    if bare.startswith(("[", "{")):
+        quoted = _ITEM.sub(lambda item: item[0] if item["quoted"] else repr(item[0].strip()), bare)
+        try:
+            return ast.literal_eval(quoted)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return UNREADABLE
     if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
         return bare[1:-1].replace(f"\\{bare[0]}", bare[0]).replace("\\\\", "\\")
     return _ESCAPED.sub(r"\1", bare)
 
 
 def is_as_wanted(found: object, wanted: object) -> bool:
-    """Whether a printed value is the one that was wanted; what is not printed contradicts nothing."""
+    """Whether a printed value is the one that was wanted; a mapping that was asked for is merged into the whole.
+
+    What is not printed contradicts nothing.
+    """
     if UNREADABLE in (found, wanted):
         return True
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        return all(key not in found or is_as_wanted(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list | tuple):
+        return len(found) == len(wanted) and all(map(is_as_wanted, found, wanted))
     if isinstance(found, str) and isinstance(wanted, str) and same_text(found, wanted):
         return True
     left, right = _read(found), _read(wanted)
