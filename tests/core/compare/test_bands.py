@@ -21,7 +21,7 @@ from verl_e2e.core.compare.bands import (
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS, probe_digest, training_digest
+from verl_e2e.core.compare.tolerances import COMPARED, STATED_TOLERANCES, probe_digest, training_digest
 from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep
@@ -197,7 +197,7 @@ def test_noise_at_another_learning_rate_says_nothing() -> None:
     bands = with_pair(Bands(), make_job(), pair(0.01, rate=1e-6))
     steps = (StepMetrics(1, 1, {"actor/lr": 1e-3}),)
     assert actor_tolerance(bands, steps=steps) == 0.2
-    assert tolerances_of(bands, make_job(), steps) == DEFAULTS
+    assert tolerances_of(bands, make_job(), steps) == STATED_TOLERANCES
     assert tolerances_of(bands, make_job()).source == "tolerances measured on 1 pair(s) of identical runs"
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.core.logs import recorded
 from tests.fakes.places import ROOT
-from verl_e2e.core.compare.steps import Agreement, Comparison, Report, compare_steps
-from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
+from verl_e2e.core.compare.steps import Agreement, Report, RunComparison, compare_steps
+from verl_e2e.core.compare.tolerances import COMPARED, STATED_TOLERANCES, Compared, Tolerance, Tolerances
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
@@ -52,7 +52,7 @@ def one(step: int = 1, **values: float) -> StepMetrics:
     return StepMetrics(step, 1, {name.replace("__", "/"): value for name, value in values.items()})
 
 
-def agreement(found: Comparison, metric: str) -> Agreement:
+def agreement(found: RunComparison, metric: str) -> Agreement:
     return next(item.agreement for item in found.metrics if item.compared.metric == metric)
 
 
@@ -187,13 +187,13 @@ def scatter(metric: str) -> float:
     return pstdev(b - a for a, b in pairwise(logs)) / math.sqrt(2)
 
 
-def simulated(rng: random.Random, steps: int, factor: float) -> Comparison:
+def simulated(rng: random.Random, steps: int, factor: float) -> RunComparison:
     """A run and its reference that differ by the recorded scatter of the actor's gradient, and by a factor."""
     noise = scatter(ACTOR)
     base = series("level5-flat-cut-at-14-of-20")[:steps]
     run = [with_values(item, {ACTOR: item.values[ACTOR] * factor * math.exp(rng.gauss(0, noise))}) for item in base]
     reference = [with_values(item, {ACTOR: item.values[ACTOR] * math.exp(rng.gauss(0, noise))}) for item in base]
-    return compare_steps(other_samples(tuple(run)), reference, DEFAULTS)
+    return compare_steps(other_samples(tuple(run)), reference, STATED_TOLERANCES)
 
 
 @pytest.mark.parametrize(("steps", "factor", "least", "most"), [(3, 1.0, 0, 1), (3, 1.9, 100, 100), (3, 1.45, 95, 100)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.fingerprints import tensor, weights
 from verl_e2e.core.compare.steps import (
-    Difference,
+    TensorDifference,
     adds_up,
     converts,
     count,
@@ -26,7 +26,7 @@ VALUES = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=40)
 WHOLE = weights(24)
 
 
-def kind(expected: list[float], found: list[float], **given: object) -> Difference | None:
+def kind(expected: list[float], found: list[float], **given: object) -> TensorDifference | None:
     made = difference(tensor("w", expected), tensor("w", found), **given)  # type: ignore[arg-type]
     return made.kind if made else None
 
@@ -38,7 +38,7 @@ def test_equal_values_are_no_difference() -> None:
 
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=40, unique=True))
 def test_another_order_of_the_same_values_is_told_as_one(values: list[float]) -> None:
-    assert kind(values, values[::-1]) is Difference.ORDER
+    assert kind(values, values[::-1]) is TensorDifference.ORDER
 
 
 def test_a_transposition_is_an_order() -> None:
@@ -46,50 +46,50 @@ def test_a_transposition_is_an_order() -> None:
     turned = [row[column] for column in range(6) for row in rows]
     found = difference(tensor("w", WHOLE, (4, 6)), tensor("w", turned, (6, 4)))
     assert found is not None
-    assert found.kind is Difference.ORDER
+    assert found.kind is TensorDifference.ORDER
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5, -1.0, 3.0, 1 / 64])
 def test_a_scale_names_its_factor(factor: float) -> None:
     found = difference(tensor("w", WHOLE), tensor("w", [value * factor for value in WHOLE]))
     assert found is not None
-    assert found.kind is Difference.SCALE
+    assert found.kind is TensorDifference.SCALE
     assert found.factor == pytest.approx(factor)
     assert str(found) == f"a scale by {factor:.4g}"
 
 
 def test_another_rounding_is_no_scale() -> None:
     assert kind(list(WHOLE), [value * (1 + 2**-9 * (-1) ** place) for place, value in enumerate(WHOLE)]) is (
-        Difference.ROUNDED
+        TensorDifference.ROUNDED
     )
 
 
 def test_kinds_of_difference() -> None:
     old = weights(24, "old")
-    assert kind(list(WHOLE), list(old), earlier=[tensor("w", old)]) is Difference.STALE
-    assert kind(list(WHOLE), list(old)) is Difference.OTHER
-    assert kind(list(WHOLE), [0.0] * 24) is Difference.ZERO
-    assert kind([0.0] * 24, list(WHOLE)) is Difference.OTHER
-    assert kind(list(WHOLE), [math.nan, *WHOLE[1:]]) is Difference.NOT_FINITE
-    assert kind([math.inf, *WHOLE[1:]], list(WHOLE)) is Difference.OTHER
-    assert kind(list(WHOLE), list(WHOLE[:12])) is Difference.SHAPE
+    assert kind(list(WHOLE), list(old), earlier=[tensor("w", old)]) is TensorDifference.STALE
+    assert kind(list(WHOLE), list(old)) is TensorDifference.OTHER
+    assert kind(list(WHOLE), [0.0] * 24) is TensorDifference.ZERO
+    assert kind([0.0] * 24, list(WHOLE)) is TensorDifference.OTHER
+    assert kind(list(WHOLE), [math.nan, *WHOLE[1:]]) is TensorDifference.NOT_FINITE
+    assert kind([math.inf, *WHOLE[1:]], list(WHOLE)) is TensorDifference.OTHER
+    assert kind(list(WHOLE), list(WHOLE[:12])) is TensorDifference.SHAPE
 
 
 def test_the_same_values_in_another_type_or_shape() -> None:
     wide = tensor("w", WHOLE, dtype="float32")
     found = difference(tensor("w", WHOLE), wide)
     assert found is not None
-    assert found.kind is Difference.DTYPE
+    assert found.kind is TensorDifference.DTYPE
     found = difference(tensor("w", WHOLE, (4, 6)), tensor("w", WHOLE, (6, 4)))
     assert found is not None
-    assert found.kind is Difference.SHAPE
+    assert found.kind is TensorDifference.SHAPE
 
 
 def test_bits_alone_can_differ() -> None:
     """Minus zero for zero changes no sum."""
     found = difference(tensor("w", WHOLE), tensor("w", WHOLE, bits="f" * 16))
     assert found is not None
-    assert found.kind is Difference.OTHER
+    assert found.kind is TensorDifference.OTHER
     assert str(found) == "other values"
 
 
@@ -145,7 +145,7 @@ LONG = weights(512)
 NARROW = [_bfloat16(value) for value in LONG]
 
 
-def across(wide: Iterable[float], narrow: Iterable[float]) -> tuple[Difference | None, Difference | None]:
+def across(wide: Iterable[float], narrow: Iterable[float]) -> tuple[TensorDifference | None, TensorDifference | None]:
     """How the second differs from the first of a wider type, and the first from the second."""
     pair = (tensor("w", wide, dtype="float32"), tensor("w", narrow))
     assert converts(*pair)
@@ -166,21 +166,21 @@ def test_equal_values_have_equal_rounding_errors(value: float) -> None:
 @pytest.mark.parametrize(
     ("narrow", "kind"),
     [
-        (NARROW[::-1], Difference.OTHER),
-        ([2 * value for value in NARROW], Difference.SCALE),
-        ([1.05 * value for value in NARROW], Difference.SCALE),
-        ([_bfloat16(1.02 * value) for value in LONG], Difference.OTHER),
-        ([0.0] * 512, Difference.ZERO),
-        ([math.nan, *NARROW[1:]], Difference.NOT_FINITE),
+        (NARROW[::-1], TensorDifference.OTHER),
+        ([2 * value for value in NARROW], TensorDifference.SCALE),
+        ([1.05 * value for value in NARROW], TensorDifference.SCALE),
+        ([_bfloat16(1.02 * value) for value in LONG], TensorDifference.OTHER),
+        ([0.0] * 512, TensorDifference.ZERO),
+        ([math.nan, *NARROW[1:]], TensorDifference.NOT_FINITE),
     ],
 )
-def test_more_than_rounding_is_told_across_types(narrow: list[float], kind: Difference) -> None:
+def test_more_than_rounding_is_told_across_types(narrow: list[float], kind: TensorDifference) -> None:
     assert across(LONG, narrow)[0] is kind
     assert across(LONG, narrow)[1] is not None
 
 
 def test_an_order_is_told_where_the_conversion_was_exact() -> None:
-    assert across(NARROW, NARROW[::-1])[0] is Difference.ORDER
+    assert across(NARROW, NARROW[::-1])[0] is TensorDifference.ORDER
     assert across(NARROW, NARROW) == (None, None)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from verl_e2e.core.compare.steps import Agreement, Row, Step, compare_steps
+from verl_e2e.core.compare.steps import Agreement, MetricRow, StepValues, compare_steps
 from verl_e2e.core.compare.tolerances import (
     COMPARED,
     DATA,
-    DEFAULTS,
+    STATED_TOLERANCES,
     Tolerance,
     Tolerances,
     about,
@@ -62,7 +62,7 @@ def band_from(probe: Probe) -> Band | None:
     return Band(min(values), min(values) - margin, len(values))
 
 
-def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[Step] = ()) -> Tolerances:
+def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[StepValues] = ()) -> Tolerances:
     """The tolerances for the job's probe: measured where identical runs were, else the stated defaults.
 
     Pairs count where they trained at the learning rate of `steps`: noise grows with it.
@@ -73,7 +73,7 @@ def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[Step] = ()) -> 
     same = dict(_measured(row for row, same in rows if same))
     sampled = dict(_measured(row for row, same in rows if not same))
     if not same and not sampled:
-        return DEFAULTS
+        return STATED_TOLERANCES
     return Tolerances(f"tolerances measured on {len(pairs)} pair(s) of identical runs", same, sampled)
 
 
@@ -87,7 +87,7 @@ class _Metrics:
     values: Mapping[str, float]
 
 
-def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[Row, bool]]:
+def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[MetricRow, bool]]:
     """Every judged row of a pair, and whether its samples were the same."""
     for item in pair.steps:
         if rates and item.first.get(_LEARNING_RATE) not in rates:
@@ -97,9 +97,9 @@ def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[Row, bool]]:
             yield from ((row, bool(found.same_samples)) for row in metric.rows)
 
 
-def _measured(rows: Iterable[Row]) -> Iterator[tuple[str, Tolerance]]:
+def _measured(rows: Iterable[MetricRow]) -> Iterator[tuple[str, Tolerance]]:
     """A tolerance for each metric that was judged often enough: the largest difference seen, with room."""
-    seen: dict[str, list[Row]] = {}
+    seen: dict[str, list[MetricRow]] = {}
     for row in rows:
         if row.agreement is not Agreement.SHOWN:
             seen.setdefault(row.metric, []).append(row)

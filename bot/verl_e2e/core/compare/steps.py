@@ -11,9 +11,9 @@ from verl_e2e.core.compare.tolerances import (
     COMPARED,
     COUNTERS,
     DATA,
-    DEFAULTS,
     SAME_SAMPLES_WITHIN,
     SAMPLED_LOG_PPL,
+    STATED_TOLERANCES,
     Compared,
     Tolerance,
     Tolerances,
@@ -31,7 +31,7 @@ _WEIGHT_SQUARE = 1 / 12
 _DEVIATIONS = 6.0
 
 
-class Difference(StrEnum):
+class TensorDifference(StrEnum):
     """How one tensor differs from the one that was expected."""
 
     SHAPE = "another shape"
@@ -46,14 +46,14 @@ class Difference(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDifference:
     """The kind of a difference, with the factor of a scale."""
 
-    kind: Difference
+    kind: TensorDifference
     factor: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.kind} by {self.factor:.4g}" if self.kind is Difference.SCALE else str(self.kind)
+        return f"{self.kind} by {self.factor:.4g}" if self.kind is TensorDifference.SCALE else str(self.kind)
 
 
 def same(first: Tensor, second: Tensor) -> bool:
@@ -72,21 +72,21 @@ def is_constant(tensor: Tensor) -> bool:
     return not math.isfinite(whole) or abs(tensor.sum**2 - whole) <= 4 * _growth(count(tensor) + 2) * whole
 
 
-def difference(expected: Tensor, found: Tensor, *, earlier: Iterable[Tensor] = ()) -> Found | None:
+def difference(expected: Tensor, found: Tensor, *, earlier: Iterable[Tensor] = ()) -> FoundDifference | None:
     """How `found` differs from `expected`, None where it does not; `earlier` are states that it may be a copy of."""
     if same(expected, found):
         return None
     if any(same(state, found) for state in earlier):
-        return Found(Difference.STALE)
+        return FoundDifference(TensorDifference.STALE)
     if count(expected) != count(found):
-        return Found(Difference.SHAPE)
+        return FoundDifference(TensorDifference.SHAPE)
     if not _finite(found) and _finite(expected):
-        return Found(Difference.NOT_FINITE)
+        return FoundDifference(TensorDifference.NOT_FINITE)
     if found.square == 0 and expected.square != 0:
-        return Found(Difference.ZERO)
+        return FoundDifference(TensorDifference.ZERO)
     if adds_up([expected], [found]):
-        return Found(_of_equal_sums(expected, found))
-    return _scale(expected, found) or Found(Difference.OTHER)
+        return FoundDifference(_of_equal_sums(expected, found))
+    return _scale(expected, found) or FoundDifference(TensorDifference.OTHER)
 
 
 def converts(expected: Tensor, found: Tensor) -> bool:
@@ -94,13 +94,13 @@ def converts(expected: Tensor, found: Tensor) -> bool:
     return {expected.dtype, found.dtype} <= _ONE_RANGE
 
 
-def difference_but_rounding(expected: Tensor, found: Tensor) -> Found | None:
+def difference_but_rounding(expected: Tensor, found: Tensor) -> FoundDifference | None:
     """How `found` differs from `expected` of another type, None where by no more than rounding to the narrower one."""
     if _is_rounding(expected, found):
         return None
     narrow = max((expected.dtype, found.dtype), key=lambda dtype: _UNIT[dtype])
     kind = difference(*(tensor.model_copy(update={"dtype": narrow}) for tensor in (expected, found)))
-    return kind if kind and kind.kind is not Difference.ROUNDED else Found(Difference.OTHER)
+    return kind if kind and kind.kind is not TensorDifference.ROUNDED else FoundDifference(TensorDifference.OTHER)
 
 
 def _is_rounding(expected: Tensor, found: Tensor) -> bool:
@@ -122,18 +122,18 @@ def _is_rounding(expected: Tensor, found: Tensor) -> bool:
     return all(abs(one - two) <= bound for (one, two), bound in zip(pairs, bounds, strict=True))
 
 
-def _of_equal_sums(expected: Tensor, found: Tensor) -> Difference:
+def _of_equal_sums(expected: Tensor, found: Tensor) -> TensorDifference:
     """Sums do not depend on the order, so equal ones leave an order, a shape or a type to differ."""
     bound = rounding(count(expected), expected.square) + rounding(count(found), found.square)
     placed = abs(expected.position - found.position) <= bound
     if expected.dtype != found.dtype:
-        return Difference.DTYPE
+        return TensorDifference.DTYPE
     if placed:
-        return Difference.SHAPE if expected.shape != found.shape else Difference.OTHER
-    return Difference.ORDER
+        return TensorDifference.SHAPE if expected.shape != found.shape else TensorDifference.OTHER
+    return TensorDifference.ORDER
 
 
-def _scale(expected: Tensor, found: Tensor) -> Found | None:
+def _scale(expected: Tensor, found: Tensor) -> FoundDifference | None:
     """One factor in all sums: k in `sum` and `position`, k squared in `square`, but for the type's own rounding."""
     if not (_finite(expected) and _finite(found) and expected.square > 0):
         return None
@@ -144,7 +144,9 @@ def _scale(expected: Tensor, found: Tensor) -> Found | None:
         sums = (found.sum - factor * expected.sum, found.position - factor * expected.position)
         if all(abs(left) <= bound for left in sums):
             near = abs(factor - 1) <= _DEVIATIONS * unit
-            return Found(Difference.ROUNDED) if near else Found(Difference.SCALE, factor)
+            return (
+                FoundDifference(TensorDifference.ROUNDED) if near else FoundDifference(TensorDifference.SCALE, factor)
+            )
     return None
 
 
@@ -198,7 +200,7 @@ def _finite(tensor: Tensor) -> bool:
     return all(map(math.isfinite, (tensor.sum, tensor.square, tensor.position)))
 
 
-class Step(Protocol):
+class StepValues(Protocol):
     """The metrics of one training step, of a log or of a related run."""
 
     @property
@@ -221,7 +223,7 @@ class Agreement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One metric of one step in both runs.
 
     `difference` is run less reference, `relative` the same as a share of the larger; `allowed` is the largest
@@ -268,14 +270,14 @@ class MetricComparison:
     """
 
     compared: Compared
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     excess: float
     ratio: float
     agreement: Agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Two runs side by side.
 
     `steps` are those that both have; `same_samples` those of them whose samples are the same; `data_differs` names
@@ -309,14 +311,18 @@ class Report:
 
     # Names both runs.
     title: str
-    comparison: Comparison
+    comparison: RunComparison
     # What else a reader must know.
     notes: tuple[str, ...] = ()
 
 
 def compare_steps(
-    run: Sequence[Step], reference: Sequence[Step], tolerances: Tolerances = DEFAULTS, *, narrow: bool = False
-) -> Comparison:
+    run: Sequence[StepValues],
+    reference: Sequence[StepValues],
+    tolerances: Tolerances = STATED_TOLERANCES,
+    *,
+    narrow: bool = False,
+) -> RunComparison:
     """Every compared metric of every step that both runs have.
 
     With `narrow` the samples are known to be the same where both runs are healthy, so the narrow tolerances count
@@ -328,7 +334,7 @@ def compare_steps(
     metrics = tuple(
         found for compared in COMPARED if (found := _compare_metric(compared, pairs, narrowed, tolerances)) is not None
     )
-    return Comparison(
+    return RunComparison(
         steps=tuple(one.step for one, _ in pairs),
         same_samples=same,
         metrics=metrics,
@@ -346,7 +352,7 @@ def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> b
     return abs(one - other) <= SAME_SAMPLES_WITHIN * max(abs(one), abs(other))
 
 
-def _pairs(run: Sequence[Step], reference: Sequence[Step]) -> tuple[tuple[Step, Step], ...]:
+def _pairs(run: Sequence[StepValues], reference: Sequence[StepValues]) -> tuple[tuple[StepValues, StepValues], ...]:
     """The steps of both by number, the last line of a number counts; step 0 is a validation."""
     ours = {item.step: item for item in run if item.step > 0}
     theirs = {item.step: item for item in reference if item.step > 0}
@@ -354,7 +360,7 @@ def _pairs(run: Sequence[Step], reference: Sequence[Step]) -> tuple[tuple[Step, 
 
 
 def _compare_metric(
-    compared: Compared, pairs: Sequence[tuple[Step, Step]], same: Sequence[int], tolerances: Tolerances
+    compared: Compared, pairs: Sequence[tuple[StepValues, StepValues]], same: Sequence[int], tolerances: Tolerances
 ) -> MetricComparison | None:
     """One metric over all steps; None when no step has it in both runs."""
     rows = tuple(
@@ -374,34 +380,34 @@ def _compare_metric(
     return MetricComparison(compared, rows, excess, ratio, agreement)
 
 
-def _row(compared: Compared, item: Step, other: Step, tolerance: Tolerance | None) -> Row:
+def _row(compared: Compared, item: StepValues, other: StepValues, tolerance: Tolerance | None) -> MetricRow:
     run, reference = item.values[compared.metric], other.values[compared.metric]
     shown = tolerance is None or not math.isfinite(reference)
     allowed = None if tolerance is None or shown else _allowed(compared.metric, item, other, tolerance)
-    row = Row(item.step, compared.metric, run, reference, tolerance, allowed, Agreement.SHOWN)
+    row = MetricRow(item.step, compared.metric, run, reference, tolerance, allowed, Agreement.SHOWN)
     if shown:
         return row
-    return Row(item.step, compared.metric, run, reference, tolerance, allowed, _agreement(row.excess))
+    return MetricRow(item.step, compared.metric, run, reference, tolerance, allowed, _agreement(row.excess))
 
 
 def _agreement(excess: float) -> Agreement:
     return Agreement.WITHIN if abs(excess) <= 1 else Agreement.BEYOND
 
 
-def _allowed(metric: str, step: Step, other: Step, tolerance: Tolerance) -> float:
+def _allowed(metric: str, step: StepValues, other: StepValues, tolerance: Tolerance) -> float:
     larger = max(abs(other.values[metric]), abs(step.values[metric]))
     larger = larger if math.isfinite(larger) else abs(other.values[metric])
     return tolerance.absolute + tolerance.relative * larger + tolerance.spread * _range(metric, step, other)
 
 
-def _range(metric: str, item: Step, other: Step) -> float:
+def _range(metric: str, item: StepValues, other: StepValues) -> float:
     """The widest range that either step gives for a metric `x/mean`: `x/max` less `x/min`."""
     stem = metric.rpartition("/")[0]
     ranges = [step.values.get(f"{stem}/max", 0.0) - step.values.get(f"{stem}/min", 0.0) for step in (item, other)]
     return max((width for width in ranges if math.isfinite(width)), default=0.0)
 
 
-def _first_difference(pairs: Sequence[tuple[Step, Step]], metrics: Sequence[str]) -> str:
+def _first_difference(pairs: Sequence[tuple[StepValues, StepValues]], metrics: Sequence[str]) -> str:
     """The first of the metrics that differs at a step, as a sentence; both must have it."""
     for one, other in pairs:
         for metric in metrics:

@@ -92,8 +92,8 @@ def about(job: Job) -> str:
 
 SAMPLED_LOG_PPL = "rollout_corr/rollout_log_ppl"
 KL_LOSS = "actor/kl_loss"
-ACTOR_GRADIENT = "actor/grad_norm"
-CRITIC_GRADIENT = "critic/grad_norm"
+ACTOR_NORM = "actor/grad_norm"
+CRITIC_NORM = "critic/grad_norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ COUNTERS = ("training/global_step", "training/epoch", "actor/lr", "critic/lr")
 COMPARED: tuple[Compared, ...] = (
     Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 6e-3), None),
     Compared("critic/vf_loss", "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3)),
-    Compared(ACTOR_GRADIENT, "grad norm, actor", Tolerance(0.08), Tolerance(0.2)),
-    Compared(CRITIC_GRADIENT, "grad norm, critic", Tolerance(0.08), Tolerance(0.33)),
+    Compared(ACTOR_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2)),
+    Compared(CRITIC_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33)),
     Compared("actor/entropy", "entropy", Tolerance(0.005), Tolerance(0.03)),
     Compared(KL_LOSS, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5)),
     Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-3), None),
@@ -177,4 +177,4 @@ class Tolerances:
         return self.sampled.get(compared.metric, compared.sampled)
 
 
-DEFAULTS = Tolerances()
+STATED_TOLERANCES = Tolerances()

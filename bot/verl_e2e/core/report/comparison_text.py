@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 
-from verl_e2e.core.compare.steps import Agreement, Comparison, MetricComparison, Report, Row
+from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, Report, RunComparison
 from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"
@@ -13,7 +13,7 @@ _HEAD = ("metric", "steps", "median ratio", "farthest", "verdict")
 _ROW_HEAD = ("step", "metric", "run", "reference", "difference", "relative", "allowed", "verdict")
 
 
-def verdict_of(found: Comparison) -> str:
+def verdict_of(found: RunComparison) -> str:
     """The comparison in a few words."""
     if not found.steps:
         return "not comparable: no training step in common"
@@ -27,7 +27,7 @@ def verdict_of(found: Comparison) -> str:
     return "within tolerance"
 
 
-def basis_of(found: Comparison) -> str:
+def basis_of(found: RunComparison) -> str:
     """Which steps were compared, with which samples, by which tolerances."""
     steps = ", ".join(map(str, found.steps)) or "none"
     same = ", ".join(map(str, found.same_samples)) or "none"
@@ -91,7 +91,7 @@ def _metric(metric_comparison: MetricComparison) -> dict[str, object]:
     }
 
 
-def _step(row: Row) -> dict[str, object]:
+def _step(row: MetricRow) -> dict[str, object]:
     return {
         "step": row.step,
         "run": _number(row.run),
@@ -108,7 +108,7 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _rows(found: Comparison) -> Iterator[Row]:
+def _rows(found: RunComparison) -> Iterator[MetricRow]:
     """All rows, step by step and in the order of the metrics."""
     for step in found.steps:
         yield from (row for metric in found.metrics for row in metric.rows if row.step == step)
@@ -127,7 +127,7 @@ def _metric_cells(metric_comparison: MetricComparison) -> tuple[str, ...]:
     )
 
 
-def _row_cells(row: Row) -> tuple[str, ...]:
+def _row_cells(row: MetricRow) -> tuple[str, ...]:
     allowed = "" if row.allowed is None else f"{row.allowed:.3g}"
     judged = "" if row.agreement is Agreement.SHOWN else row.agreement.value
     figures = (f"{row.run:.5g}", f"{row.reference:.5g}", f"{row.difference:+.3g}", f"{row.relative:+.2%}")

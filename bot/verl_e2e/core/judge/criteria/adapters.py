@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from verl_e2e.core.compare.steps import Difference, Found, difference
+from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, difference
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.health import trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.snapshots import (
@@ -262,7 +262,7 @@ def _export_faults(
 
 def _what(tensor: Tensor, earlier: Sequence[Tensor]) -> str:
     stale = any(state.bits == tensor.bits for state in earlier)
-    return str(Found(Difference.STALE)) if stale else "no adapter of the trainer has these values"
+    return str(FoundDifference(TensorDifference.STALE)) if stale else "no adapter of the trainer has these values"
 
 
 def _second(
@@ -281,5 +281,5 @@ def _second(
     name, first = theirs[0]
     scale = f"a scale by {(found / expected) ** 0.5:.4g}" if expected else "not zero, as the trainer's are"
     stale = all(any(difference(state, tensor) is None for state in earlier.get(key, [])) for key, tensor in theirs)
-    text = str(Found(Difference.STALE)) if stale else f"{scale}, over all of them"
+    text = str(FoundDifference(TensorDifference.STALE)) if stale else f"{scale}, over all of them"
     yield TensorFault(name, text, None, first)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_e2e.core.compare.bands import tolerances_of
-from verl_e2e.core.compare.steps import Comparison, MetricComparison, Report, Step, compare_steps
-from verl_e2e.core.compare.tolerances import ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS
+from verl_e2e.core.compare.steps import MetricComparison, Report, RunComparison, StepValues, compare_steps
+from verl_e2e.core.compare.tolerances import ACTOR_NORM, CRITIC_NORM, KL_LOSS
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Result
@@ -33,14 +33,14 @@ def parity(case: Case) -> Evidence:
     return judge_parity(case, parity_of(case, reference))
 
 
-def parity_of(case: Case, reference: RelatedRun) -> Comparison:
+def parity_of(case: Case, reference: RelatedRun) -> RunComparison:
     """The run's steps compared with those of the unsharded reference run."""
     return compare_steps(
         case.train_steps(), reference.steps, tolerances_of(case.record.bands, case.job, reference.steps)
     )
 
 
-def judge_parity(case: Case, found: Comparison) -> Evidence:
+def judge_parity(case: Case, found: RunComparison) -> Evidence:
     """The evidence that a comparison across parallel sizes carries."""
     gap = _gap(found) or found.counters_differ
     if gap:
@@ -62,9 +62,9 @@ class ResumedComparison:
     """
 
     # The last step before the save.
-    before: Comparison
+    before: RunComparison
     # The step after the resume.
-    after: Comparison
+    after: RunComparison
     # Whether both drew the same samples and agreed before the save: then the narrow tolerances apply after it.
     calm: bool
 
@@ -108,7 +108,7 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
     return Evidence(State.MET, summary, case.log, line, excerpt)
 
 
-def _noisy(before: Comparison) -> str:
+def _noisy(before: RunComparison) -> str:
     """Why the runs cannot be compared after the save: they differ before it already. Empty when they do not."""
     if before.data_differs:
         return before.data_differs
@@ -162,13 +162,13 @@ def _unfit(run: RelatedRun, name: str) -> str:
     return "" if run.steps else f"{name} recorded no metrics of a training step"
 
 
-def _gap(found: Comparison) -> str:
+def _gap(found: RunComparison) -> str:
     if not found.steps:
         return "they have no training step in common"
     return found.data_differs or ("" if found.comparable else "they have no metric in common that can be judged")
 
 
-def _only(steps: Sequence[Step], number: int) -> tuple[Step, ...]:
+def _only(steps: Sequence[StepValues], number: int) -> tuple[StepValues, ...]:
     return tuple(item for item in steps if item.step == number)
 
 
@@ -176,22 +176,22 @@ def _line(case: Case, step: int) -> int:
     return next((item.line for item in reversed(case.train_steps()) if item.step == step), 0)
 
 
-def _samples(found: Comparison) -> str:
+def _samples(found: RunComparison) -> str:
     same, all_steps = len(found.same_samples), len(found.steps)
     if same == all_steps:
         return "samples the same"
     return "samples differ" if not same else f"samples the same at {same} of {all_steps} steps"
 
 
-def _named(found: Comparison) -> str:
+def _named(found: RunComparison) -> str:
     shown = "; ".join(_figures(metric_comparison) for metric_comparison in found.beyond[:_SHOWN])
     more = len(found.beyond) - _SHOWN
     return f"{shown} (and {more} more)" if more > 0 else shown
 
 
-def _telling(found: Comparison) -> tuple[MetricComparison, ...]:
+def _telling(found: RunComparison) -> tuple[MetricComparison, ...]:
     """What the evidence quotes: everything beyond tolerance, else the gradients and the KL."""
-    names = (ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS)
+    names = (ACTOR_NORM, CRITIC_NORM, KL_LOSS)
     return found.beyond or tuple(item for item in found.metrics if item.compared.metric in names)
 
 

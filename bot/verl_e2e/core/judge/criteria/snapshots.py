@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.compare.steps import Difference, Found, adds_up, count, difference, is_constant, same
+from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, adds_up, count, difference, is_constant, same
 from verl_e2e.core.judge.case import Case, planned_phases
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.model.evidence import Evidence, State
@@ -60,9 +60,9 @@ class TensorFault:
     stale: bool = False
 
     @classmethod
-    def differs(cls, expected: Tensor, found: Tensor, kind: Found) -> "TensorFault":
+    def differs(cls, expected: Tensor, found: Tensor, kind: FoundDifference) -> "TensorFault":
         """A tensor that differs from the expected one in this way."""
-        return cls(found.name, str(kind), expected, found, kind.kind is Difference.STALE)
+        return cls(found.name, str(kind), expected, found, kind.kind is TensorDifference.STALE)
 
 
 def tensors(snapshot: Snapshot, *kinds: Kind) -> dict[str, Tensor]:
@@ -201,7 +201,7 @@ class Forms:
         """The parameters of one of the snapshots by name."""
         return self._held[id(snapshot)]
 
-    def difference(self, name: str, first: Snapshot, second: Snapshot) -> Found | None:
+    def difference(self, name: str, first: Snapshot, second: Snapshot) -> FoundDifference | None:
         """How a parameter that both snapshots hold differs in the second; None where it does not, or is unknown.
 
         A part is compared with the whole by the sums of all parts, and by their bits where one part has all elements.
@@ -216,7 +216,7 @@ class Forms:
         held = [part for part in parts if count(part)]
         if len(held) == 1:
             return difference(held[0], whole) if before.sharded else difference(whole, held[0])
-        return None if adds_up(held, [whole]) else Found(Difference.OTHER)
+        return None if adds_up(held, [whole]) else FoundDifference(TensorDifference.OTHER)
 
     def can_compare(self, name: str, first: Snapshot, second: Snapshot) -> bool:
         """Whether the parts are one whole: all ranks left a fingerprint, and none holds a copy of another's part."""

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_e2e.core.compare.steps import (
-    Difference,
-    Found,
+    FoundDifference,
+    TensorDifference,
     adds_up,
     converts,
     count,
@@ -195,7 +195,7 @@ def _name_in_files(name: str) -> str:
     return name.replace(".base_layer.", ".")
 
 
-def _compared(name: str, held: Mapping[str, Tensor], exported: Tensor, seen: _SeenImports) -> Found | None:
+def _compared(name: str, held: Mapping[str, Tensor], exported: Tensor, seen: _SeenImports) -> FoundDifference | None:
     """How an exported tensor differs from that of the files, where the two can be compared."""
     tensor = held.get(name)
     if tensor is None:
@@ -209,7 +209,7 @@ def _compared(name: str, held: Mapping[str, Tensor], exported: Tensor, seen: _Se
     alike = tensor.dtype == exported.dtype
     kind = difference(tensor, exported) if alike else difference_but_rounding(tensor, exported)
     # Some families have norms around one in their files and around zero in Megatron.
-    if kind and kind.kind is Difference.ROUNDED and len(tensor.shape) == 1:
+    if kind and kind.kind is TensorDifference.ROUNDED and len(tensor.shape) == 1:
         seen.rounded.add(name)
         return None
     seen.compared.add(name)
@@ -275,7 +275,9 @@ _SCALES = ("actor_rollout_ref.model.lora.alpha", "actor_rollout_ref.model.lora.r
 # How many syncs back a stale copy is looked for.
 _EARLIER = 4
 # The same values in another order or shape: an engine may transpose what it loads.
-_ENGINES_OWN = frozenset({Difference.ORDER, Difference.SHAPE, Difference.DTYPE, Difference.ROUNDED})
+_ENGINES_OWN = frozenset(
+    {TensorDifference.ORDER, TensorDifference.SHAPE, TensorDifference.DTYPE, TensorDifference.ROUNDED}
+)
 
 
 @dataclass(slots=True)
@@ -457,7 +459,12 @@ def _adapter_fault(case: Case, held: Tensor, wanted: Tensor) -> TensorFault | No
     if kind is None or kind.kind in _ENGINES_OWN:
         return None
     alpha, rank = (case.config_value(key) for key in _SCALES)
-    if kind.kind is Difference.SCALE and isinstance(alpha, int | float) and isinstance(rank, int | float) and rank:
+    if (
+        kind.kind is TensorDifference.SCALE
+        and isinstance(alpha, int | float)
+        and isinstance(rank, int | float)
+        and rank
+    ):
         scaled = held.square - (alpha / rank) ** 2 * wanted.square
         if abs(scaled) <= held.square * 2.0**-6:
             return None

@@ -37,7 +37,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.steps import Difference, Found, difference, is_constant, same
+from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, difference, is_constant, same
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.health import trained_models
@@ -169,11 +169,11 @@ def _add(
                 item.stepped |= _beyond_decay(difference(earlier[state.name], state))
 
 
-def _beyond_decay(change: Found | None) -> bool:
+def _beyond_decay(change: FoundDifference | None) -> bool:
     """Whether one factor near one for all elements does not explain a change."""
-    if change is None or change.kind is Difference.ROUNDED:
+    if change is None or change.kind is TensorDifference.ROUNDED:
         return False
-    return change.kind is not Difference.SCALE or not _LEAST_DECAY <= change.factor <= 1
+    return change.kind is not TensorDifference.SCALE or not _LEAST_DECAY <= change.factor <= 1
 
 
 def _states(snapshot: Snapshot) -> Mapping[str, list[tuple[str, Tensor]]]:
