@@ -4,8 +4,7 @@ from tests.core.builders import make_environment, make_facts, make_record
 from verl_e2e.core.judge.verdict import host_rows, instrumentation_rows, judge
 from verl_e2e.core.model.execution import Executed, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
-from verl_e2e.core.model.kernel_caches import CachesOrigin, KernelCaches
-from verl_e2e.core.model.record import Container, Environment
+from verl_e2e.core.model.record import CachesOrigin, Container, Environment, KernelCaches
 from verl_e2e.core.report.run_card import Card, render_text
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})

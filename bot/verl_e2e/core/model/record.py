@@ -16,9 +16,59 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from verl_e2e.core.model.jobs import Digest, Job, Network
-from verl_e2e.core.model.kernel_caches import KernelCaches
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.related import RelatedRun, Role
+
+# In the folder that `kernel_caches` of a site profile names.
+ORIGIN_FILE = "kernel-caches.json"
+
+
+class CachesOrigin(Document):
+    """`kernel-caches.json`: the run that filled a folder of kernel caches."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # When the run ended, as ISO 8601 in UTC.
+    filled: str
+    # The id of its job.
+    job: str
+    # The commits that it ran, by repository.
+    commits: dict[str, str]
+    # Those of the repositories that had changes beyond the commit: dirty files, or declared patches.
+    changed: tuple[str, ...] = ()
+    # Versions of the packages on which compiled kernels depend, by distribution name.
+    packages: dict[str, str]
+    # Names of its GPUs.
+    gpus: tuple[str, ...]
+    # The GPU driver's version.
+    driver: str = ""
+    # The image of its container, as far as known.
+    image: str = ""
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class KernelCaches(Document):
+    """What one run took of the operator's kernel caches."""
+
+    # The caches, by the names of their folders.
+    folders: tuple[str, ...]
+    # How many files they have.
+    files: Annotated[int, Field(ge=0)]
+    # The size of these files together.
+    size_bytes: Annotated[int, Field(ge=0)]
+    # SHA-256 of the names and contents of these files.
+    digest: Digest
+    # None where the folder does not say who filled it.
+    origin: CachesOrigin | None = None
+
+    @property
+    def text(self) -> str:
+        """`triton, vllm: 812 files, 34.1 MiB, sha256 0123456789ab`, and which commit of Bridge filled them."""
+        size = f"{self.files} files, {self.size_bytes / (1 << 20):.1f} MiB, sha256 {self.digest[:12]}"
+        bridge = self.origin.commits.get("bridge") if self.origin else None
+        filled = f"filled by a run of Bridge {bridge[:12]}" if bridge else "not known which run filled them"
+        return f"{', '.join(self.folders)}: {size}; {filled}"
+
 
 CHECKPOINTS_FILE = "checkpoints.json"
 # verl writes the number of the last step whose checkpoint is complete into this file.
