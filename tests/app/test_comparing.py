@@ -26,11 +26,10 @@ from verl_e2e.config.policy import load_policy
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import ENOUGH, NotHealthyError, band_of, only_of, with_healthy
 from verl_e2e.core.compare.tolerances import probe_digest
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import METRICS_FILE
-from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.related import RELATED_FILE, Bands, Related, RelatedRun, RelatedStep, Role
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
 from verl_e2e.wiring import check as checking
 

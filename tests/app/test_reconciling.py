@@ -16,12 +16,12 @@ from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
 from verl_e2e.app.current_grants import AUTHOR_KEPT
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, PullState
 from verl_e2e.core.report.pull_card import MARKER

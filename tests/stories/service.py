@@ -30,7 +30,7 @@ from verl_e2e.adapters.worker import Work
 from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.settings import Settings, load_settings
-from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web import Door, Probes, create_app

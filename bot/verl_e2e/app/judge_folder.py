@@ -25,7 +25,6 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.access import ExecutionRules
-from verl_e2e.core.model.bands import Bands, Probe
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import ExecutionMap, ExecutionMaps, entered_files, merged_maps
@@ -41,6 +40,7 @@ from verl_e2e.core.model.record import (
     Started,
     read_data,
 )
+from verl_e2e.core.model.related import Bands, Probe
 from verl_e2e.core.report.comparison_text import (
     PARITY_JSON_FILE,
     PARITY_MARKDOWN_FILE,

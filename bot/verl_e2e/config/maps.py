@@ -14,11 +14,11 @@ from pydantic_core import ErrorDetails
 
 from verl_e2e.config.validation import MOST_BYTES, ConfigError, Problem, load_yaml, validate
 from verl_e2e.core.compare.cell_map import CellMap
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
 from verl_e2e.core.model.jobs import Sha
+from verl_e2e.core.model.related import Bands
 from verl_e2e.core.plan.backtest import Case
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.entries import CallSite, Uses

@@ -21,9 +21,9 @@ from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.related import Bands
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy

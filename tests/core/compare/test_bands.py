@@ -24,12 +24,12 @@ from verl_e2e.core.compare.bands import (
 from verl_e2e.core.compare.tolerances import COMPARED, STATED_TOLERANCES, probe_digest, training_digest
 from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Event
+from verl_e2e.core.model.related import Bands, Healthy, Pair, PairStep
 
 CORRELATIONS = (0.99975, 0.99977, 0.99983, 0.99984, 0.99971)
 ACTOR = "actor/grad_norm"

@@ -20,7 +20,6 @@ from verl_e2e.config.maps import bands_text, maps_content, packaged_bands, read_
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import merged, only_of
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
-from verl_e2e.core.model.bands import BANDS_FILE, Bands
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps
 from verl_e2e.core.model.facts import LogFacts
@@ -28,7 +27,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
 from verl_e2e.core.model.rehearsal_job import Order, read_order
-from verl_e2e.core.model.related import RELATED_FILE
+from verl_e2e.core.model.related import BANDS_FILE, RELATED_FILE, Bands
 from verl_e2e.core.pulls.forge import FolderFile
 from verl_e2e.core.signal.report import PLOTS_FOLDER, SignalFigure
 from verl_e2e.ports import RehearsalFolder, UnreadableLogError

@@ -18,13 +18,13 @@ from verl_e2e.core.compare.tolerances import (
     probe_digest,
     training_digest,
 )
-from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep, Probe
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.model.related import Bands, Healthy, Pair, PairStep, Probe
 from verl_e2e.core.triage.silent import AGREEMENT
 
 ENOUGH = 5

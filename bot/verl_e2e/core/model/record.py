@@ -11,13 +11,12 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from verl_e2e.core.model.access import ExecutionRules
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from verl_e2e.core.model.jobs import Digest, Job, Network
 from verl_e2e.core.model.outcome import Attribution, Stage
-from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.related import Bands, RelatedRun, Role
 
 # In the folder that `kernel_caches` of a site profile names.
 ORIGIN_FILE = "kernel-caches.json"

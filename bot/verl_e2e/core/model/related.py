@@ -1,7 +1,9 @@
-"""Runs related to a run (its reference run, its merge base, its retry) and what each of them said.
+"""What a run is compared with: runs related to it, and what healthy runs of its workload measured.
 
-`related.json` in a run folder lists them. The runner never writes it: the program that ran the other jobs does, from
-their own run folders, so that the folder alone says what caused a failure.
+`related.json` in a run folder lists its related runs (its reference run, its merge base, its retry) and what each of
+them said. The runner never writes it: the program that ran the other jobs does, from their own run folders, so that
+the folder alone says what caused a failure. `verl_e2e.core.compare.bands` draws bounds and tolerances from a bands
+file.
 """
 
 from enum import StrEnum
@@ -93,5 +95,52 @@ class Related(Document):
     schema_: Annotated[Literal[2], Field(alias="schema")] = 2
     runs: Annotated[tuple[RelatedRun, ...], FailFast(), Field(max_length=MOST_RUNS)] = ()
     not_run: dict[Role, str] = Field(default_factory=dict)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+BANDS_FILE = "bands.json"
+
+Correlation = Annotated[float, Field(ge=-1.0, le=1.000001)]
+
+
+class Healthy(Document):
+    """The correlation of trainer and rollout at step 1 of one healthy run; `run` is the digest of its events."""
+
+    run: Digest
+    job: str
+    bridge_commit: Sha
+    correlation: Correlation
+
+
+class PairStep(Document):
+    """One step of two identical runs; only compared metrics are kept."""
+
+    step: Annotated[int, Field(ge=1)]
+    first: dict[str, float]
+    second: dict[str, float]
+
+
+class Pair(Document):
+    """Two healthy runs of the identical job: all that differs between them is noise."""
+
+    runs: tuple[Digest, Digest]
+    job: str
+    steps: tuple[PairStep, ...]
+
+
+class Probe(Document):
+    """What was measured of one probe; `about` says in words which one it is."""
+
+    about: str = ""
+    healthy: tuple[Healthy, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+
+
+class Bands(Document):
+    """A bands file: measurements by probe digest."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    probes: dict[Digest, Probe] = Field(default_factory=dict)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

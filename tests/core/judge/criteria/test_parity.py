@@ -11,12 +11,11 @@ from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
-from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
 from verl_e2e.core.model.outcome import Result, Stage
-from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.related import Bands, RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.settings import DETERMINISTIC, TELLING_LEARNING_RATE
 from verl_e2e.core.model.space import VARIANTS
 from verl_e2e.core.plan.outline import JobOutline
