@@ -23,8 +23,8 @@ from verl_e2e.adapters.github.actions import (
     artifact_name,
     order_inputs,
 )
-from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.forge import WorkflowJob, WorkflowStep
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key

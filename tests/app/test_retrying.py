@@ -13,10 +13,9 @@ from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, p
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.model.outcome import EngineEnd, Stage
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.ports import BackendError, ForgeError

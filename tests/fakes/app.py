@@ -20,10 +20,10 @@ from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.forge import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState

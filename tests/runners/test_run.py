@@ -31,11 +31,11 @@ from verl_e2e.core.judge.criteria.basic import steps_completed
 from verl_e2e.core.judge.criteria.resume import resumed
 from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.log.scan import scan
-from verl_e2e.core.model.causes import of_preflight
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.jobs import Job, Network, Repository, SiteIsolation
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import SiteNeeds
+from verl_e2e.core.model.outcome import of_preflight
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError

@@ -14,8 +14,8 @@ from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_ju
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.publish import Creation, Creations
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import LimitError
+from verl_e2e.core.model.outcome import EngineEnd, of_engine
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Pull, PullState, Target
 from verl_e2e.log_context import log_context

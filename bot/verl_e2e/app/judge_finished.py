@@ -15,12 +15,11 @@ from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
-from verl_e2e.core.model.causes import EngineEnd, of_engine
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Recurrence, Result, Stage
+from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_engine
 from verl_e2e.core.model.record import Ended, Record, read_data
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.pulls.figures import phase_seconds

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.core.builders import cut_facts, ended, error, judged
-from verl_e2e.core.model.causes import NEIGHBOUR, of_log
-from verl_e2e.core.model.outcome import Result, Stage
+from verl_e2e.core.model.outcome import NEIGHBOUR, Result, Stage, of_log
 from verl_e2e.core.model.record import EndReason, Event
 
 FULL = error("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", stage=Stage.TRAIN_STEP)

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.model.causes import (
+from verl_e2e.core.model.outcome import (
     EVIDENCE,
     SEAL,
     UNPROVEN,

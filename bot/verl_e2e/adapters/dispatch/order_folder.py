@@ -24,7 +24,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import (
     EVENTS_FILE,
     LOG_FILE,

@@ -29,7 +29,7 @@ from verl_e2e.adapters.dispatch.ray_jobs import (
     submission_id,
 )
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import BackendError, Clock, Progress
 

@@ -28,7 +28,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
 )
 from verl_e2e.adapters.dispatch.slurm_script import OVERDUE, SlurmSettings, batch_script, gpus_words, sbatch_words
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.causes import EngineEnd
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.ray_nodes import LOST_FILE, STOP_FILE
 from verl_e2e.ports import BackendError, Clock, Progress

@@ -11,9 +11,20 @@ from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
-from verl_e2e.core.model import causes
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.outcome import Attribution, Decision, Result, Stage
+from verl_e2e.core.model.outcome import (
+    EVIDENCE,
+    NEIGHBOUR,
+    SEAL,
+    UNPROVEN,
+    Attribution,
+    Decision,
+    Result,
+    Stage,
+    of_end,
+    of_log,
+    of_preflight,
+)
 from verl_e2e.core.model.record import EndReason, Finding, GpuEvent, Record, read_data
 from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 
@@ -82,7 +93,7 @@ def _broken_seal(case: Case) -> Decision | None:
     if seal is None or seal.state != "broken":
         return None
     cause = wording.not_the_recorders(seal.problem)
-    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(causes.SEAL,))
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(SEAL,))
 
 
 def _broken_import(by: By) -> Decision | None:
@@ -118,7 +129,7 @@ def _blocking_finding(case: Case) -> Decision | None:
     marks = () if Attribution.HOST in at_fault else tuple(finding.fingerprint for finding in found)
     result = Result.FAIL if at_fault == {Attribution.TREES} else Result.BLOCKED
     undecided = bool(marks) and result is Result.BLOCKED
-    failed = tuple(dict.fromkeys(causes.of_preflight(finding.check) for finding in found))
+    failed = tuple(dict.fromkeys(of_preflight(finding.check) for finding in found))
     return Decision(result, found[0].stage, cause, undecided=undecided, marks=marks, causes=failed)
 
 
@@ -186,9 +197,9 @@ def _error_in_log(case: Case) -> Decision | None:
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
-    rule = (causes.of_log(answer.rule),)
+    rule = (of_log(answer.rule),)
     if neighbour := blamed_neighbour(case):
-        cause, shared = f"{answer.cause}; {neighbour}", (causes.NEIGHBOUR, *rule)
+        cause, shared = f"{answer.cause}; {neighbour}", (NEIGHBOUR, *rule)
         return Decision(Result.BLOCKED, answer.stage, cause, wording.FIX_NEIGHBOUR, at, causes=shared)
     undecided = result is Result.BLOCKED and answer.undecided
     return Decision(result, answer.stage, answer.cause, answer.fix, at, undecided=undecided, causes=rule)
@@ -227,7 +238,7 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
     if not gap:
         return decision
     cause = wording.unproven_failure(decision.cause, gap)
-    known = (causes.UNPROVEN, *decision.causes)
+    known = (UNPROVEN, *decision.causes)
     return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at, causes=known)
 
 
@@ -236,7 +247,7 @@ def _lost_run(case: Case) -> Decision | None:
     for ended in case.ends():
         if not ended.exited_zero:
             cause = wording.ended_early(ended)
-            early = (causes.of_end(ended.end_reason or EndReason.EXITED),)
+            early = (of_end(ended.end_reason or EndReason.EXITED),)
             fix = wording.FIX_HOST_MEMORY if ended.end_reason is EndReason.HOST_MEMORY else wording.FIX_LOST
             return Decision(Result.BLOCKED, _stood(case), cause, fix, causes=early)
     return None
@@ -258,4 +269,4 @@ def _gap(case: Case, evidence: tuple[Evidence, ...], *kinds: Gap) -> Decision | 
     if first is not None and case.facts.line_count:
         stage = ROWS[first.criterion].find(case).stage or _stood(case)
     cause = wording.missing_evidence(names)
-    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(causes.EVIDENCE,))
+    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(EVIDENCE,))

@@ -24,11 +24,10 @@ from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import aspect_of, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
-from verl_e2e.core.model.causes import EVIDENCE, of_criterion
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result, Stage
+from verl_e2e.core.model.outcome import EVIDENCE, Decision, Deliverable, Outcome, Result, Stage, of_criterion
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     JOB_FILE,

@@ -14,11 +14,10 @@ from pydantic import AwareDatetime, Field
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
-from verl_e2e.core.model.causes import Cause
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Job, Sha
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Recurrence, Result, Stage
+from verl_e2e.core.model.outcome import Cause, Recurrence, Result, Stage
 from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob
 
 # The command; it counts for every head of a pull request, not only for the one on which it was given.

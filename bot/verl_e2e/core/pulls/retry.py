@@ -12,9 +12,8 @@ from enum import StrEnum
 from itertools import takewhile
 from types import MappingProxyType
 
-from verl_e2e.core.model.causes import EngineEnd, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.known_defects import Counts, QuarantinedCause
-from verl_e2e.core.model.outcome import Recurrence, Result, Stage
+from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.commands import asked_again
 from verl_e2e.core.pulls.ledger import Run, RunState

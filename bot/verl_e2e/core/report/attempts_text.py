@@ -8,7 +8,7 @@ What the queue says to a reader of a card or of a gate.
 from collections.abc import Iterable, Iterator, Mapping
 
 from verl_e2e.core.judge.wording import END_WORDS
-from verl_e2e.core.model.causes import EngineEnd, of_end, of_engine, of_log, of_preflight
+from verl_e2e.core.model.outcome import EngineEnd, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run

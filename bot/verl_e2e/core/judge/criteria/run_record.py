@@ -15,12 +15,11 @@ from pydantic import AwareDatetime
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.causes import of_criterion
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Outcome, Result, Stage
+from verl_e2e.core.model.outcome import Outcome, Result, Stage, of_criterion
 from verl_e2e.core.model.record import EVENTS_FILE, Ended, Event, Record, Started, read_data
 from verl_e2e.core.triage.explain import timeline
 
