@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from verl_e2e.core.model.change import Change
-from verl_e2e.core.model.validated import PathPatterns
+from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import (

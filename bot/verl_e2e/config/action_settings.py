@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 from verl_e2e.config import settings_values as read
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, variable, variables
 from verl_e2e.config.settings import DEFAULT_VERL, JobSettings
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.pulls.forge import HOSTED
 
 # The App that a workflow's own token belongs to, on github.com.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from verl_e2e.config.validation import ConfigError, Problem, suggest
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.text.escape import likely
 
 _SOURCE = "environment"

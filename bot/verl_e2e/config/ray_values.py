@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from verl_e2e.config.settings_values import url
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 
 _HEADER = re.compile(r"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e][\x20-\x7e]*)")
 _AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,4})?")

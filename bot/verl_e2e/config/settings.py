@@ -11,8 +11,8 @@ from verl_e2e.config import settings_values as read
 from verl_e2e.config import slot_values
 from verl_e2e.config import slurm_values as slurm
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, secrets, variable
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST
-from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.pulls.forge import Attestation
 from verl_e2e.core.pulls.queue import Pool
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import BeforeValidator
 
 from verl_e2e.config.validation import suggest
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")

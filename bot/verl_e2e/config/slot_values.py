@@ -2,7 +2,7 @@
 
 import re
 
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.pulls.queue import Pool
 
 _ALL, _FORK = "all", "fork:"

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.model.document import UnfitError
 
 _OPTIONS = (
     *("account", "constraint", "cpus-per-task", "exclude", "licenses", "mem", "nice", "nodelist", "partition", "qos"),

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.text.escape import suggest as suggest
 
 # A file in which everything is wrong needs another look before all of it is read.

@@ -29,11 +29,11 @@ from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import pairs
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
-from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.plan.build import without_data
 from verl_e2e.core.pulls.retry import FlakyCause, flaky_causes
 from verl_e2e.core.report.plan_text import READING_VERL

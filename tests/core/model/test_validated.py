@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from verl_e2e.core.model.validated import Address, ImageText, InnerPath, LevelNumber, Patterns, one_of
+from verl_e2e.core.model.document import Address, ImageText, InnerPath, LevelNumber, Patterns, one_of
 
 Color = Annotated[str, one_of({"red", "green"}, "a color")]
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.document import DescribedDocument, Document
+from verl_e2e.core.model.document import DescribedDocument, Document, LevelNumber, UnfitError, one_of
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.validated import LevelNumber, UnfitError, one_of
 
 # GitHub's own roles, each with all that the one before may.
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")

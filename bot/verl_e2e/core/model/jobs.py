@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from verl_e2e.core.model.document import DescribedDocument, Document
+from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, one_of
 from verl_e2e.core.model.execution import ChangedCode
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
@@ -21,7 +21,6 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e.core.model.validated import FEATURES, Address, ImageText, Text, one_of
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

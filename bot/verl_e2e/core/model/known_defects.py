@@ -7,12 +7,11 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.document import DescribedDocument
+from verl_e2e.core.model.document import DescribedDocument, InnerPath, LevelNumber, Text, UnfitError
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Trait
-from verl_e2e.core.model.validated import InnerPath, LevelNumber, Text, UnfitError
 
 # Of a file `git rev-parse COMMIT:PATH`, of a submodule its commit.
 _ObjectId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]

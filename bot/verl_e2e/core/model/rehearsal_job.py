@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from verl_e2e.core.model.access import Demand
-from verl_e2e.core.model.document import DescribedDocument, Document
+from verl_e2e.core.model.document import DescribedDocument, Document, Text
 from verl_e2e.core.model.jobs import Isolation, Job, Origin, Repository, Sha
-from verl_e2e.core.model.validated import Text
 
 # The id of every rehearsal, where a job has its level and variant.
 REHEARSAL = "rehearsal"

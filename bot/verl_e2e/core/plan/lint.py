@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from verl_e2e.core.judge.criteria.features import bears_name
+from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.known_defects import MOST_DAYS, Counts
-from verl_e2e.core.model.validated import PathPatterns
 from verl_e2e.core.plan.contract import Converter
 from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline

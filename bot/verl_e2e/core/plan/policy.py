@@ -7,18 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
-from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
-from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
-from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.rehearsal_job import RehearsalRules
-from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
-from verl_e2e.core.model.synthetic import Recipe
-from verl_e2e.core.model.validated import (
+from verl_e2e.core.model.document import (
     FEATURES,
     Address,
+    DescribedDocument,
     ImageText,
     InnerPath,
     LevelNumber,
@@ -30,6 +22,14 @@ from verl_e2e.core.model.validated import (
     Words,
     one_of,
 )
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
+from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.needs import MOST_GPUS
+from verl_e2e.core.model.rehearsal_job import RehearsalRules
+from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
+from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.escape import suggest

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.validated import PathPatterns, Patterns, Seconds, Text
+from verl_e2e.core.model.document import DescribedDocument, PathPatterns, Patterns, Seconds, Text
 
 
 class ConversionTests(DescribedDocument):
