@@ -14,10 +14,10 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.settings import Axis, Value
 

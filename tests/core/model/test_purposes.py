@@ -1,9 +1,8 @@
 """What a job made for a change is there for: bounded, on one line, and read back as it was written."""
 
 from tests.core.builders import make_job
-from verl_e2e.core.model.execution import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Purpose, Side, purpose_of
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.model.settings import Axis
 
 

@@ -9,9 +9,8 @@ from tests.core.builders import make_job
 from tests.core.reach.programs import effects
 from verl_e2e.config import load_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from verl_e2e.core.model.execution import MOST_FUNCTIONS, ChangedCode, ChangedFunction, Side
+from verl_e2e.core.model.execution import MOST_FUNCTIONS, MOST_PURPOSES, ChangedCode, ChangedFunction, Side, purpose_of
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.purposes import MOST_PURPOSES, purpose_of
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.code_plan import MOST_OF_JOB
 from verl_e2e.core.plan.plan import Plan, plan

@@ -8,10 +8,9 @@ import pytest
 
 from tests.core.plan.cells import POLICY, TABLE, planned
 from verl_e2e.config import load_profile
-from verl_e2e.core.model.execution import ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction, purpose_of
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.model.purposes import purpose_of
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.model.space import ModelWant, Point, Want
 from verl_e2e.core.plan.build import BuildError, Sources, build_job

@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.executions import TRANSFORM, change
 from tests.core.pulls.entries import HEAD, OTHER, SMOKE, WANTED, run
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import (
     PICTURES,
     Checkpoint,
@@ -24,7 +25,6 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import (

@@ -12,8 +12,8 @@ from markdown_it import MarkdownIt
 from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text, verdict_that_says
 from verl_e2e.core.judge.verdict_document import verdict_json
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.pulls.forge import MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
 from verl_e2e.core.pulls.job_status import JobStatus

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, Side
+from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, Purpose, Side
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import CostBasis, Level
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.bridge_tests import Choice

@@ -12,9 +12,9 @@ from markdown_it import MarkdownIt
 
 from tests.core.judged import judged_text, verdict_that_says
 from tests.fakes.places import ROOT
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.plan.measured_jobs import NotCovered
 from verl_e2e.core.plan.outline import JobOutline

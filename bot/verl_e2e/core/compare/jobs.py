@@ -2,10 +2,9 @@
 
 import re
 
-from verl_e2e.core.model.execution import NO_CODE
+from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
-from verl_e2e.core.model.purposes import NO_PURPOSES
 from verl_e2e.core.model.settings import (
     DETERMINISTIC,
     TELLING_LEARNING_RATE,

@@ -34,12 +34,11 @@ from verl_e2e.core.judge.case import Case, wants_save
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.execution import NO_CODE
+from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Recurrence, Result, Stage
-from verl_e2e.core.model.purposes import NO_PURPOSES
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.settings import expected_config

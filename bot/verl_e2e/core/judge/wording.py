@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Stage
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.record import LOG_FILE, Ended, EndReason, RepositoryState
 from verl_e2e.core.triage.triage import Triage, TriageVerdict
 

@@ -14,11 +14,10 @@ from pydantic import (
 )
 
 from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, one_of
-from verl_e2e.core.model.execution import ChangedCode
+from verl_e2e.core.model.execution import MOST_PURPOSES, ChangedCode, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.synthetic import Synthetic
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from verl_e2e.core.model.execution import MOST_PURPOSES
 from verl_e2e.core.model.jobs import (
     PICTURES,
     WRAPPER_SCRIPT,
@@ -18,7 +19,6 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
-from verl_e2e.core.model.purposes import MOST_PURPOSES
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value, expected_config, expected_of_overrides
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.plan.measured_jobs import Derived, Draft, NotCovered, name_of, point_of

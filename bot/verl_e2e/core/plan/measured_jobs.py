@@ -13,10 +13,9 @@ from types import MappingProxyType
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.change import readable
-from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Side
+from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Purpose, Side, purpose_of
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.purposes import Purpose, purpose_of
 from verl_e2e.core.model.settings import Axis, FieldValue, Takes, Value
 from verl_e2e.core.model.space import (
     PARALLEL,

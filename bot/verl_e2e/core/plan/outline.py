@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from verl_e2e.core.judge.criteria.features import can_be_shown
-from verl_e2e.core.model.execution import NO_CODE, ChangedCode
+from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint, SiteProfile
 from verl_e2e.core.model.levels import CostBasis, Level, Variant
 from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value
 from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice

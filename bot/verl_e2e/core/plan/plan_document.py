@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verl_e2e.core.model.change import readable
-from verl_e2e.core.model.execution import NO_CODE, ChangedCode
+from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest, SiteProfile
 from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.needs import Needs
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.code_plan import Unshown
 from verl_e2e.core.plan.measured_jobs import Place

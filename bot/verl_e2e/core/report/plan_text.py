@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line
-from verl_e2e.core.model.execution import ChangedFunction, Side
+from verl_e2e.core.model.execution import ChangedFunction, Purpose, Side
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.measured_jobs import Place
