@@ -23,8 +23,7 @@ from verl_e2e.config.action_settings import (
     load_step,
 )
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.model.jobs import Job, RehearsalJob
 from verl_e2e.core.pulls.deliveries import BadDeliveryError, Event, parse_event
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.pulls.pull import PullRef, Reference

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
     from verl_e2e.core.model.change import Change, Merge
     from verl_e2e.core.model.facts import LogFacts
-    from verl_e2e.core.model.jobs import Job
+    from verl_e2e.core.model.jobs import Job, RehearsalJob
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.outcome import EngineEnd
     from verl_e2e.core.model.record import CheckNotes, Record
-    from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
     from verl_e2e.core.pulls.forge import BranchRules, CheckRun, DeliveryAttempt, Installation, Machine

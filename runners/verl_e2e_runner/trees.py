@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.errors import ForgeError, LimitError
-from verl_e2e.core.model.jobs import Job, Origin, Patch, Repository
+from verl_e2e.core.model.jobs import Job, Order, Origin, Patch, Repository
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
-from verl_e2e.core.model.rehearsal_job import Order
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
 from verl_e2e.git.clone import Bounds, Clone, Wanted
 from verl_e2e.git.program import Finished, Git, Limits

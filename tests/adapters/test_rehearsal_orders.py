@@ -15,9 +15,8 @@ from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings, ba
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
 from verl_e2e.app.judge_finished import judge_ended_rehearsal
-from verl_e2e.core.model.jobs import Origin, Repository
+from verl_e2e.core.model.jobs import REHEARSAL, Origin, RehearsalJob, Repository
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob
 from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.job_order import megatron_lm_of, merge_base_of, placed, portable, same_job, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key

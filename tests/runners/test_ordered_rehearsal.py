@@ -17,9 +17,8 @@ from verl_e2e.app.judge_finished import DOCUMENT, Judged, judge_ended_rehearsal
 from verl_e2e.cli.run import run as run_verb
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.rehearsal import Outcome
-from verl_e2e.core.model.jobs import Repository
+from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob
 from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, run_key

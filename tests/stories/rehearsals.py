@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from tests.fakes.github_standin.state import WorkflowRun
 from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, Entered, OracleFinding, TensorSummary
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.model.jobs import RehearsalJob
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
 Files = Mapping[str, bytes]

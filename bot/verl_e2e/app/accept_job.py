@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Order as Ordered
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     EVENTS_FILE,
@@ -15,7 +16,6 @@ from verl_e2e.core.model.record import (
     Event,
     Finding,
 )
-from verl_e2e.core.model.rehearsal_job import Order as Ordered
 from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,

@@ -13,8 +13,8 @@ from verl_e2e.app.current_grants import CurrentGrants, Permissions
 from verl_e2e.app.keep_command import CommandKeeper, Given
 from verl_e2e.app.known_heads import KnownHeads, MergeGroups
 from verl_e2e.app.publish import CheckPublisher, Messages, PostRestorer
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.checkup import failed_deliveries
 from verl_e2e.core.pulls.commands import LEVEL, Command, CommandLine, parse
 from verl_e2e.core.pulls.deliveries import (

@@ -17,10 +17,9 @@ from verl_e2e.core.compare.cell_map import unpack_cells
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
-from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, RehearsalJob, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
 from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job, select_patches
 from verl_e2e.core.plan.code_plan import replaced_lines

@@ -19,7 +19,7 @@ from verl_e2e.cli.command import (
 from verl_e2e.core.model.errors import UserError
 
 if TYPE_CHECKING:
-    from verl_e2e.core.model.rehearsal_job import RehearsalJob
+    from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.wiring.rehearse import TreeRun
     from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
 

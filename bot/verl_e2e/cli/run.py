@@ -90,8 +90,8 @@ def run(
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.cli.rehearse import run_ordered
     from verl_e2e.core.judge.related_runs import NOTHING, may_follow
+    from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.core.model.needs import unable
-    from verl_e2e.core.model.rehearsal_job import RehearsalJob
     from verl_e2e.wiring import check as checking
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run

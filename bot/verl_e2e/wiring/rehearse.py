@@ -13,7 +13,7 @@ from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, o
 from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ChangedFunction
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.model.jobs import RehearsalJob
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import policy_of
 

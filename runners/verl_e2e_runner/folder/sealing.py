@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import BASE_RECORDS, HEAD_RECORDS
 from verl_e2e.core.model.record import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
@@ -21,7 +22,6 @@ from verl_e2e.core.model.record import (
     Word,
     is_sealed,
 )
-from verl_e2e.core.model.rehearsal_job import BASE_RECORDS, HEAD_RECORDS
 
 KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import JOB_FILE, EndReason, Manifest, Mode
-from verl_e2e.core.model.rehearsal_job import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder

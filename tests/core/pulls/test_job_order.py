@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.builders import make_job
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.jobs import Checkpoint, Origin, Repository
-from verl_e2e.core.model.rehearsal_job import RehearsalJob
+from verl_e2e.core.model.jobs import Checkpoint, Origin, RehearsalJob, Repository
 from verl_e2e.core.model.space import VARIANTS
 from verl_e2e.core.pulls.job_order import (
     OrderError,

@@ -26,10 +26,9 @@ from tests.core.pulls.entries import (
 from tests.core.pulls.entries import run as job_run
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.access import Absence, Capability, Demand
-from verl_e2e.core.model.jobs import Repository
+from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, RehearsalRules, Repository, read_order
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob, RehearsalRules, read_order
 from verl_e2e.core.plan.classify import Reason
 from verl_e2e.core.plan.plan import NotRequired
 from verl_e2e.core.pulls.commands import VERBS

@@ -24,6 +24,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import (
     EVENTS_FILE,
@@ -35,7 +36,6 @@ from verl_e2e.core.model.record import (
     StepEvent,
     read_data,
 )
-from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.text.redact import is_secret

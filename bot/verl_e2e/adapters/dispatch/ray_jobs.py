@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.adapters.dispatch.order_folder import KEY_VARIABLE, ORDER_VARIABLE, RECORDER_KEY, RUNNER_LOG, OrderFolder
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import REHEARSAL_CORES, REHEARSAL_MEMORY_GIB, Job
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.model.rehearsal_job import REHEARSAL_CORES, REHEARSAL_MEMORY_GIB
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import BackendError

@@ -16,8 +16,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
     RUNNER_LOG,
     OrderFolder,
 )
-from verl_e2e.core.model.jobs import Isolation, Job
-from verl_e2e.core.model.rehearsal_job import REHEARSAL_CORES
+from verl_e2e.core.model.jobs import REHEARSAL_CORES, Isolation, Job
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, minutes_of
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.ray_nodes import STOP_FILE, end_script, node_script

@@ -23,10 +23,9 @@ from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, s
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Job, Order, read_order
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
-from verl_e2e.core.model.rehearsal_job import Order, read_order
 from verl_e2e.core.model.related import BANDS_FILE, RELATED_FILE, Bands
 from verl_e2e.core.pulls.forge import FolderFile
 from verl_e2e.core.signal.report import PLOTS_FOLDER, SignalFigure

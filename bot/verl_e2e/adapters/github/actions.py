@@ -13,10 +13,9 @@ from pathlib import Path
 
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Job, Order
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
-from verl_e2e.core.model.rehearsal_job import Order
 from verl_e2e.core.pulls.forge import (
     Artifact,
     Attestation,

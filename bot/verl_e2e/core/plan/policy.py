@@ -22,11 +22,19 @@ from verl_e2e.core.model.document import (
     Words,
     one_of,
 )
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
+from verl_e2e.core.model.jobs import (
+    WRAPPER_SCRIPT,
+    Checkpoint,
+    Isolation,
+    NotRestored,
+    Patch,
+    RehearsalRules,
+    Sha,
+    Variable,
+)
 from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.rehearsal_job import RehearsalRules
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
 from verl_e2e.core.model.synthetic import Recipe

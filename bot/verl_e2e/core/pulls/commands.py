@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from verl_e2e.core.model.access import Capability
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.model.space import VARIANTS, variant_named
 from verl_e2e.core.pulls.ledger import Approval, Override, Priority, RecordedCommand, Run, RunState
 from verl_e2e.core.text.escape import suggest

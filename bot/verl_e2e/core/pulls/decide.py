@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from verl_e2e.core.judge.execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import asked_again, cancelled_by
 from verl_e2e.core.pulls.gate import (
     ExecutionGap,

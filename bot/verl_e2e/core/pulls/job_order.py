@@ -12,8 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Origin, Repository
-from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob, read_order
+from verl_e2e.core.model.jobs import Order, Origin, RehearsalJob, Repository, read_order
 from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.text import packed

@@ -15,10 +15,9 @@ from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.jobs import Digest, Job, Sha
+from verl_e2e.core.model.jobs import Digest, Job, Order, RehearsalJob, Sha
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Cause, Recurrence, Result, Stage
-from verl_e2e.core.model.rehearsal_job import Order, RehearsalJob
 
 # The command; it counts for every head of a pull request, not only for the one on which it was given.
 PRIORITY = "priority"

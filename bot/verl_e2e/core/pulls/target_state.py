@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.model.access import Demand, Start
+from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.rehearsal_job import REHEARSAL, RehearsalJob
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import Entry, asked_again, cancelled_by, was_begun

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.rehearsal_job import REHEARSAL
 from verl_e2e.core.pulls.commands import PREFIX
 from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.forge import (
