@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from verl_e2e.core.compare.cell_map import AskedCells
-    from verl_e2e.core.compare.observation import Observed
-    from verl_e2e.core.compare.rehearsal import CellRecord, RunNote
+    from verl_e2e.core.compare.rehearsal import CellRecord, Observed, RunNote
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
     from verl_e2e.core.model.change import Change, Merge
     from verl_e2e.core.model.facts import LogFacts

@@ -13,8 +13,7 @@ from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
 from verl_e2e.config.maps import packaged_cell_map, packaged_uses
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.observation import Faults, ObserveLimits
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, RunNote
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, Faults, ObserveLimits, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver, table_rows

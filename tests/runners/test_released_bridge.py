@@ -11,8 +11,16 @@ import pytest
 from tests.conftest import REHEARSAL
 from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, read_records
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, Sight
-from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord, Outcome, judge_rehearsal
+from verl_e2e.core.compare.rehearsal import (
+    IMPORTS,
+    CellRecord,
+    Faults,
+    Observed,
+    ObserveLimits,
+    Outcome,
+    Sight,
+    judge_rehearsal,
+)
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal

@@ -9,8 +9,7 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import cell_map, pack_cells, with_outcomes
-from verl_e2e.core.compare.observation import Observed, ObserveLimits, observable
-from verl_e2e.core.compare.rehearsal import Outcome, Rehearsal, judge_rehearsal
+from verl_e2e.core.compare.rehearsal import Observed, ObserveLimits, Outcome, Rehearsal, judge_rehearsal, observable
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict import judge

@@ -95,8 +95,7 @@ def rehearse(
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
     from verl_e2e.config.maps import NAME, cell_map_content
-    from verl_e2e.core.compare.observation import ObserveLimits
-    from verl_e2e.core.compare.rehearsal import Outcome
+    from verl_e2e.core.compare.rehearsal import ObserveLimits, Outcome
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e_runner.rehearsal import rehearse as runner

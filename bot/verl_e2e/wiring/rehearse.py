@@ -9,8 +9,15 @@ from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_do
 from verl_e2e.app.judge_finished import changed_functions
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
-from verl_e2e.core.compare.observation import Faults, Observed, ObserveLimits, observable
-from verl_e2e.core.compare.rehearsal import Rehearsal, RunNote, judge_rehearsal
+from verl_e2e.core.compare.rehearsal import (
+    Faults,
+    Observed,
+    ObserveLimits,
+    Rehearsal,
+    RunNote,
+    judge_rehearsal,
+    observable,
+)
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.jobs import RehearsalJob

@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from verl_e2e.core.compare.cell_map import CellRow
-from verl_e2e.core.compare.observation import Faults
-from verl_e2e.core.compare.rehearsal import RunNote
+from verl_e2e.core.compare.rehearsal import Faults, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.confined import run
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart

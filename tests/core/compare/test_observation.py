@@ -3,8 +3,16 @@
 import pytest
 
 from tests.core.compare.test_rehearsal import GOOD, PATH, entering, function, record
-from verl_e2e.core.compare.observation import Observation, Observed, ObserveLimits, Sight, Trial, observable
-from verl_e2e.core.compare.rehearsal import IMPORTS, judge_rehearsal
+from verl_e2e.core.compare.rehearsal import (
+    IMPORTS,
+    Observation,
+    Observed,
+    ObserveLimits,
+    Sight,
+    Trial,
+    judge_rehearsal,
+    observable,
+)
 from verl_e2e.core.model.execution import ChangedFunction, Side
 
 NAME = f"{PATH}:f"

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from tests.core.compare.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
-from verl_e2e.core.compare.observation import Observed, ObserveLimits, Trial
-from verl_e2e.core.compare.rehearsal import IMPORTS, Rehearsal, RunNote, judge_rehearsal
+from verl_e2e.core.compare.rehearsal import IMPORTS, Observed, ObserveLimits, Rehearsal, RunNote, Trial, judge_rehearsal
 from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
 
 

@@ -12,8 +12,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.observation import Observed
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, MOST_BYTES_OF_ALL, CellRecord, RunNote
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, MOST_BYTES_OF_ALL, CellRecord, Observed, RunNote
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import JOB_FILE

@@ -5,8 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from verl_e2e.core.compare.observation import Observation, Sight
-from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Outcome, Rehearsal
+from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Observation, Outcome, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES = 20, 40
