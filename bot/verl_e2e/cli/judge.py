@@ -249,7 +249,7 @@ def signal(
     from verl_e2e.adapters.files.folders import draw_plots, run_folders
     from verl_e2e.adapters.files.logs import log_facts
     from verl_e2e.app.judge_folder import Source, signal_of, source_of
-    from verl_e2e.core.report.signal_text import render_signal, signal_json
+    from verl_e2e.core.report.comparison_text import render_signal, signal_json
 
     def source(path: Path) -> Source:
         return Source(path, log_facts(str(path))) if path.is_file() else source_of(run_folders(), path)

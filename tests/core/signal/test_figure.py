@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.core.signal.series import noisy, run_of, with_value, without
-from verl_e2e.core.report.signal_text import render_signal, signal_json
+from verl_e2e.core.report.comparison_text import render_signal, signal_json
 from verl_e2e.core.signal.report import THEMES, Run, Theme, signal_figure, signal_report
 
 STEPS = run_of(noisy(0, 0.3))
