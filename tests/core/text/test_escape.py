@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
 from verl_e2e.core.text.escape import (
     BREAK,
+    Block,
     Prose,
     code,
     fence_for,
     fenced_row,
+    fit,
+    folded,
+    folded_text,
     markdown,
     one_line,
     prose,

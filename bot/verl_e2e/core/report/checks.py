@@ -51,8 +51,7 @@ from verl_e2e.core.report.pull_card import (
     verdict_sentence,
 )
 from verl_e2e.core.report.run_card import TITLE, execution_line
-from verl_e2e.core.text.blocks import Block, fit, folded, folded_text, open_text
-from verl_e2e.core.text.escape import code, markdown, one_line, sentence
+from verl_e2e.core.text.escape import Block, code, fit, folded, folded_text, markdown, one_line, open_text, sentence
 
 MAX_TITLE = 255
 _NOT_BEGUN = "waiting: the job has not started"

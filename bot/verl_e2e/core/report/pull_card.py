@@ -28,8 +28,7 @@ from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.trust import Uncounted
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
-from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
-from verl_e2e.core.text.escape import code, markdown, one_line, sentence, summary
+from verl_e2e.core.text.escape import Block, code, fit, folded, folded_text, markdown, one_line, sentence, summary
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000

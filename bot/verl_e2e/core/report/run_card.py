@@ -31,8 +31,7 @@ from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.execution import Entered, Side, line_ranges
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
-from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
-from verl_e2e.core.text.escape import markdown, one_line, sentence, summary
+from verl_e2e.core.text.escape import Block, fit, folded, folded_text, markdown, one_line, sentence, summary
 from verl_e2e.core.triage.explain import Explained, explain_json
 from verl_e2e.core.triage.triage import Triage, triage_json
 

@@ -2,12 +2,14 @@
 
 Log text is hostile. Everything on a card goes through here, so that a log can neither format it, nor call
 anyone, nor pretend to be one of our own markers. A sentence of our own that holds foreign text is a `Prose`.
+A long document is made of blocks, which lose their last rows by rule where it must fit, and say so.
 """
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from operator import itemgetter
 from string import Formatter
 
@@ -226,3 +228,59 @@ def step_text(text: str) -> str:
     The runner takes `::name::` at the start of a line, behind any white space, and `##[name]` wherever it stands.
     """
     return _COMMAND.sub(lambda found: f"{found[0][:-1]}{BREAK}{found[0][-1]}", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows between an opening and a closing; complete Markdown with any number of its rows.
+
+    `share` is the number of characters that the block may take at most.
+    """
+
+    opening: str
+    rows: tuple[str, ...]
+    closing: str
+    share: int
+
+
+def fit(blocks: tuple[Block, ...], limit: int, note: str) -> str:
+    """All blocks in at most `limit` characters; one that lost rows ends with `note`, in its own place."""
+    text = ""
+    for block in blocks:
+        text += _shown(block, min(block.share, limit - len(text)), note)
+    return text
+
+
+def _shown(block: Block, room: int, note: str) -> str:
+    whole = _text(block, block.rows)
+    if len(whole) <= room:
+        return whole
+    room -= len(_text(block, (note,)))
+    if room < 0:
+        return ""
+    ends = accumulate(len(row) + 1 for row in block.rows)
+    kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= room]
+    return _text(block, (*kept, note))
+
+
+def _text(block: Block, rows: tuple[str, ...]) -> str:
+    return "\n".join((block.opening, *rows, block.closing)) + "\n"
+
+
+def folded(title: str, rows: tuple[str, ...], share: int) -> Block:
+    """Rows of Markdown behind a title that opens on a click."""
+    return Block(f"<details><summary>{title}</summary>\n", rows, "\n</details>", share)
+
+
+def folded_text(title: str, rows: tuple[str, ...], share: int) -> Block:
+    """Rows of plain text behind a title, in a fence that none of them can close."""
+    inert = tuple(fenced_row(row) for row in rows)
+    fence = fence_for(inert)
+    return Block(f"<details><summary>{title}</summary>\n\n{fence}text", inert, f"{fence}\n\n</details>", share)
+
+
+def open_text(title: str, rows: tuple[str, ...], share: int) -> Block:
+    """Rows of plain text under a title, not folded, in a fence that none of them can close."""
+    inert = tuple(fenced_row(row) for row in rows)
+    fence = fence_for(inert)
+    return Block(f"**{title}**\n\n{fence}text", inert, f"{fence}\n", share)
