@@ -25,7 +25,7 @@ from verl_e2e.config.maps import bands_text, load_bands, packaged_bands, read_ba
 from verl_e2e.config.policy import load_policy
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import ENOUGH, NotHealthyError, band_of, only_of, with_healthy
-from verl_e2e.core.compare.tolerances import probe_digest
+from verl_e2e.core.compare.jobs import probe_digest
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import METRICS_FILE

@@ -21,7 +21,8 @@ from verl_e2e.core.compare.bands import (
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.tolerances import COMPARED, STATED_TOLERANCES, probe_digest, training_digest
+from verl_e2e.core.compare.jobs import probe_digest, training_digest
+from verl_e2e.core.compare.steps import COMPARED, STATED_TOLERANCES
 from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.evidence import State

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 
 from tests.core.logs import recorded
 from tests.fakes.places import ROOT
-from verl_e2e.core.compare.steps import Agreement, Report, RunComparison, compare_steps
-from verl_e2e.core.compare.tolerances import COMPARED, STATED_TOLERANCES, Compared, Tolerance, Tolerances
+from verl_e2e.core.compare.steps import (
+    COMPARED,
+    STATED_TOLERANCES,
+    Agreement,
+    Compared,
+    Report,
+    RunComparison,
+    Tolerance,
+    Tolerances,
+    compare_steps,
+)
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json

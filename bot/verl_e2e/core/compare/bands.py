@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from verl_e2e.core.compare.steps import Agreement, MetricRow, StepValues, compare_steps
-from verl_e2e.core.compare.tolerances import (
+from verl_e2e.core.compare.jobs import about, probe_digest, training_digest
+from verl_e2e.core.compare.steps import (
     COMPARED,
     DATA,
     STATED_TOLERANCES,
+    Agreement,
+    MetricRow,
+    StepValues,
     Tolerance,
     Tolerances,
-    about,
-    probe_digest,
-    training_digest,
+    compare_steps,
 )
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics

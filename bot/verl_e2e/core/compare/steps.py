@@ -1,23 +1,18 @@
-"""Two runs of the same training, compared step by step and metric by metric."""
+"""Two runs of the same training, compared step by step and metric by metric; and two tensors, by their fingerprints.
+
+Two runs of the same job rarely draw the same samples, so a metric has two tolerances: a wide one for steps whose
+samples differ, where means over a batch scatter, and a narrow one for steps whose samples are the same, where only
+rounding, the order of additions and which sequences share a mini-batch are left. `docs/parity.md` says where each
+number comes from.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import Protocol
 
-from verl_e2e.core.compare.tolerances import (
-    COMPARED,
-    COUNTERS,
-    DATA,
-    SAME_SAMPLES_WITHIN,
-    SAMPLED_LOG_PPL,
-    STATED_TOLERANCES,
-    Compared,
-    Tolerance,
-    Tolerances,
-)
 from verl_e2e.core.model.fingerprints import Tensor
 
 # The unit roundoff of double precision, in which the sums were made, and of the types that weights have.
@@ -198,6 +193,96 @@ def _growth(number: int) -> float:
 
 def _finite(tensor: Tensor) -> bool:
     return all(map(math.isfinite, (tensor.sum, tensor.square, tensor.position)))
+
+
+SAMPLED_LOG_PPL = "rollout_corr/rollout_log_ppl"
+KL_LOSS = "actor/kl_loss"
+ACTOR_NORM = "actor/grad_norm"
+CRITIC_NORM = "critic/grad_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two values may differ: `relative` of the larger one, plus `absolute`, plus `spread` of the range.
+
+    The range comes from the metric's own maximum and minimum at the same step (`x/max` and `x/min` for `x/mean`).
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    spread: float = 0.0
+
+    def shown(self) -> str:
+        """The tolerance as people read it."""
+        parts = (
+            (self.relative, f"{self.relative:.3g} of the larger"),
+            (self.absolute, f"{self.absolute:.3g}"),
+            (self.spread, f"{self.spread:.3g} of the range"),
+        )
+        return " + ".join(text for bound, text in parts if bound) or "equal"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One metric: its name in verl's metric lines, its title, and its tolerances; None means shown, not judged."""
+
+    metric: str
+    title: str
+    same: Tolerance | None
+    sampled: Tolerance | None
+
+
+# What both runs must agree on exactly before anything else can be compared: the prompts of the step.
+DATA = ("prompt_length/mean", "prompt_length/max", "prompt_length/min")
+# Counters that neither samples nor rounding can move.
+COUNTERS = ("training/global_step", "training/epoch", "actor/lr", "critic/lr")
+
+COMPARED: tuple[Compared, ...] = (
+    Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 6e-3), None),
+    Compared("critic/vf_loss", "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3)),
+    Compared(ACTOR_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2)),
+    Compared(CRITIC_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33)),
+    Compared("actor/entropy", "entropy", Tolerance(0.005), Tolerance(0.03)),
+    Compared(KL_LOSS, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5)),
+    Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-3), None),
+    Compared("rollout_corr/training_log_ppl", "log perplexity, trainer", Tolerance(0.005), Tolerance(0.03)),
+    Compared(SAMPLED_LOG_PPL, "log perplexity, rollout", Tolerance(0.005), Tolerance(0.03)),
+    Compared("critic/score/mean", "score", Tolerance(spread=0.02), None),
+    Compared("critic/rewards/mean", "reward", Tolerance(spread=0.02), None),
+    Compared("critic/values/mean", "value", Tolerance(spread=0.02), Tolerance(spread=0.1)),
+    Compared(
+        "training/rollout_actor_probs_pearson_corr",
+        "trainer and rollout correlation",
+        Tolerance(absolute=0.002),
+        Tolerance(absolute=0.005),
+    ),
+)
+
+# Below this relative difference of the samples' log perplexity, as the rollout engine itself reports it, the samples
+# of a step are taken to be the same.
+SAME_SAMPLES_WITHIN = 1e-6
+DEFAULT_SOURCE = "stated defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """The tolerances of one comparison by metric, and where they come from, for the report.
+
+    `same` and `sampled` replace the stated default of a metric for steps with the same and with other samples.
+    """
+
+    source: str = DEFAULT_SOURCE
+    same: Mapping[str, Tolerance] = field(default_factory=dict)
+    sampled: Mapping[str, Tolerance] = field(default_factory=dict)
+
+    def of(self, compared: Compared, *, same_samples: bool) -> Tolerance | None:
+        """The tolerance of one metric at one step, None when it is shown and not judged."""
+        if same_samples:
+            return self.same.get(compared.metric, compared.same)
+        return self.sampled.get(compared.metric, compared.sampled)
+
+
+STATED_TOLERANCES = Tolerances()
 
 
 class StepValues(Protocol):

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_e2e.core.compare.bands import tolerances_of
-from verl_e2e.core.compare.steps import MetricComparison, Report, RunComparison, StepValues, compare_steps
-from verl_e2e.core.compare.tolerances import ACTOR_NORM, CRITIC_NORM, KL_LOSS
+from verl_e2e.core.compare.steps import (
+    ACTOR_NORM,
+    CRITIC_NORM,
+    KL_LOSS,
+    MetricComparison,
+    Report,
+    RunComparison,
+    StepValues,
+    compare_steps,
+)
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Result
