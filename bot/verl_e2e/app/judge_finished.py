@@ -54,7 +54,7 @@ class Judged:
     reported_s: float = 0.0
     """Seconds that the run's own events tell of, not below zero."""
     causes: tuple[str, ...] = ()
-    """What kept the run from a pass, as identifiers of `verl_e2e.core.model.causes`."""
+    """What kept the run from a pass, as identifiers of `verl_e2e.core.model.outcome`."""
     undecided: bool = False
     """Whether the change may have caused what blocked the run."""
     recurrence: Recurrence | None = None

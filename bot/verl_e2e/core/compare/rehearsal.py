@@ -27,7 +27,7 @@ from verl_e2e.core.model.execution import ChangedFunction, Side
 MOST_TRIALS = 5_000
 # The quantity that holds the warnings of a rank.
 WARNINGS = "warnings"
-_Name = Annotated[str, Field(max_length=500)]
+_TrialName = Annotated[str, Field(max_length=500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,17 @@ class Trial(Document):
     """One fault in one function, in one cell."""
 
     # The function, as `path:qualified name`.
-    function: _Name
+    function: _TrialName
     # The fault, in a few words.
-    fault: _Name
+    fault: _TrialName
     # The cell that ran with it.
-    cell: _Name
+    cell: _TrialName
     # The oracles that fail with the fault and hold without it.
-    oracles: Annotated[tuple[_Name, ...], Field(max_length=100)] = ()
+    oracles: Annotated[tuple[_TrialName, ...], Field(max_length=100)] = ()
     # The first quantities that differ.
-    differing: Annotated[tuple[_Name, ...], Field(max_length=10)] = ()
+    differing: Annotated[tuple[_TrialName, ...], Field(max_length=10)] = ()
     # The type of the error that the cell ended with; empty where it ran to its end.
-    error: _Name = ""
+    error: _TrialName = ""
 
     @property
     def noticed(self) -> bool:
@@ -89,7 +89,7 @@ class Observed(Document):
     # The faults that were put in, in the order in which they were tried.
     trials: Annotated[tuple[Trial, ...], Field(max_length=MOST_TRIALS)] = ()
     # Why nothing is said of a function, by `path:qualified name`.
-    unjudged: dict[_Name, _Name] = Field(default_factory=dict)
+    unjudged: dict[_TrialName, _TrialName] = Field(default_factory=dict)
 
 
 class Sight(StrEnum):

@@ -74,7 +74,7 @@ class Verdict:
     undecided: bool = False
     # What the run executed of the change; None for a job that is for no change.
     execution: ChangeExecution | None = None
-    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; empty for a Pass.
+    # What ended the run, as identifiers of `verl_e2e.core.model.outcome`; empty for a Pass.
     causes: tuple[str, ...] = ()
     # What related runs show of the failure, None where they show neither.
     recurrence: Recurrence | None = None

@@ -115,7 +115,7 @@ class Decision:
     undecided: bool = False
     # What identifies the failure in another run of the same job, where `at` does not.
     marks: tuple[str, ...] = ()
-    # What ended the run, as identifiers of `verl_e2e.core.model.causes`; where `at` says it, they may be left out.
+    # What ended the run, as identifiers; where `at` says it, they may be left out.
     causes: tuple[str, ...] = ()
     # What related runs show of the failure, None where they show neither.
     recurrence: Recurrence | None = None

@@ -215,7 +215,7 @@ class Run(Document):
     may_start_again: bool = False
     # What the back end itself knows of the run, once it has ended.
     took: BackendTimes | None = None
-    # What kept it from a pass, as identifiers of `verl_e2e.core.model.causes`; empty where that is not known.
+    # What kept it from a pass, as identifiers of `verl_e2e.core.model.outcome`; empty where that is not known.
     causes: tuple[Cause, ...] = ()
     # Whether the change may have caused what blocked it.
     undecided: bool = False

@@ -1,6 +1,6 @@
 """Criteria that compare a run with another run of the same training: parity across sizes, and a resumed step.
 
-`core/compare/tolerances.py` says what is compared and how far it may differ, `core/compare/steps.py` calculates.
+`core/compare/steps.py` says what is compared and how far it may differ, and calculates.
 """
 
 import math
