@@ -19,7 +19,7 @@ from pydantic import Field, RootModel, StringConstraints, TypeAdapter, Validatio
 
 from verl_e2e.core.model.execution import (
     MEGATRON_LM_FOLDER,
-    MOST_FILES,
+    MOST_EXECUTED_FILES,
     MOST_FUNCTIONS_OF_FILE,
     MOST_LINES_OF_FILE,
     MOST_PROCESSES,
@@ -265,7 +265,7 @@ class ExecutionRecord:
         names = sorted({*self._functions, *self._lines}, key=lambda name: (name not in self.changed, name))
         files: list[ExecutedFile] = []
         for most in _MOST_OF_A_KIND:
-            files = [self._file(name, most) for name in names[:MOST_FILES]]
+            files = [self._file(name, most) for name in names[:MOST_EXECUTED_FILES]]
             if sum(map(_values, files)) <= _MOST_VALUES:
                 break
         sizes = accumulate(map(_values, files))

@@ -30,7 +30,7 @@ from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Event
-from verl_e2e.core.model.related import Bands, Healthy, Pair, PairStep
+from verl_e2e.core.model.related import Bands, Healthy, PairStep, RunPair
 
 CORRELATIONS = (0.99975, 0.99977, 0.99983, 0.99984, 0.99971)
 ACTOR = "actor/grad_norm"
@@ -159,13 +159,13 @@ def test_only_the_jobs_own_probe_is_kept_beside_it() -> None:
     assert only_of(both, make_job(wrapper={"LORA_RANK": "16"})) == Bands()
 
 
-def pair(apart: float, *, steps: int = ENOUGH, same: bool = False, rate: float = 1e-6) -> Pair:
+def pair(apart: float, *, steps: int = ENOUGH, same: bool = False, rate: float = 1e-6) -> RunPair:
     """Two runs whose actor gradients are that far apart, as a share of the larger."""
     shift = 0.0 if same else 0.01
     values = {ACTOR: 1.0, "rollout_corr/rollout_log_ppl": 7.36, "actor/lr": rate}
     other = {ACTOR: 1.0 - apart, "rollout_corr/rollout_log_ppl": 7.36 + shift, "actor/lr": rate}
     rows = tuple(PairStep(step=n, first=values, second=other) for n in range(1, steps + 1))
-    return Pair(runs=("1" * 64, "2" * 64), job="0-lora-ddp", steps=rows)
+    return RunPair(runs=("1" * 64, "2" * 64), job="0-lora-ddp", steps=rows)
 
 
 def actor_tolerance(bands: Bands, *, same_samples: bool = False, steps: tuple[StepMetrics, ...] = ()) -> float:
@@ -185,7 +185,7 @@ def actor_tolerance(bands: Bands, *, same_samples: bool = False, steps: tuple[St
         (pair(0.04, same=True), 0.2),
     ],
 )
-def test_measured_noise_sets_the_tolerance_within_limits(measured: Pair, tolerance: float) -> None:
+def test_measured_noise_sets_the_tolerance_within_limits(measured: RunPair, tolerance: float) -> None:
     assert actor_tolerance(with_pair(Bands(), make_job(), measured)) == pytest.approx(tolerance)
 
 

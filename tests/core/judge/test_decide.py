@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.builders import cut_facts, ended, error, judged
-from verl_e2e.core.model.outcome import NEIGHBOUR, Result, Stage, of_log
+from verl_e2e.core.model.outcome import NEIGHBOUR_CAUSE, Result, Stage, of_log
 from verl_e2e.core.model.record import EndReason, Event
 
 FULL = error("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", stage=Stage.TRAIN_STEP)
@@ -31,4 +31,4 @@ def test_memory_that_a_neighbour_takes_is_no_fault_of_the_change(fault: object, 
     verdict = judged(cut_facts(Stage.TRAIN_STEP, errors=(fault,)), events=events)
     assert (verdict.result, verdict.stage) == (result, Stage.TRAIN_STEP)
     assert ("a neighbour held up to 40000 MiB of GPU 1" in verdict.sentence) == (result is Result.BLOCKED)
-    assert (verdict.causes == (NEIGHBOUR, of_log("gpu-memory"))) == (result is Result.BLOCKED)
+    assert (verdict.causes == (NEIGHBOUR_CAUSE, of_log("gpu-memory"))) == (result is Result.BLOCKED)

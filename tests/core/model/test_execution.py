@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from verl_e2e.core.model.execution import MOST_LINES, Entered, FunctionRun, Lines, line_ranges
+from verl_e2e.core.model.execution import MOST_LINES, Entered, FunctionRun, LineNumbers, line_ranges
 
-_LINES: TypeAdapter[tuple[int, ...]] = TypeAdapter(Lines)
+_LINES: TypeAdapter[tuple[int, ...]] = TypeAdapter(LineNumbers)
 LINE_SETS = st.sets(st.integers(1, 400)).map(lambda found: tuple(sorted(found)))
 
 

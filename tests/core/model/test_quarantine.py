@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from verl_e2e.core.model.known_defects import Counts, QuarantinedCause
+from verl_e2e.core.model.known_defects import QuarantinedCause, Validity
 
 ENTRY: dict[str, Any] = {
     "cause": "log:network",
@@ -57,17 +57,17 @@ def test_an_entry_without_a_day_a_reason_or_a_link_is_refused(key: str) -> None:
 @pytest.mark.parametrize(
     ("today", "counts"),
     [
-        (date(2026, 10, 1), Counts.TOO_FAR),
-        (date(2026, 10, 2), Counts.YES),
-        (date(2026, 12, 31), Counts.YES),
-        (date(2027, 1, 1), Counts.EXPIRED),
+        (date(2026, 10, 1), Validity.TOO_FAR),
+        (date(2026, 10, 2), Validity.YES),
+        (date(2026, 12, 31), Validity.YES),
+        (date(2027, 1, 1), Validity.EXPIRED),
     ],
 )
-def test_an_entry_counts_for_at_most_a_quarter_and_through_its_last_day(today: date, counts: Counts) -> None:
+def test_an_entry_counts_for_at_most_a_quarter_and_through_its_last_day(today: date, counts: Validity) -> None:
     assert QuarantinedCause.model_validate(ENTRY).counts(today) is counts
 
 
 def test_an_entry_ends_with_the_last_second_of_its_day() -> None:
     entry = QuarantinedCause.model_validate(ENTRY)
-    assert entry.counts((entry.ends_at - timedelta(seconds=1)).date()) is Counts.YES
-    assert entry.counts(entry.ends_at.date()) is Counts.EXPIRED
+    assert entry.counts((entry.ends_at - timedelta(seconds=1)).date()) is Validity.YES
+    assert entry.counts(entry.ends_at.date()) is Validity.EXPIRED

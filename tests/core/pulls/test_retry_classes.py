@@ -4,9 +4,9 @@ import pytest
 
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.outcome import (
-    EVIDENCE,
-    SEAL,
-    UNPROVEN,
+    EVIDENCE_CAUSE,
+    SEAL_CAUSE,
+    UNPROVEN_CAUSE,
     EngineEnd,
     of_criterion,
     of_end,
@@ -51,7 +51,9 @@ def test_what_the_change_may_have_caused_is_unknown(cause: str) -> None:
     assert class_of((cause,), undecided=False) is RetryClass.UNKNOWN
 
 
-@pytest.mark.parametrize("cause", [SEAL, EVIDENCE, UNPROVEN, *map(of_criterion, Criterion), "log:of-tomorrow"])
+@pytest.mark.parametrize(
+    "cause", [SEAL_CAUSE, EVIDENCE_CAUSE, UNPROVEN_CAUSE, *map(of_criterion, Criterion), "log:of-tomorrow"]
+)
 def test_what_the_table_does_not_name_is_unknown(cause: str) -> None:
     assert class_of((cause,), undecided=False) is RetryClass.UNKNOWN
 
@@ -70,7 +72,7 @@ def test_what_the_table_does_not_name_is_unknown(cause: str) -> None:
         (("preflight:disk", "preflight:hydra"), False, RetryClass.OURS),
         (("preflight:hydra", "preflight:bridge_tests"), False, RetryClass.UNKNOWN),
         # A failure that the folder does not prove stays one of the code.
-        ((UNPROVEN, "log:train-step"), False, RetryClass.CHANGE),
+        ((UNPROVEN_CAUSE, "log:train-step"), False, RetryClass.CHANGE),
         (("log:train-step",), True, RetryClass.CHANGE),
     ],
 )

@@ -25,7 +25,7 @@ from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.model.related import Bands, Healthy, Pair, PairStep, Probe
+from verl_e2e.core.model.related import Bands, Healthy, PairStep, Probe, RunPair
 from verl_e2e.core.triage.silent import AGREEMENT
 
 ENOUGH = 5
@@ -88,7 +88,7 @@ class _Metrics:
     values: Mapping[str, float]
 
 
-def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[MetricRow, bool]]:
+def _noise(pair: RunPair, rates: set[float]) -> Iterator[tuple[MetricRow, bool]]:
     """Every judged row of a pair, and whether its samples were the same."""
     for item in pair.steps:
         if rates and item.first.get(_LEARNING_RATE) not in rates:
@@ -123,7 +123,7 @@ def with_healthy(bands: Bands, job: Job, found: Healthy) -> Bands:
     return _with(bands, job, probe.model_copy(update={"healthy": (*probe.healthy, found)}))
 
 
-def with_pair(bands: Bands, job: Job, found: Pair) -> Bands:
+def with_pair(bands: Bands, job: Job, found: RunPair) -> Bands:
     """The bands with one more pair of identical runs; the same two count once."""
     probe = _probe(bands, job)
     if any(set(pair.runs) == set(found.runs) for pair in probe.pairs):
@@ -207,7 +207,7 @@ def healthy_of(run: HealthyRun) -> Healthy:
     return Healthy(run=run.run, job=run.job.id, bridge_commit=run.job.bridge.commit, correlation=found)
 
 
-def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> Pair:
+def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> RunPair:
     """What a bands file keeps of two runs of the same training; NotHealthyError when they are not."""
     both = f"{healthy_run.name} and {other.name}"
     if training_digest(healthy_run.job) != training_digest(other.job):
@@ -222,7 +222,7 @@ def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> Pair:
     steps = (
         PairStep(step=step, first=_kept(first[step].values), second=_kept(second[step].values)) for step in found.steps
     )
-    return Pair(runs=(healthy_run.run, other.run), job=healthy_run.job.id, steps=tuple(steps))
+    return RunPair(runs=(healthy_run.run, other.run), job=healthy_run.job.id, steps=tuple(steps))
 
 
 def _undisturbed(run: HealthyRun) -> dict[int, StepMetrics]:

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.execution import Commit
+from verl_e2e.core.model.execution import CommitId
 from verl_e2e.core.text.packed import UnpackError, pack, unpack
 
 NO_CELLS: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class CellMap(Document):
     """What the cells of one commit entered."""
 
     # The commit of Bridge.
-    commit: Commit
+    commit: CommitId
     # The cells; a set is about their places here.
     cells: tuple[CellRow, ...]
     # Sets of cells, each as the hexadecimal number that has a bit for each of its cells.

@@ -13,10 +13,10 @@ from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checko
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import (
-    EVIDENCE,
-    NEIGHBOUR,
-    SEAL,
-    UNPROVEN,
+    EVIDENCE_CAUSE,
+    NEIGHBOUR_CAUSE,
+    SEAL_CAUSE,
+    UNPROVEN_CAUSE,
     Attribution,
     Decision,
     Result,
@@ -93,7 +93,7 @@ def _broken_seal(case: Case) -> Decision | None:
     if seal is None or seal.state != "broken":
         return None
     cause = wording.not_the_recorders(seal.problem)
-    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(SEAL,))
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(SEAL_CAUSE,))
 
 
 def _broken_import(by: By) -> Decision | None:
@@ -199,7 +199,7 @@ def _error_in_log(case: Case) -> Decision | None:
     at = Evidence(State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
     rule = (of_log(answer.rule),)
     if neighbour := blamed_neighbour(case):
-        cause, shared = f"{answer.cause}; {neighbour}", (NEIGHBOUR, *rule)
+        cause, shared = f"{answer.cause}; {neighbour}", (NEIGHBOUR_CAUSE, *rule)
         return Decision(Result.BLOCKED, answer.stage, cause, wording.FIX_NEIGHBOUR, at, causes=shared)
     undecided = result is Result.BLOCKED and answer.undecided
     return Decision(result, answer.stage, answer.cause, answer.fix, at, undecided=undecided, causes=rule)
@@ -238,7 +238,7 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
     if not gap:
         return decision
     cause = wording.unproven_failure(decision.cause, gap)
-    known = (UNPROVEN, *decision.causes)
+    known = (UNPROVEN_CAUSE, *decision.causes)
     return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at, causes=known)
 
 
@@ -269,4 +269,4 @@ def _gap(case: Case, evidence: tuple[Evidence, ...], *kinds: Gap) -> Decision | 
     if first is not None and case.facts.line_count:
         stage = ROWS[first.criterion].find(case).stage or _stood(case)
     cause = wording.missing_evidence(names)
-    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(EVIDENCE,))
+    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(EVIDENCE_CAUSE,))

@@ -27,7 +27,7 @@ from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import EVIDENCE, Decision, Deliverable, Outcome, Result, Stage, of_criterion
+from verl_e2e.core.model.outcome import EVIDENCE_CAUSE, Decision, Deliverable, Outcome, Result, Stage, of_criterion
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     JOB_FILE,
@@ -539,7 +539,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
         limitations=tuple(f"Missing from the folder: {item}." for item in missing),
         followups=(wording.FIX_EVIDENCE,),
-        causes=(EVIDENCE,),
+        causes=(EVIDENCE_CAUSE,),
     )
 
 

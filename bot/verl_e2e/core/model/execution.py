@@ -20,7 +20,7 @@ EXECUTED_FILE = "executed.json"
 # Where Megatron-LM lies in Bridge's checkout; the paths of its files begin so.
 MEGATRON_LM_FOLDER = "3rdparty/Megatron-LM"
 # Far beyond any real run; more is left out, and `cut` says so.
-MOST_PROCESSES, MOST_FILES, MOST_FUNCTIONS_OF_FILE, MOST_LINES_OF_FILE = 512, 8_000, 5_000, 50_000
+MOST_PROCESSES, MOST_EXECUTED_FILES, MOST_FUNCTIONS_OF_FILE, MOST_LINES_OF_FILE = 512, 8_000, 5_000, 50_000
 
 
 class ProcessRole(StrEnum):
@@ -92,7 +92,7 @@ class Executed(Document):
     # The processes; other entries name them by their index here.
     processes: Annotated[tuple[ExecutedProcess, ...], FailFast(), Field(max_length=MOST_PROCESSES)] = ()
     # The files of which something ran, by path: a function, or of Bridge's the body that runs at import.
-    files: Annotated[tuple[ExecutedFile, ...], FailFast(), Field(max_length=MOST_FILES)] = ()
+    files: Annotated[tuple[ExecutedFile, ...], FailFast(), Field(max_length=MOST_EXECUTED_FILES)] = ()
     # What was left out because there was too much of it, as sentences.
     cut: tuple[str, ...] = ()
     # Why nothing was recorded at all, empty where something was.
@@ -216,7 +216,7 @@ NO_CODE = ChangedCode()
 MOST_MAPS_BYTES = 64 << 20
 _MOST_MAPS = 1_000
 
-Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$|^[0-9a-f]{64}$")]
+CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$|^[0-9a-f]{64}$")]
 # A function's qualified name, with the kinds of processes that entered it.
 EnteredBy = Annotated[dict[str, tuple[ProcessRole, ...]], Field(max_length=MOST_FUNCTIONS_OF_FILE)]
 
@@ -233,15 +233,15 @@ class ExecutionMap(Document):
     # The model that it trained.
     model: str
     # The Bridge commit that ran.
-    bridge: Commit
+    bridge: CommitId
     # The verl commit that ran.
-    verl: Commit
+    verl: CommitId
     # The Megatron-LM commit that ran, empty where the run did not say it.
-    megatron_lm: Commit | Literal[""] = ""
+    megatron_lm: CommitId | Literal[""] = ""
     # The day of the run in UTC, as YYYY-MM-DD.
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     # By file the functions that ran.
-    files: Annotated[dict[str, EnteredBy], FailFast(), Field(max_length=MOST_FILES)]
+    files: Annotated[dict[str, EnteredBy], FailFast(), Field(max_length=MOST_EXECUTED_FILES)]
 
     def enters(self, path: str, symbol: str) -> tuple[ProcessRole, ...]:
         """The kinds of processes that entered a function; empty where none did."""
@@ -343,7 +343,7 @@ def line_ranges(lines: tuple[int, ...]) -> tuple[str, ...]:
 
 
 # Written as one text, because a document with a row for each number would be many times as long.
-Lines = Annotated[
+LineNumbers = Annotated[
     tuple[int, ...],
     BeforeValidator(_unfolded),
     PlainSerializer(lambda lines: ", ".join(line_ranges(lines)), return_type=str),
@@ -365,9 +365,9 @@ class FunctionRun:
     # Whose source the lines are counted in; a function of the merge base is one that the change removes or shortens.
     side: Side = Side.HEAD
     # The changed lines that processes of verl's run executed.
-    ran: Lines = ()
+    ran: LineNumbers = ()
     # The changed lines that they did not execute, although a run must; all of them where it was not entered.
-    missed: Lines = ()
+    missed: LineNumbers = ()
     # Which processes of verl's run entered it, the first of them, as `trainer 0 (train)`.
     processes: tuple[str, ...] = ()
     # How many did.

@@ -78,7 +78,7 @@ MOST_DAYS = 90
 _Cause = Annotated[str, StringConstraints(pattern=r"^(?:log|preflight|end|engine|criterion):[a-z][a-z0-9_-]{0,60}$")]
 
 
-class Counts(Enum):
+class Validity(Enum):
     """Whether an entry counts on a day."""
 
     YES = auto()
@@ -116,11 +116,11 @@ class QuarantinedCause(DescribedDocument):
         """The first moment at which it counts no more."""
         return datetime.combine(self.until + timedelta(days=1), time(), UTC)
 
-    def counts(self, today: date) -> Counts:
+    def counts(self, today: date) -> Validity:
         """Whether the entry counts on a day."""
         if today > self.until:
-            return Counts.EXPIRED
-        return Counts.TOO_FAR if self.until - today > timedelta(days=MOST_DAYS) else Counts.YES
+            return Validity.EXPIRED
+        return Validity.TOO_FAR if self.until - today > timedelta(days=MOST_DAYS) else Validity.YES
 
 
 class RetryRules(DescribedDocument):

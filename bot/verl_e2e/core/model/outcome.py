@@ -121,15 +121,15 @@ class Decision:
     recurrence: Recurrence | None = None
 
 
-Cause = Annotated[str, StringConstraints(pattern=r"^[a-z]+:[a-z][a-z0-9_-]{0,60}$")]
+CauseId = Annotated[str, StringConstraints(pattern=r"^[a-z]+:[a-z][a-z0-9_-]{0,60}$")]
 # The folder is not as the recorder left it.
-SEAL = "verdict:seal"
+SEAL_CAUSE = "verdict:seal"
 # Something that a Pass needs is not there, and nothing says why.
-EVIDENCE = "verdict:evidence"
+EVIDENCE_CAUSE = "verdict:evidence"
 # The folder does not show that the checkout under test is what failed.
-UNPROVEN = "verdict:unproven"
+UNPROVEN_CAUSE = "verdict:unproven"
 # Someone else on the host may have caused it.
-NEIGHBOUR = "verdict:neighbour"
+NEIGHBOUR_CAUSE = "verdict:neighbour"
 
 
 class EngineEnd(StrEnum):
@@ -167,26 +167,26 @@ class EngineEnd(StrEnum):
     NOT_JUDGED = "not_judged"
 
 
-def of_log(rule: str) -> Cause:
+def of_log(rule: str) -> CauseId:
     """The cause of an error that a rule of triage explains."""
     return f"log:{rule}"
 
 
-def of_preflight(check: str) -> Cause:
+def of_preflight(check: str) -> CauseId:
     """The cause of a preflight check that failed."""
     return f"preflight:{check}"
 
 
-def of_end(reason: str) -> Cause:
+def of_end(reason: str) -> CauseId:
     """The cause of a run that ended early."""
     return f"end:{reason}"
 
 
-def of_engine(end: EngineEnd) -> Cause:
+def of_engine(end: EngineEnd) -> CauseId:
     """The cause of a run that has no verdict."""
     return f"engine:{end}"
 
 
-def of_criterion(criterion: str) -> Cause:
+def of_criterion(criterion: str) -> CauseId:
     """The cause of a criterion that is broken or has no evidence."""
     return f"criterion:{criterion}"

@@ -121,7 +121,7 @@ class PairStep(Document):
     second: dict[str, float]
 
 
-class Pair(Document):
+class RunPair(Document):
     """Two healthy runs of the identical job: all that differs between them is noise."""
 
     runs: tuple[Digest, Digest]
@@ -134,7 +134,7 @@ class Probe(Document):
 
     about: str = ""
     healthy: tuple[Healthy, ...] = ()
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[RunPair, ...] = ()
 
 
 class Bands(Document):

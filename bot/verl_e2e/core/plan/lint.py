@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.known_defects import MOST_DAYS, Counts
+from verl_e2e.core.model.known_defects import MOST_DAYS, Validity
 from verl_e2e.core.plan.contract import Converter
 from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline
@@ -63,12 +63,12 @@ def _uncounted_entries(policy: Policy, today: date) -> Iterator["ToFix"]:
     for entry in policy.quarantine:
         what = f"{policy.source}: quarantine of {entry.cause_id} until {entry.until.isoformat()}"
         match entry.counts(today):
-            case Counts.EXPIRED:
+            case Validity.EXPIRED:
                 yield ToFix(f"{what} has expired and no longer counts", f"remove it, see {entry.link}")
-            case Counts.TOO_FAR:
+            case Validity.TOO_FAR:
                 fix = f"give a day until {(today + timedelta(days=MOST_DAYS)).isoformat()}"
                 yield ToFix(f"{what} does not count yet, for its last day is more than {MOST_DAYS} days away", fix)
-            case Counts.YES:
+            case Validity.YES:
                 continue
 
 

@@ -17,7 +17,7 @@ from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest, Job, Order, RehearsalJob, Sha
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Cause, Recurrence, Result, Stage
+from verl_e2e.core.model.outcome import CauseId, Recurrence, Result, Stage
 
 # The command; it counts for every head of a pull request, not only for the one on which it was given.
 PRIORITY = "priority"
@@ -216,7 +216,7 @@ class Run(Document):
     # What the back end itself knows of the run, once it has ended.
     took: BackendTimes | None = None
     # What kept it from a pass, as identifiers of `verl_e2e.core.model.outcome`; empty where that is not known.
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[CauseId, ...] = ()
     # Whether the change may have caused what blocked it.
     undecided: bool = False
     # What related runs showed of its failure, None where they showed neither.

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from types import MappingProxyType
 
-from verl_e2e.core.model.known_defects import Counts, QuarantinedCause
+from verl_e2e.core.model.known_defects import QuarantinedCause, Validity
 from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.commands import asked_again
@@ -26,7 +26,7 @@ from verl_e2e.core.triage.table import RULES
 
 def set_aside_by(run: Run, entries: Iterable[QuarantinedCause], today: date) -> QuarantinedCause | None:
     """The entry that sets a run's end aside, of several the one that ends first; None where a cause is left."""
-    counting = [entry for entry in entries if entry.counts(today) is Counts.YES]
+    counting = [entry for entry in entries if entry.counts(today) is Validity.YES]
     found = [next((entry for entry in counting if _fits(entry, cause_id, run)), None) for cause_id in run.causes]
     given = [entry for entry in found if entry is not None]
     return min(given, key=lambda entry: entry.until) if given and len(given) == len(found) else None
