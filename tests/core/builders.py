@@ -14,11 +14,11 @@ from verl_e2e.core.model.facts import (
     Excerpt,
     LogFacts,
     LoggedError,
-    Progress,
+    LoggedProcess,
+    ProgressBar,
     ResolvedConfig,
     StageMark,
     StepMetrics,
-    Worker,
 )
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
@@ -167,9 +167,9 @@ def step_line(step: int = 1, line: int = 1334, **changes: Any) -> StepMetrics:
     return StepMetrics(step, line, {key: value for key, value in values.items() if value is not None})
 
 
-def bar(done: int = 1, total: int = 1, percent: int = 100, line: int = 1336) -> Progress:
+def bar(done: int = 1, total: int = 1, percent: int = 100, line: int = 1336) -> ProgressBar:
     """A progress bar as verl prints it."""
-    return Progress(percent, done, total, Excerpt(line, f"Training Progress: {percent}%|### | {done}/{total}"))
+    return ProgressBar(percent, done, total, Excerpt(line, f"Training Progress: {percent}%|### | {done}/{total}"))
 
 
 _MARKS = (
@@ -202,7 +202,7 @@ def make_facts(**given: Any) -> LogFacts:
         "progress": bar(),
         "completed_at": Excerpt(1336, "Training Progress: 100%"),
         "adapters": (AdapterReport(1191, TRAINER, 17_940_992, 106_496),),
-        "workers": (Worker(DRIVER, "TaskRunner", 130, False), Worker(TRAINER, "WorkerDict", 1178, True)),  # noqa: FBT003
+        "workers": (LoggedProcess(DRIVER, "TaskRunner", 130, False), LoggedProcess(TRAINER, "WorkerDict", 1178, True)),  # noqa: FBT003
         "last": Excerpt(1350, "done"),
         "stood": Stage.SHUTDOWN,
         "lora_at": Excerpt(1186, "Enabling LORA with rank=4, alpha=4, dropout=0.0"),

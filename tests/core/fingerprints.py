@@ -17,11 +17,11 @@ from verl_e2e.core.model.fingerprints import (
     Adapters,
     Fingerprints,
     HookState,
-    Kind,
     Point,
     Ranks,
     Snapshot,
     Tensor,
+    TensorKind,
 )
 
 Values = tuple[float, ...]
@@ -80,7 +80,7 @@ def optimizer(ranks: Ranks, steps: int, role: str = "actor") -> tuple[Tensor, ..
             for state in ("main", "exp_avg", "exp_avg_sq"):
                 values = weights(8, f"{parameter.name} {state} {steps} {ranks} {role}")
                 name = f"{parameter.name}/{state}{place}"
-                rows.append(tensor(name, values, kind=Kind.OPTIMIZER, dtype="float32"))
+                rows.append(tensor(name, values, kind=TensorKind.OPTIMIZER, dtype="float32"))
     return tuple(rows)
 
 

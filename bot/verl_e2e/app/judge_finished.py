@@ -19,7 +19,7 @@ from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_engine
-from verl_e2e.core.model.record import Ended, Record, read_data
+from verl_e2e.core.model.record import EndedEvent, Record, read_data
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
@@ -298,7 +298,7 @@ def _why_no_evidence(record: Record, run: Run) -> str:
     """Why the records are evidence of nothing, empty where they are."""
     if record.seal is not None and record.seal.state == "broken":
         return wording.not_the_recorders(record.seal.problem)
-    ends = [read_data(event, Ended) for event in record.events if event.kind == "ended"]
+    ends = [read_data(event, EndedEvent) for event in record.events if event.kind == "ended"]
     last = ends[-1] if ends else None
     if last is not None and not last.exited_zero:
         return last.note or f"it ended early ({last.end_reason})"

@@ -32,7 +32,7 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
-from verl_e2e.core.model.facts import Record as Printed
+from verl_e2e.core.model.facts import TracebackRecord as Printed
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Outcome, Result, Stage
 from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase

@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.judged import RUNS
 from verl_e2e.core.model.record import (
-    Ended,
+    EndedEvent,
     EndReason,
     Event,
     EventData,
@@ -25,7 +25,7 @@ KINDS: dict[str, type[EventData]] = {
     "phase": PhaseEvent,
     "stage": StageEvent,
     "step": StepEvent,
-    "ended": Ended,
+    "ended": EndedEvent,
     "probe": ProbeEvent,
     "left_running": LeftRunning,
 }
@@ -46,7 +46,7 @@ def test_every_recorded_event_is_read_as_it_was_written(path: Path) -> None:
 @pytest.mark.parametrize("reason", list(EndReason))
 def test_only_an_exit_by_itself_with_code_0_is_a_good_end(reason: EndReason) -> None:
     for code in (0, 1, None):
-        ended = read_data(Event(t_s=1.0, kind="ended", data={"reason": str(reason), "exit_code": code}), Ended)
+        ended = read_data(Event(t_s=1.0, kind="ended", data={"reason": str(reason), "exit_code": code}), EndedEvent)
         assert ended is not None
         assert ended.exited_zero is (reason is EndReason.EXITED and code == 0)
 
@@ -54,9 +54,9 @@ def test_only_an_exit_by_itself_with_code_0_is_a_good_end(reason: EndReason) -> 
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (Ended, '{"reason": "exited", "exit_code": "0"}'),
-        (Ended, '{"reason": "exited", "exit_code": false}'),
-        (Ended, '{"reason": ["exited"]}'),
+        (EndedEvent, '{"reason": "exited", "exit_code": "0"}'),
+        (EndedEvent, '{"reason": "exited", "exit_code": false}'),
+        (EndedEvent, '{"reason": ["exited"]}'),
         (ProbeEvent, '{"unreadable": "many"}'),
         (LeftRunning, '{"processes": "odd"}'),
         (Started, '{"unix_s": "now"}'),
@@ -68,6 +68,6 @@ def test_a_value_of_another_type_is_not_read(kind: type[EventData], text: str) -
 
 
 def test_a_reason_that_is_not_known_is_left_out() -> None:
-    ended = read_data(Event(t_s=1.0, kind="ended", data={"reason": "of tomorrow"}), Ended)
+    ended = read_data(Event(t_s=1.0, kind="ended", data={"reason": "of tomorrow"}), EndedEvent)
     assert ended is not None
     assert ended.end_reason is None

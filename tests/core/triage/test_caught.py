@@ -11,7 +11,7 @@ from verl_e2e.adapters.files.logs import fastest_prefilter
 from verl_e2e.core.log.lines import parse_line
 from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
 from verl_e2e.core.log.traceback import record_above, record_of
-from verl_e2e.core.model.facts import Record
+from verl_e2e.core.model.facts import TracebackRecord
 from verl_e2e.core.triage.candidates import CAUGHT
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
 
@@ -55,33 +55,33 @@ def test_a_survived_error_is_named_as_noise() -> None:
 @pytest.mark.parametrize(
     ("text", "record"),
     [
-        ("WARNING:2026-11-20 14:22:03,674:x", Record.WARNING),
-        ("ERROR:root:x", Record.ERROR),
-        ("2026-11-20 14:22:03,674 - name - CRITICAL - x", Record.ERROR),
-        ("2026-11-20 14:22:03,674\tINFO worker.py:2012 -- x", Record.WARNING),
-        ("[2026-11-20][verl][WARNING] - x", Record.WARNING),
-        ("E1120 14:22:03.674000 7470 torch/x.py:1] x", Record.ERROR),
-        ("wandb: ERROR x", Record.ERROR),
-        ("[error    ] x", Record.ERROR),
-        ("a.py:3: UserWarning: x", Record.WARNING),
-        ("Exception in thread Thread-1 (f):", Record.SIDE),
-        ("Future exception was never retrieved", Record.SIDE),
-        ("Error in the middle of a sentence", Record.RAISED),
-        ("    raise ValueError('WARNING: x')", Record.RAISED),
-        ("", Record.RAISED),
+        ("WARNING:2026-11-20 14:22:03,674:x", TracebackRecord.WARNING),
+        ("ERROR:root:x", TracebackRecord.ERROR),
+        ("2026-11-20 14:22:03,674 - name - CRITICAL - x", TracebackRecord.ERROR),
+        ("2026-11-20 14:22:03,674\tINFO worker.py:2012 -- x", TracebackRecord.WARNING),
+        ("[2026-11-20][verl][WARNING] - x", TracebackRecord.WARNING),
+        ("E1120 14:22:03.674000 7470 torch/x.py:1] x", TracebackRecord.ERROR),
+        ("wandb: ERROR x", TracebackRecord.ERROR),
+        ("[error    ] x", TracebackRecord.ERROR),
+        ("a.py:3: UserWarning: x", TracebackRecord.WARNING),
+        ("Exception in thread Thread-1 (f):", TracebackRecord.SIDE),
+        ("Future exception was never retrieved", TracebackRecord.SIDE),
+        ("Error in the middle of a sentence", TracebackRecord.RAISED),
+        ("    raise ValueError('WARNING: x')", TracebackRecord.RAISED),
+        ("", TracebackRecord.RAISED),
     ],
 )
-def test_how_a_line_says_that_it_is_a_record(text: str, record: Record) -> None:
+def test_how_a_line_says_that_it_is_a_record(text: str, record: TracebackRecord) -> None:
     assert record_of(text) is record
 
 
 def test_the_record_is_that_of_the_same_process() -> None:
     line = parse_line(3, b"(W pid=3) Traceback (most recent call last):")
     other, own = parse_line(2, b"(W pid=4) ERROR:root:x"), parse_line(1, b"(W pid=3) WARNING:root:x")
-    assert record_above(line, [other, own]) is Record.WARNING
-    assert record_above(line, [other]) is Record.RAISED
+    assert record_above(line, [other, own]) is TracebackRecord.WARNING
+    assert record_above(line, [other]) is TracebackRecord.RAISED
     marked = parse_line(3, b"(E pid=3) ERROR 11-20 14:54:29 [core.py:1] Traceback (most recent call last):")
-    assert record_above(marked, []) is Record.PREFIXED
+    assert record_above(marked, []) is TracebackRecord.PREFIXED
 
 
 @pytest.mark.parametrize("size", [1, 61, 5000])
@@ -92,12 +92,12 @@ def test_the_record_is_found_however_the_bytes_arrive(size: int) -> None:
         scanner.feed(log[start : start + size])
     facts = scanner.finish()
     assert facts == scan([log])
-    assert [error.record for error in facts.errors] == [Record.WARNING, Record.SIDE]
+    assert [error.record for error in facts.errors] == [TracebackRecord.WARNING, TracebackRecord.SIDE]
 
 
 def test_an_error_that_is_raised_and_logged_is_raised() -> None:
     facts = scan(lines(*ASIDE[0].printed(RECORDS["warning"]), *ASIDE[0].printed()))
-    assert [(error.record, error.count) for error in facts.errors] == [(Record.RAISED, 2)]
+    assert [(error.record, error.count) for error in facts.errors] == [(TracebackRecord.RAISED, 2)]
 
 
 def test_a_warning_without_a_traceback_is_noise_of_a_run_that_ended_well() -> None:

@@ -40,7 +40,7 @@ from verl_e2e.core.model.record import (
     STOPPED,
     CheckNotes,
     Checkpoints,
-    Ended,
+    EndedEvent,
     Environment,
     Event,
     ImportLine,
@@ -222,7 +222,7 @@ def stage_times(folder: Path) -> dict[Stage, float]:
 
 def was_stopped(folder: Path) -> bool:
     """Whether the recorder says that time or a person ended the run; False without events."""
-    ends = [read_data(event, Ended) for event in _rows(folder / EVENTS_FILE, Event, []) if event.kind == "ended"]
+    ends = [read_data(event, EndedEvent) for event in _rows(folder / EVENTS_FILE, Event, []) if event.kind == "ended"]
     return any(ended is not None and ended.end_reason in STOPPED for ended in ends[-1:])
 
 

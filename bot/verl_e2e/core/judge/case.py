@@ -11,7 +11,7 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.record import BEGIN, Ended, EndReason, Event, PhaseEvent, Record, read_data
+from verl_e2e.core.model.record import BEGIN, EndedEvent, EndReason, Event, PhaseEvent, Record, read_data
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.triage.triage import Triage
 
@@ -45,16 +45,16 @@ class Case:
         starts = [index for index, event in enumerate(events) if event.kind == "started"]
         return tuple(event for event in events[starts[-1] if starts else 0 :] if event.kind == kind)
 
-    def ends(self) -> tuple[Ended, ...]:
+    def ends(self) -> tuple[EndedEvent, ...]:
         """Every end of the run; one that cannot be read has no reason."""
-        return tuple(read_data(event, Ended) or Ended() for event in self.events("ended"))
+        return tuple(read_data(event, EndedEvent) or EndedEvent() for event in self.events("ended"))
 
     def phases(self, state: str) -> tuple[PhaseEvent, ...]:
         """The starts of the wrapper that began or ended."""
         found = (read_data(event, PhaseEvent) for event in self.events("phase"))
         return tuple(phase for phase in found if phase is not None and phase.is_run(state))
 
-    def ended_by(self, reason: EndReason) -> Ended | None:
+    def ended_by(self, reason: EndReason) -> EndedEvent | None:
         """The end for that reason, None when there is none."""
         return next((ended for ended in self.ends() if ended.end_reason is reason), None)
 

@@ -8,7 +8,7 @@ from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Stage
-from verl_e2e.core.model.record import LOG_FILE, Ended, EndReason, RepositoryState
+from verl_e2e.core.model.record import LOG_FILE, EndedEvent, EndReason, RepositoryState
 from verl_e2e.core.triage.triage import Triage, TriageVerdict
 
 _SHOWN_PLACES = 2
@@ -237,7 +237,7 @@ END_WORDS: Mapping[EndReason, str] = {
 }
 
 
-def ended_early(ended: Ended) -> str:
+def ended_early(ended: EndedEvent) -> str:
     """Why the process ended without an error of its own."""
     exited = f"the process exited with code {ended.exit_code} and no explained error"
     reason = exited if ended.end_reason is None else END_WORDS.get(ended.end_reason, exited)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.traceback import BARE_SHAPE, MAX_FRAMES, MAX_TEXT, Chain, goes_on, record_of
-from verl_e2e.core.model.facts import LoggedError, Record
+from verl_e2e.core.model.facts import LoggedError, TracebackRecord
 from verl_e2e.core.model.outcome import Stage
 
 MAX_CALLS = 80
@@ -66,7 +66,7 @@ def lone_error(kind: str, line: Line, message: str, *, stood: Stage, completed: 
         secondary=_is_secondary(kind, line.text),
         soft=soft,
         # A line may state that it is only a warning.
-        record=Record.WARNING if record_of(line.text) is Record.WARNING else Record.RAISED,
+        record=TracebackRecord.WARNING if record_of(line.text) is TracebackRecord.WARNING else TracebackRecord.RAISED,
         full_message=message[:MAX_TEXT],
     )
 
@@ -140,7 +140,7 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
         calls=longer.calls,
         frames=longer.frames,
         chain=longer.chain or known.chain,
-        record=min(known.record, again.record, key=list(Record).index),
+        record=min(known.record, again.record, key=list(TracebackRecord).index),
         frame=longer.frame or known.frame or again.frame,
         full_message=max(known.full_message, again.full_message, key=len),
     )

@@ -46,18 +46,18 @@ from verl_e2e.core.model.facts import (
     Excerpt,
     LogFacts,
     LoggedError,
+    LoggedProcess,
     Misread,
     ModelChunks,
     ModelRank,
     Noise,
-    Number,
-    Progress,
-    Record,
+    ProgressBar,
     RunFacts,
     Sign,
     StageMark,
+    StatedNumber,
     StepMetrics,
-    Worker,
+    TracebackRecord,
     WrappedModel,
 )
 from verl_e2e.core.model.outcome import Stage
@@ -209,7 +209,7 @@ _FACTS: Mapping[Mark, Callable[[Literal, Line, re.Match[str]], Fact | None]] = {
     Mark.NOISE: lambda literal, line, _: ("noise", literal.name, Noise(literal.name, line.excerpt(), 1)),
     Mark.SIGN: lambda literal, line, _: _sign(literal.name, line),
     Mark.STRATEGY: lambda _, line, found: _sign(f"{STRATEGY_SIGN}{found[1]}", line),
-    Mark.LORA: lambda _, line, found: ("lora_ranks", int(found[1]), Number(int(found[1]), line.excerpt())),
+    Mark.LORA: lambda _, line, found: ("lora_ranks", int(found[1]), StatedNumber(int(found[1]), line.excerpt())),
     Mark.RANK: _rank,
     Mark.WRAPPED: lambda _, line, found: ("wrapped", line.number, WrappedModel(line.excerpt(), line.pid, found[1])),
     Mark.CHUNKS: lambda _, line, found: ("chunks", line.number, ModelChunks(line.number, line.pid, int(found[1]))),
@@ -343,7 +343,7 @@ class _Opened:
     first: Line
     stood: Stage
     completed: bool
-    record: Record
+    record: TracebackRecord
 
 
 class Run:
@@ -370,14 +370,14 @@ class Run:
         self.stood: Stage | None = None
         self.marker = 0
         self.completed: Excerpt | None = None
-        self.progress: Progress | None = None
+        self.progress: ProgressBar | None = None
         self.steps: dict[int, StepMetrics] = {}
         self.last_step: StepMetrics | None = None
         self.misread: Misread | None = None
         self.lora: Excerpt | None = None
         self._final: Excerpt | None = None
-        self._epochs: Progress | None = None
-        self._planned: Number | None = None
+        self._epochs: ProgressBar | None = None
+        self._planned: StatedNumber | None = None
         self._reader = reader
         self._before = before
         self._max_configs = MAX_CONFIGS if configs else 0
@@ -577,7 +577,9 @@ class Run:
     def _worker(self, line: Line, *, builds: bool) -> None:
         if line.pid is None:
             return
-        known: Worker = self.kept.add("workers", line.pid, Worker(line.pid, line.actor, line.number, builds))
+        known: LoggedProcess = self.kept.add(
+            "workers", line.pid, LoggedProcess(line.pid, line.actor, line.number, builds)
+        )
         if builds and not known.built_model and line.pid in self.kept.rows["workers"]:
             self.kept.rows["workers"][line.pid] = replace(known, built_model=True)
 
@@ -593,7 +595,7 @@ class Run:
 
     def _bar(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
         percent, done, total = map(int, found.groups())
-        self.progress = Progress(percent, done, total, line.excerpt())
+        self.progress = ProgressBar(percent, done, total, line.excerpt())
         self._trainer[Mark.PROGRESS] = (line.label, line.actor)
         if done >= total > 0:
             self._complete(line)
@@ -601,7 +603,7 @@ class Run:
     def _epoch(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
         """The bar of one epoch completes nothing that is tested here."""
         epoch, epochs, percent, done, total = map(int, found.groups())
-        self._epochs = Progress(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
+        self._epochs = ProgressBar(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
 
     def _final_metrics(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
         """verl prints the line after the last step, with or without metrics."""
@@ -624,7 +626,7 @@ class Run:
         self.asked.command(line)
 
     def _plan(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        self._planned = Number(int(found[1]), line.excerpt())
+        self._planned = StatedNumber(int(found[1]), line.excerpt())
 
     def _lora_asked(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
         if self.lora is None and int(found[1]) > 0:
@@ -672,7 +674,9 @@ class Run:
             self._close(line.source)
         self.kept.change_error(
             lambda error: was_caught(error, line),
-            lambda error: replace(error, record=max(error.record, Record.ERROR, key=list(Record).index)),
+            lambda error: replace(
+                error, record=max(error.record, TracebackRecord.ERROR, key=list(TracebackRecord).index)
+            ),
         )
 
     def _sample(self, literal: Literal, line: Line, _found: re.Match[str]) -> None:
@@ -727,7 +731,7 @@ class Run:
             # A program that prints a traceback as one line had caught the exception.
             for row in rows:
                 reader.take(replace(line, text=row))
-            self._record(self.kept, _Opened(reader, line, stood, completed, Record.ERROR))
+            self._record(self.kept, _Opened(reader, line, stood, completed, TracebackRecord.ERROR))
             return True
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
             return False
@@ -769,7 +773,7 @@ class Run:
         error = self._record(self.kept, opened)
         if opened.first.driver:
             self._driver_next = None
-        if error is not None and error.driver and opened.record is Record.RAISED:
+        if error is not None and error.driver and opened.record is TracebackRecord.RAISED:
             self.openings.program(opened.first.label).ended = True
 
     def _record(self, kept: Kept, opened: _Opened) -> LoggedError | None:
@@ -778,7 +782,7 @@ class Run:
         error = error_of(opened.reader.snapshot(), first, opened.stood, completed=opened.completed, driver=driver)
         if error is None:
             return None
-        return kept.add_error(replace(error, record=Record.RAISED if error.driver else opened.record))
+        return kept.add_error(replace(error, record=TracebackRecord.RAISED if error.driver else opened.record))
 
     def _so_far(self) -> Kept:
         """What is kept, with the errors whose traceback may still go on: a run that hangs prints no more lines."""
@@ -833,7 +837,7 @@ class LogFold:
         # The last of the runs that ended, and what all of them show.
         self._ended: deque[_Ended] = deque(maxlen=MAX_RUNS - 1)
         self._joined = Kept()
-        self._earlier: list[Progress] = []
+        self._earlier: list[ProgressBar] = []
         self._lora: Excerpt | None = None
         self._misread: Misread | None = None
         # The steps of the runs before, each once: the reader gives equal lines of several runs one object.

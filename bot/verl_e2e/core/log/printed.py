@@ -36,12 +36,7 @@ from itertools import islice
 from typing import Any, Final
 
 from verl_e2e.core.log.lines import EXCERPT_CAP, Line
-from verl_e2e.core.model.facts import (
-    Excerpt,
-    PackagePath,
-    ResolvedConfig,
-    Setting,
-)
+from verl_e2e.core.model.facts import AskedSetting, Excerpt, PackagePath, ResolvedConfig
 from verl_e2e.core.model.outcome import Stage
 
 MAX_SETTINGS = 2000
@@ -79,10 +74,10 @@ class Asked:
         """What is known of the run after this one."""
         return Asked(self._later)
 
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[AskedSetting, ...]:
         """Everything that was asked for, in the order in which it was printed."""
         variables = (
-            Setting(name, value, _at(number, f"{name}={value}"))
+            AskedSetting(name, value, _at(number, f"{name}={value}"))
             for number, text in self._variables
             for name, value in _assigned(text)
         )
@@ -114,7 +109,7 @@ class Asked:
             self._command.append((line.number, line.text))
 
 
-def _overrides(command: Sequence[Echo]) -> Iterator[Setting]:
+def _overrides(command: Sequence[Echo]) -> Iterator[AskedSetting]:
     """The overrides of a command over one line or several, or of the list that Hydra prints."""
     text = " ".join(text for _, text in command)
     listed = _LISTED.search(text)
@@ -122,7 +117,7 @@ def _overrides(command: Sequence[Echo]) -> Iterator[Setting]:
         found = _OVERRIDE.fullmatch(word)
         if found is not None:
             number = next((number for number, text in command if found[0] in text), command[0][0])
-            yield Setting(found[1], found[2], _at(number, found[0]), override=True)
+            yield AskedSetting(found[1], found[2], _at(number, found[0]), override=True)
 
 
 def _items(listed: str) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from verl_e2e.core.log.lines import FOLDED, Line
-from verl_e2e.core.model.facts import Excerpt, Frame, Record
+from verl_e2e.core.model.facts import Excerpt, Frame, TracebackRecord
 
 LINES_BACK = 4
 _SEARCHED = 160
@@ -57,24 +57,24 @@ _ONLY_SAYS = re.compile(
 _BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i", "w"})
 
 
-def record_above(line: Line, before: Iterable[Line]) -> Record:
+def record_above(line: Line, before: Iterable[Line]) -> TracebackRecord:
     """How the traceback that begins with `line` was printed; `before` are the lines above it, the nearest first."""
     mark = _MARK.search(line.printed[:_SEARCHED])
     if mark is not None:
-        return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
+        return TracebackRecord.WARNING if mark[1].lower() in _BELOW_ERROR else TracebackRecord.PREFIXED
     lines = [other for other in before if _same_process(other, line) and other.text.strip()]
     said = _MARK.search(lines[0].printed[:_SEARCHED]) if lines else None
     if said is not None and said[1].lower() not in _BELOW_ERROR:
-        return Record.ERROR
+        return TracebackRecord.ERROR
     above = next((other for other in lines if other.source == line.source), None)
     if above is not None and _ONLY_SAYS.search(above.text[:_SEARCHED]):
         above = None
     # The record's first line may be the header itself: `ERROR:root:Traceback (most recent call last):`.
     for text in (line.text, "" if above is None else above.text):
         record = record_of(text)
-        if record is not Record.RAISED:
+        if record is not TracebackRecord.RAISED:
             return record
-    return Record.RAISED
+    return TracebackRecord.RAISED
 
 
 def _same_process(other: Line, line: Line) -> bool:
@@ -83,25 +83,25 @@ def _same_process(other: Line, line: Line) -> bool:
     return folded and (other.label, other.actor, other.pid) == (line.label, line.actor, line.pid)
 
 
-def record_of(text: str) -> Record:
+def record_of(text: str) -> TracebackRecord:
     """The log level that a line states."""
     if not text or text[0].isspace():
-        return Record.RAISED
+        return TracebackRecord.RAISED
     head = text[:_SEARCHED]
     if _SIDE.search(head):
-        return Record.SIDE
+        return TracebackRecord.SIDE
     found = _LETTER.match(head) or _LEVEL.search(head)
     if found is None:
-        return Record.ERROR if _RETRY.search(head) else Record.RAISED
+        return TracebackRecord.ERROR if _RETRY.search(head) else TracebackRecord.RAISED
     level = next(group for group in found.groups() if group)
-    return Record.WARNING if level.lower() in _BELOW_ERROR else Record.ERROR
+    return TracebackRecord.WARNING if level.lower() in _BELOW_ERROR else TracebackRecord.ERROR
 
 
 def goes_on(text: str) -> bool:
     """Whether a line shows that its process does something else by now than to complain or to try again."""
     if not text.strip() or text[0].isspace() or _RETRY.search(text) or _COMPLAINS.search(text):
         return False
-    return record_of(text) in (Record.RAISED, Record.WARNING) and "arning" not in text[:_SEARCHED]
+    return record_of(text) in (TracebackRecord.RAISED, TracebackRecord.WARNING) and "arning" not in text[:_SEARCHED]
 
 
 MAX_LINES = 40
@@ -154,7 +154,7 @@ class Message:
             return True
         if self._blank and not _AFTER_BLANK.match(text):
             return True
-        return not text[:1].isspace() and record_of(text) is not Record.RAISED
+        return not text[:1].isspace() and record_of(text) is not TracebackRecord.RAISED
 
     def __str__(self) -> str:
         return "\n".join(self._rows)[:MAX_TEXT]

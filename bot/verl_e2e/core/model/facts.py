@@ -50,7 +50,7 @@ class StepMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressBar:
     """The last `Training Progress` bar: percent, and steps done of steps requested."""
 
     percent: int
@@ -70,7 +70,7 @@ class AdapterReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class LoggedProcess:
     """A process that wrote to the log under a Ray prefix, `(WorkerDict pid=7470)`.
 
     `built_model` is true when a line of Bridge-managed construction (PEFT table, DDP wrap, parameter
@@ -96,7 +96,7 @@ class Frame:
     """The source line, where the log prints it."""
 
 
-class Record(StrEnum):
+class TracebackRecord(StrEnum):
     """Who printed a traceback: no one but Python itself (`RAISED`), or a program that had caught the exception."""
 
     RAISED = "raised"
@@ -148,7 +148,7 @@ class LoggedError:
     last: int = 0
     # Whether the process that printed it went on with something else.
     over: bool = False
-    record: Record = Record.RAISED
+    record: TracebackRecord = TracebackRecord.RAISED
     """How the traceback was printed."""
     frame: Frame | None = None
     """The innermost frame in Megatron-Bridge, Megatron-LM or verl; None when the log shows none."""
@@ -178,7 +178,7 @@ class CheckpointEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AskedSetting:
     """Something that a run was asked for: a variable of the shell or an override of the command line."""
 
     name: str
@@ -206,7 +206,7 @@ class PackagePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class StatedNumber:
     """A number that a line of the log states."""
 
     value: int
@@ -289,15 +289,15 @@ class LogFacts:
     # The metric lines; a repeated line keeps the number of its first occurrence.
     steps: tuple[StepMetrics, ...] = ()
     # The last progress bar of the latest run.
-    progress: Progress | None = None
+    progress: ProgressBar | None = None
     # The last bar of an SFT trainer, counted over all epochs.
-    epochs: Progress | None = None
+    epochs: ProgressBar | None = None
     # The last `Training Progress: 100%` or `Final validation metrics` line of the latest run.
     completed_at: Excerpt | None = None
     # What each adapter says about its parameters.
     adapters: tuple[AdapterReport, ...] = ()
     # The processes that printed something.
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[LoggedProcess, ...] = ()
     # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
     # What may be an error and is not a traceback: bare last lines of exceptions, and what the last lines of a run that
@@ -310,13 +310,13 @@ class LogFacts:
     # Lines on which the rollout engine says that it did not take a weight.
     refused_weights: tuple[Excerpt, ...] = ()
     # The settings that the run was started with, in the order in which they were printed.
-    asked: Sequence[Setting] = ()
+    asked: Sequence[AskedSetting] = ()
     # From where packages under test were imported.
     packages: tuple[PackagePath, ...] = ()
     # The ranks of the adapters that Bridge enabled, each once.
-    lora_ranks: tuple[Number, ...] = ()
+    lora_ranks: tuple[StatedNumber, ...] = ()
     # The number of training steps that the trainer planned.
-    planned_steps: Number | None = None
+    planned_steps: StatedNumber | None = None
     # Saves and loads of checkpoints.
     checkpoints: tuple[CheckpointEvent, ...] = ()
     # The last line that is not empty.
@@ -330,7 +330,7 @@ class LogFacts:
     # The last metric line of the latest run, even when `steps` does not keep it.
     last_step: StepMetrics | None = None
     # The last progress bars of the runs before the latest one.
-    earlier: tuple[Progress, ...] = ()
+    earlier: tuple[ProgressBar, ...] = ()
     # The ranks that built a part of a model.
     ranks: tuple[ModelRank, ...] = ()
     # The wrapped models of the first rank.

@@ -43,7 +43,7 @@ class Point(StrEnum):
     CHECKPOINT_SAVED = "checkpoint saved"
 
 
-class Kind(StrEnum):
+class TensorKind(StrEnum):
     """What a tensor is."""
 
     PARAMETER = "parameter"
@@ -65,7 +65,7 @@ class Tensor(Document):
     # Its name: Megatron's, Hugging Face's or the engine's, as the point says; a moment is `<parameter>/<state>`.
     name: str
     # What it is.
-    kind: Kind = Kind.PARAMETER
+    kind: TensorKind = TensorKind.PARAMETER
     # The shape of what was read, this rank's shard.
     shape: tuple[int, ...]
     # Its element type, as `bfloat16`.

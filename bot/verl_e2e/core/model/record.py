@@ -523,7 +523,7 @@ class Started(EventData):
     unix_s: float | None = None
 
 
-class Ended(EventData):
+class EndedEvent(EventData):
     """`ended`, and the end of a `phase` that started the wrapper."""
 
     # None for a word that this version does not know.
@@ -540,7 +540,7 @@ class Ended(EventData):
         return self.end_reason is EndReason.EXITED and self.exit_code == 0
 
 
-class PhaseEvent(Ended):
+class PhaseEvent(EndedEvent):
     """`phase`: a phase began or ended."""
 
     name: str = ""
@@ -584,7 +584,7 @@ class FingerprintsEvent(EventData):
     left_out: int = 0
 
 
-class GpuReading(EventData):
+class GpuPeak(EventData):
     """One GPU of a `gpu` event."""
 
     index: int = 0
@@ -595,7 +595,7 @@ class GpuReading(EventData):
 class GpuEvent(EventData):
     """`gpu`: the last one holds the peak of each GPU."""
 
-    peak: list[GpuReading] = []
+    peak: list[GpuPeak] = []
 
 
 class LeftRunning(EventData):
@@ -604,10 +604,10 @@ class LeftRunning(EventData):
     processes: list[object] = []
 
 
-Data = TypeVar("Data", bound=EventData)
+_EventData = TypeVar("_EventData", bound=EventData)
 
 
-def read_data(event: Event, kind: type[Data]) -> Data | None:
+def read_data(event: Event, kind: type[_EventData]) -> _EventData | None:
     """The data of an event as that kind, None when it is of another shape."""
     try:
         return kind.model_validate(event.data)

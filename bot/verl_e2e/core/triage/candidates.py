@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Record
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, TracebackRecord
 from verl_e2e.core.triage.origin import Origin, death_reason, origin_of
 
 MIN_METRICS = 3
@@ -124,13 +124,13 @@ def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
 
 def went_on(error: LoggedError, facts: LogFacts) -> bool:
     """Whether the run goes on after an error that a program had caught: two stages or steps are entered after it."""
-    text = error.record not in (Record.RAISED, Record.PREFIXED)
+    text = error.record not in (TracebackRecord.RAISED, TracebackRecord.PREFIXED)
     return text and signs_after(error, facts) >= SIGNS
 
 
 def caught(error: LoggedError, facts: LogFacts) -> bool:
     """Whether a program had caught an error, or went on after it, before something else ended the run."""
-    if error.driver or error.record in (Record.ERROR, Record.SIDE, Record.WARNING):
+    if error.driver or error.record in (TracebackRecord.ERROR, TracebackRecord.SIDE, TracebackRecord.WARNING):
         return not error.driver
     return error.over or any(_ASIDE.search(call) for call in error.calls) or signs_after(error, facts) >= SIGNS
 
@@ -147,8 +147,8 @@ def _is_noise(error: LoggedError, end: int) -> bool:
     if error.driver or error.soft:
         return False
     if not error.calls:
-        return error.record is Record.WARNING
-    text = error.record is not Record.RAISED
+        return error.record is TracebackRecord.WARNING
+    text = error.record is not TracebackRecord.RAISED
     # Nothing shows that the process went on after an exception below the last line of the run.
     aside = error.at.line < end and any(_ASIDE.search(call) for call in error.calls)
     return (text or aside) and not _touches_weights(error)
@@ -160,7 +160,7 @@ def _touches_weights(error: LoggedError) -> bool:
         calls.pop()
     if any(_WEIGHTS.search(call) for call in calls):
         return True
-    ours = _BRIDGE if error.record is Record.WARNING else _OURS
+    ours = _BRIDGE if error.record is TracebackRecord.WARNING else _OURS
     return any(ours.search(call) for call in calls)
 
 
@@ -260,10 +260,10 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: 
     # Two steps, for the line of one may arrive late from another process.
     if not error.driver and len(facts.steps) > 1 and facts.steps[-2].line > error.at.line:
         return Standing.SURVIVED
-    if error.record not in (Record.RAISED, Record.PREFIXED) and not error.secondary:
+    if error.record not in (TracebackRecord.RAISED, TracebackRecord.PREFIXED) and not error.secondary:
         if went_on(error, facts):
             return Standing.SURVIVED
-        return Standing.LOGGED if error.record is Record.ERROR else Standing.WARNING
+        return Standing.LOGGED if error.record is TracebackRecord.ERROR else Standing.WARNING
     # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
     if waited_out and error.kind == _TIMEOUT:
         return Standing.PRIMARY

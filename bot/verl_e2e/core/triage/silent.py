@@ -16,7 +16,7 @@ from itertools import chain
 
 from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
-from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting, StepMetrics
+from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import WRAPPER, parsed
 
@@ -342,7 +342,7 @@ def other_checkout(facts: LogFacts) -> Found | None:
     return None
 
 
-def _entries(setting: Setting) -> Iterator[str]:
+def _entries(setting: AskedSetting) -> Iterator[str]:
     """The folders that a setting puts on the path; those of a variable that names a checkout count with all below."""
     read = read_value(setting.value)
     value = (read if isinstance(read, str) else setting.value).strip("'\"")
@@ -353,7 +353,7 @@ def _entries(setting: Setting) -> Iterator[str]:
         yield from (root, f"{root}/src", f"{root}/{_SUBMODULE}")
 
 
-def _asked(package: str, entries: list[tuple[str, Setting]]) -> tuple[str, Setting] | None:
+def _asked(package: str, entries: list[tuple[str, AskedSetting]]) -> tuple[str, AskedSetting] | None:
     """The first entry that is a checkout of the package."""
     if package == "megatron.core":
         return next((row for row in entries if row[0].endswith(_SUBMODULE)), None)
@@ -414,21 +414,21 @@ def not_as_asked(facts: LogFacts) -> Found | None:
 class _Wanted:
     """The settings in effect by dotted key, as Hydra and the wrapper resolve them: the last one counts."""
 
-    def __init__(self, settings: Iterable[Setting]) -> None:
+    def __init__(self, settings: Iterable[AskedSetting]) -> None:
         self._variables = {item.name: item for item in settings if not item.override}
-        self.overrides: dict[str, list[Setting]] = {}
+        self.overrides: dict[str, list[AskedSetting]] = {}
         for setting in settings:
             if setting.override:
                 self.overrides.setdefault(setting.name, []).append(setting)
 
-    def of_variable(self, key: str) -> Setting | None:
+    def of_variable(self, key: str) -> AskedSetting | None:
         """The wrapper's variable that decides a key."""
         names = VARIABLES.get(key, ())
         if key == MODEL_PATH and self._says("USE_DUMMY_MODEL") == "True":
             names = ("DUMMY_MODEL_PATH",)
         return next((self._variables[name] for name in names if name in self._variables), None)
 
-    def get(self, key: str) -> Setting | None:
+    def get(self, key: str) -> AskedSetting | None:
         """What was asked for under a key: the last override, else the variable."""
         overrides = self.overrides.get(key)
         return overrides[-1] if overrides else self.of_variable(key)
@@ -550,15 +550,15 @@ def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
         yield Stage.CHECKPOINT_LOAD, setting.at, cause
 
 
-def _against(setting: Setting, got: str, line: int) -> Found:
+def _against(setting: AskedSetting, got: str, line: int) -> Found:
     return Stage.ENVIRONMENT, setting.at, f"asked for {_shown(setting)}, but {got} (line {line})"
 
 
-def _shown(setting: Setting) -> str:
+def _shown(setting: AskedSetting) -> str:
     return f"{setting.at.text[:120]} (line {setting.at.line})"
 
 
-def _whole(setting: Setting) -> int | None:
+def _whole(setting: AskedSetting) -> int | None:
     """The whole number that a setting asks for."""
     value = read_value(setting.value)
     return int(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}", value) else None

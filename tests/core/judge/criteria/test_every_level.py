@@ -41,7 +41,7 @@ from verl_e2e.core.judge.criteria.basic import (
     steps_completed,
 )
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedProcess, Noise, ResolvedConfig
 from verl_e2e.core.model.jobs import DeselectedTest, Repository, SiteProfile
 from verl_e2e.core.model.levels import PROBE_LEARNING_RATE, Level
 from verl_e2e.core.model.outcome import Stage
@@ -203,7 +203,7 @@ def test_a_gap_in_the_import_proof_is_named(record: Record, text: str) -> None:
 
 
 def test_every_training_worker_must_speak_for_itself() -> None:
-    two = make_facts(workers=(*make_facts().workers, Worker(SECOND, "WorkerDict", 1179, built_model=True)))
+    two = make_facts(workers=(*make_facts().workers, LoggedProcess(SECOND, "WorkerDict", 1179, built_model=True)))
     silent = local_import(make_case(facts=two))
     assert (silent.state, str(SECOND) in silent.summary) == (State.MISSING, True)
     both = make_record(imports=import_lines("run", TRAINER, SECOND))

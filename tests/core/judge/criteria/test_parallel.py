@@ -12,7 +12,7 @@ from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.features import parallel_sizes
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.facts import Worker
+from verl_e2e.core.model.facts import LoggedProcess
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.settings import Axis
@@ -126,7 +126,7 @@ def test_chunks_that_no_worker_tells_are_missed_only_under_a_virtual_pipeline() 
         log = parallel_log(**SHAPES[variant]).replace("module: ", "modules ")
         job = job_of(Level.PARALLELISM, variant)
         made = run_of(job, log, pids=PARALLEL_PIDS[: job.gpu_count])
-        facts = replace(made.facts, workers=tuple(Worker(pid, "WorkerDict", 1, True) for pid in PARALLEL_PIDS))  # noqa: FBT003
+        facts = replace(made.facts, workers=tuple(LoggedProcess(pid, "WorkerDict", 1, True) for pid in PARALLEL_PIDS))  # noqa: FBT003
         facts = replace(facts, workers=facts.workers[: job.gpu_count])
         assert parallel_sizes(Run(made.record, facts).case()).state is state
 

@@ -30,7 +30,7 @@ from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_s
 from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.fingerprints import Kind, Point, Ranks
+from verl_e2e.core.model.fingerprints import Point, Ranks, TensorKind
 from verl_e2e.core.model.jobs import NotRestored
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result, Stage
@@ -355,7 +355,9 @@ def test_a_hook_that_never_fired_is_a_gap(point: Point, model: str) -> None:
 def test_a_checkpoint_without_optimizer_state_is_a_gap() -> None:
     def bare(taken: Taken) -> Taken:
         rows = (
-            row.model_copy(update={"tensors": tuple(item for item in row.tensors if item.kind is not Kind.OPTIMIZER)})
+            row.model_copy(
+                update={"tensors": tuple(item for item in row.tensors if item.kind is not TensorKind.OPTIMIZER)}
+            )
             for row in taken.snapshots
         )
         return Taken(tuple(rows))
@@ -372,7 +374,7 @@ def test_the_snapshot_of_another_step_is_not_the_one_that_was_saved() -> None:
 
 def test_a_count_of_steps_may_come_back_as_another_type() -> None:
     def with_step(taken: Taken, point: Point, value: float, dtype: str) -> Taken:
-        step = tensor("optimizer0.group0/step", (value,), (), kind=Kind.OPTIMIZER, dtype=dtype)
+        step = tensor("optimizer0.group0/step", (value,), (), kind=TensorKind.OPTIMIZER, dtype=dtype)
         rows = (
             row.model_copy(update={"tensors": (*row.tensors, step)}) if row.point is point else row
             for row in taken.snapshots

@@ -21,7 +21,7 @@ from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import trained_weights
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Result, Stage
 
 BUILT, STEP = Point.MODEL_BUILT, Point.OPTIMIZER_STEP
@@ -42,14 +42,14 @@ def untrained(taken: Taken, name: str, *, place: str = "[0:8]", **where: Any) ->
     """The run in which a parameter of the actor stayed, and so did its optimizer state."""
     for state in ("exp_avg", "exp_avg_sq"):
         taken = taken.with_tensor(f"{name}/{state}{place}", zeroed, STEP, model="actor", **where)
-    main = tensor(f"{name}/main{place}", weights(8, "main"), kind=Kind.OPTIMIZER, dtype="float32")
+    main = tensor(f"{name}/main{place}", weights(8, "main"), kind=TensorKind.OPTIMIZER, dtype="float32")
     taken = taken.with_tensor(main.name, lambda _: main, STEP, model="actor", **where)
     return taken.with_tensor(name, as_built, STEP, model="actor", **where)
 
 
 def without_optimizer(taken: Taken) -> Taken:
     def bare(item: Snapshot) -> Snapshot:
-        kept = tuple(held for held in item.tensors if held.kind is Kind.PARAMETER)
+        kept = tuple(held for held in item.tensors if held.kind is TensorKind.PARAMETER)
         return item.model_copy(update={"tensors": kept})
 
     return Taken(tuple(map(bare, taken.snapshots)))
@@ -57,7 +57,7 @@ def without_optimizer(taken: Taken) -> Taken:
 
 def with_parameter(taken: Taken, held: Tensor) -> Taken:
     """The run with one more parameter of the actor that stays as it is, with moments of zero."""
-    moment = tensor(f"{held.name}/exp_avg", (0.0,) * 8, kind=Kind.OPTIMIZER, dtype="float32")
+    moment = tensor(f"{held.name}/exp_avg", (0.0,) * 8, kind=TensorKind.OPTIMIZER, dtype="float32")
 
     def added(item: Snapshot) -> Snapshot:
         if item.model != "actor" or item.point not in (BUILT, STEP):
@@ -114,12 +114,12 @@ def test_weight_decay_is_no_training(factor: float) -> None:
     taken = untrained(RUN, LORA_A)
     main = f"{LORA_A}/main[0:8]"
     last = weights(8, "main")
-    decayed = tensor(main, [value * factor for value in last], kind=Kind.OPTIMIZER, dtype="float32")
+    decayed = tensor(main, [value * factor for value in last], kind=TensorKind.OPTIMIZER, dtype="float32")
     taken = taken.with_tensor(main, lambda _: decayed, STEP, model="actor", number=1)
     item = found(taken).evidence
     assert item.state is State.BROKEN
     assert f"{LORA_A}: its moments are zero, so it got no gradient, and weight decay alone moved it" in item.summary
-    grown = tensor(main, [value * 2 for value in last], kind=Kind.OPTIMIZER, dtype="float32")
+    grown = tensor(main, [value * 2 for value in last], kind=TensorKind.OPTIMIZER, dtype="float32")
     assert found(taken.with_tensor(main, lambda _: grown, STEP, model="actor", number=1)).evidence.state is State.MET
 
 

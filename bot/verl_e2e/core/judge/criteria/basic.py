@@ -18,7 +18,7 @@ from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.facts import Progress, ResolvedConfig, StepMetrics
+from verl_e2e.core.model.facts import ProgressBar, ResolvedConfig, StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, Level
 from verl_e2e.core.model.record import (
@@ -479,7 +479,7 @@ def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
     return Evidence(State.MET, summary, *at)
 
 
-def _last_bar(case: Case, phase: Phase) -> Progress | None:
+def _last_bar(case: Case, phase: Phase) -> ProgressBar | None:
     bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
     return next((bar for bar in reversed(bars) if phase.wrote(bar.at.line)), None)
 

@@ -38,7 +38,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
 )
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
-from verl_e2e.core.model.fingerprints import Kind, Point, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import Point, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing, Checkpoints
 
@@ -357,11 +357,11 @@ def _declared(case: Case, model: str) -> dict[str, str]:
 
 
 def _state(snapshot: Snapshot) -> dict[str, Tensor]:
-    return tensors(snapshot, Kind.PARAMETER, Kind.OPTIMIZER)
+    return tensors(snapshot, TensorKind.PARAMETER, TensorKind.OPTIMIZER)
 
 
 def _holds_moments(saved: dict[int, Snapshot]) -> bool:
-    return any(tensor.kind is Kind.OPTIMIZER for snapshot in saved.values() for tensor in snapshot.tensors)
+    return any(tensor.kind is TensorKind.OPTIMIZER for snapshot in saved.values() for tensor in snapshot.tensors)
 
 
 def _of_step(found: Sequence[Snapshot], step: int) -> dict[int, Snapshot]:

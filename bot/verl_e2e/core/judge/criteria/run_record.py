@@ -20,7 +20,7 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Outcome, Result, Stage, of_criterion
-from verl_e2e.core.model.record import EVENTS_FILE, Ended, Event, Record, Started, read_data
+from verl_e2e.core.model.record import EVENTS_FILE, EndedEvent, Event, Record, Started, read_data
 from verl_e2e.core.triage.explain import timeline
 
 # For the clocks of two machines, GitHub's whole seconds, and what a step of a workflow does besides the program.
@@ -165,7 +165,7 @@ def _began(events: tuple[Event, ...]) -> datetime | None:
 
 
 def _of_nonce(events: tuple[Event, ...], nonce: str) -> Iterator[str]:
-    returned = [(read_data(event, Ended) or Ended()).nonce for event in events if event.kind == "ended"]
+    returned = [(read_data(event, EndedEvent) or EndedEvent()).nonce for event in events if event.kind == "ended"]
     if nonce and returned != [nonce]:
         missing = not any(returned)
         yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"

@@ -23,7 +23,7 @@ from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, adds_
 from verl_e2e.core.judge.case import Case, planned_phases
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Kind, Point, Ranks, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
 
 NOT_RECORDED = (
@@ -65,9 +65,9 @@ class TensorFault:
         return cls(found.name, str(kind), expected, found, kind.kind is TensorDifference.STALE)
 
 
-def tensors(snapshot: Snapshot, *kinds: Kind) -> dict[str, Tensor]:
+def tensors(snapshot: Snapshot, *kinds: TensorKind) -> dict[str, Tensor]:
     """The tensors of these kinds by name, those of parameters where none is given."""
-    wanted = kinds or (Kind.PARAMETER,)
+    wanted = kinds or (TensorKind.PARAMETER,)
     return {tensor.name: tensor for tensor in snapshot.tensors if tensor.kind in wanted}
 
 

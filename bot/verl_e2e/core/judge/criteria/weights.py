@@ -58,7 +58,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
     uneven_notes,
 )
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.fingerprints import Kind, Point, Ranks, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
 
 _TRAIN_STAGE = Stage.TRAIN_STEP
@@ -150,7 +150,7 @@ def _add(
     found: dict[str, _Parameter], start: Snapshot, made: Sequence[Snapshot], after: Snapshot, forms: Forms
 ) -> None:
     """What one rank says: the state before the first step, at each step, and the parameters after the last one."""
-    held, states, earlier = tensors(after), _states(made[-1]), tensors(made[0], Kind.OPTIMIZER)
+    held, states, earlier = tensors(after), _states(made[-1]), tensors(made[0], TensorKind.OPTIMIZER)
     for name, tensor in tensors(start).items():
         if not tensor.requires_grad:
             continue
@@ -179,7 +179,7 @@ def _beyond_decay(change: FoundDifference | None) -> bool:
 def _states(snapshot: Snapshot) -> Mapping[str, list[tuple[str, Tensor]]]:
     """By parameter what the optimizer holds of it: `<parameter>/<state>`, with `[START:END]` for a part."""
     states: dict[str, list[tuple[str, Tensor]]] = {}
-    for tensor in tensors(snapshot, Kind.OPTIMIZER).values():
+    for tensor in tensors(snapshot, TensorKind.OPTIMIZER).values():
         name, _, state = tensor.name.partition("/")
         states.setdefault(name, []).append((state.partition("[")[0], tensor))
     return states
