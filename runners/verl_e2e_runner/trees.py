@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.errors import ForgeError, LimitError
-from verl_e2e.core.model.jobs import Job, Order, Origin, Patch, Repository
+from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, RunOrder
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
@@ -110,7 +110,7 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     named: dict[Name, Repository] = {"bridge": job.bridge}
     if isinstance(job, Job):
         named["verl"] = job.verl
-    origins: Mapping[Any, Origin] = job.origins
+    origins: Mapping[Any, RepositoryOrigin] = job.origins
     clones: dict[Any, object] = {
         name: repository.model_copy(update={"path": str(own / _folder_of(origins[name].url))})
         for name, repository in named.items()
@@ -122,18 +122,18 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
 
 
-def fetch(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
+def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
     """See that a clone has a commit, from the job's address for it; nothing without one. RepositoryError."""
     _fetch(job, name, commit, renewed=False, base=base)
 
 
-def fetch_again(job: Order, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
+def fetch_again(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
     """Make a clone that was found damaged again and fetch the commit; false where it is the user's. RepositoryError."""
     return _fetch(job, name, commit, renewed=True, base=base)
 
 
-def _fetch(job: Order, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
-    origins: Mapping[Any, Origin] = job.origins
+def _fetch(job: RunOrder, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
+    origins: Mapping[Any, RepositoryOrigin] = job.origins
     origin = origins.get(name)
     if origin is None:
         return False
@@ -176,7 +176,7 @@ def _folder_of(url: str) -> str:
     return f"{parts.netloc.replace(':', '_')}/{parts.path.strip('/').removesuffix('.git').lower()}.git"
 
 
-def _token(job: Order, url: str, base: Mapping[str, str]) -> str | None:
+def _token(job: RunOrder, url: str, base: Mapping[str, str]) -> str | None:
     """What the owner of this host keeps for fetching; OSError, ValueError."""
     file = base.get(TOKEN_VARIABLE, "")
     return (

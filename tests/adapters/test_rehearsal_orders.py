@@ -15,7 +15,7 @@ from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings, ba
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
 from verl_e2e.app.judge_finished import judge_ended_rehearsal
-from verl_e2e.core.model.jobs import REHEARSAL, Origin, RehearsalJob, Repository
+from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.job_order import megatron_lm_of, merge_base_of, placed, portable, same_job, unpack
@@ -28,7 +28,10 @@ JOB = RehearsalJob(
     kind="rehearsal",
     bridge=Repository(path="bridge", commit=HEAD),
     base=BASE,
-    origins={"bridge": Origin(url="https://example.org/octo/bridge.git"), "megatron_lm": Origin(url="https://m.org/l")},
+    origins={
+        "bridge": RepositoryOrigin(url="https://example.org/octo/bridge.git"),
+        "megatron_lm": RepositoryOrigin(url="https://m.org/l"),
+    },
 )
 
 

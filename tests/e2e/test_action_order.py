@@ -13,7 +13,7 @@ from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import Result, judge
-from verl_e2e.core.model.jobs import Job, Origin, Repository
+from verl_e2e.core.model.jobs import Job, Repository, RepositoryOrigin
 from verl_e2e.core.pulls.job_order import OrderTarget, pack, same_job
 
 TOKEN = "ghs_that-may-only-read"
@@ -72,7 +72,7 @@ def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: GithubAdapte
 
 def test_megatron_lm_comes_from_where_the_policy_of_the_base_says(at: GithubAdapters, tmp_path: Path) -> None:
     address = "https://forge.example/o/mlm"
-    job = job_for(at).model_copy(update={"origins": {"megatron_lm": Origin(url=address)}})
+    job = job_for(at).model_copy(update={"origins": {"megatron_lm": RepositoryOrigin(url=address)}})
     assert Step(at, tmp_path / "step", VERL_E2E_JOB=pack(job)).outputs["megatron-lm"] == address
     assert Step(at, tmp_path / "other").outputs["megatron-lm"] == ""
 

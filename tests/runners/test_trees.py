@@ -33,7 +33,7 @@ from tests.runners.world import (
     git,
     make_world,
 )
-from verl_e2e.core.model.jobs import Job, Origin, Patch, Repository, Substitution
+from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, Substitution
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, portable, same_job
@@ -400,7 +400,7 @@ def test_a_comparison_has_the_merge_base_too(world: World, ordered: Job, tmp_pat
 
 @pytest.mark.parametrize("name", ["bridge", "verl", "megatron_lm"])
 def test_what_cannot_be_fetched_blocks_with_its_address(ordered: Job, tmp_path: Path, name: str) -> None:
-    gone = Origin(url="http://127.0.0.1:9/octo/gone.git")
+    gone = RepositoryOrigin(url="http://127.0.0.1:9/octo/gone.git")
     origins = {known: gone if known == name else origin for known, origin in ordered.origins.items()}
     message = problems(prepared(ordered.model_copy(update={"origins": origins}), tmp_path))
     assert f"{name}: commit" in message
@@ -420,7 +420,7 @@ def test_a_token_goes_to_the_server_of_the_repository_under_test_alone(
     variables = {TOKEN_VARIABLE: str(tmp_path / "token")}
     basic = base64.b64encode(b"x-access-token:s3cret").decode()
     with serving(tmp_path / "forge") as other:
-        elsewhere = ordered.origins | {"verl": Origin(url=f"{other.url}/octo/verl.git")}
+        elsewhere = ordered.origins | {"verl": RepositoryOrigin(url=f"{other.url}/octo/verl.git")}
         assert problems(prepared(ordered.model_copy(update={"origins": elsewhere}), tmp_path, **variables)) == ""
         assert all("Authorization" not in headers for headers in other.headers)
     assert {headers.get("Authorization") for headers in server.headers} == {f"Basic {basic}"}
@@ -464,7 +464,7 @@ def test_the_token_is_out_of_sight_of_code_under_test(world: World, shared_trees
 )
 def test_no_address_starts_a_program_or_holds_a_password(url: str) -> None:
     with pytest.raises(ValueError, match="is not an address of a repository"):
-        Origin(url=url)
+        RepositoryOrigin(url=url)
 
 
 FILE = "verl/utils/megatron_utils.py"

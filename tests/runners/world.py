@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Origin, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, RepositoryOrigin, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import BASE_WRAPPER
 
@@ -238,9 +238,9 @@ def fetched(world: World, url: str, head: str, ref: str) -> Job:
         bridge=Repository(path="bridge", commit=head),
         verl=Repository(path="verl", commit=world.verl_commit),
         origins={
-            "bridge": Origin(url=f"{url}/octo/bridge.git", ref=ref),
-            "verl": Origin(url=f"{url}/octo/verl.git"),
-            "megatron_lm": Origin(url=f"{url}/octo/mlm.git"),
+            "bridge": RepositoryOrigin(url=f"{url}/octo/bridge.git", ref=ref),
+            "verl": RepositoryOrigin(url=f"{url}/octo/verl.git"),
+            "megatron_lm": RepositoryOrigin(url=f"{url}/octo/mlm.git"),
         },
     )
 

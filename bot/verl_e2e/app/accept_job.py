@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.jobs import Order as Ordered
+from verl_e2e.core.model.jobs import RunOrder as Ordered
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
     EVENTS_FILE,

@@ -25,7 +25,7 @@ from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
 from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Origin, SiteProfile
+from verl_e2e.core.model.jobs import RepositoryOrigin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import Finding, State, of_sources
@@ -135,7 +135,7 @@ def fetch_refusals(
 
     The nodes of a cluster are not asked.
     """
-    needed: dict[str, Origin] = {}
+    needed: dict[str, RepositoryOrigin] = {}
     for repository in repositories if settings.fetches else ():
         origins = origins_of(repository, "", policy, web_of(settings.api_url))
         needed |= {origin.url: origins["bridge"] for origin in origins.values()}

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from verl_e2e.core.model.document import Address, ImageText, InnerPath, LevelNumber, Patterns, one_of
+from verl_e2e.core.model.document import Address, ImageText, InnerPath, LevelNumber, Patterns, name_among
 
-Color = Annotated[str, one_of({"red", "green"}, "a color")]
+Color = Annotated[str, name_among({"red", "green"}, "a color")]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.builders import make_job
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.jobs import Checkpoint, Origin, RehearsalJob, Repository
+from verl_e2e.core.model.jobs import Checkpoint, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.model.space import VARIANTS
 from verl_e2e.core.pulls.job_order import (
     OrderError,
@@ -81,7 +81,7 @@ def test_where_repositories_are_fetched_from_is_decided_by_the_base_and_makes_no
     ],
 )
 def test_a_token_of_a_host_is_for_the_site_of_the_repository_under_test(url: str, taken: bool) -> None:
-    own = Origin(url="https://forge.example/o/bridge.git")
+    own = RepositoryOrigin(url="https://forge.example/o/bridge.git")
     assert takes_token(url, own) is taken
     assert not takes_token(url, None)
 
@@ -215,7 +215,10 @@ def test_more_inputs_than_github_takes_are_refused() -> None:
 
 
 def test_a_rehearsal_travels_as_a_job_does() -> None:
-    origins = {"bridge": Origin(url="https://x.org/o/b.git"), "megatron_lm": Origin(url="https://m.org/l")}
+    origins = {
+        "bridge": RepositoryOrigin(url="https://x.org/o/b.git"),
+        "megatron_lm": RepositoryOrigin(url="https://m.org/l"),
+    }
     sent = RehearsalJob(
         kind="rehearsal", bridge=Repository(path="/srv/b", commit="a" * 40), base="b" * 40, origins=origins
     )

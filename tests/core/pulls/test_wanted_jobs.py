@@ -17,9 +17,9 @@ from verl_e2e.core.model.jobs import (
     Job,
     JobFeature,
     NotRestored,
-    Origin,
     Patch,
     Repository,
+    RepositoryOrigin,
     SiteProfile,
     WhyChosen,
 )
@@ -65,7 +65,7 @@ OTHERS: dict[str, Any] = {
     ),
     "not_restored": (NotRestored(name="n", model="actor", parameters=("p",), reason="r"),),
     "needs": SMOKE.required_of_host,
-    "origins": {"verl": Origin(url="https://github.com/o/verl")},
+    "origins": {"verl": RepositoryOrigin(url="https://github.com/o/verl")},
 }
 OF_SITE: dict[str, Any] = {
     "checkpoints": {"a": MADE},

@@ -23,7 +23,7 @@ from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, s
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Job, Order, read_order
+from verl_e2e.core.model.jobs import Job, RunOrder, read_order
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import BANDS_FILE, RELATED_FILE, Bands
@@ -77,7 +77,7 @@ def _shown(path: Path, folder: Path) -> str:
     return ascii(path.relative_to(folder).as_posix())
 
 
-def read_job(path: Path) -> Order:
+def read_job(path: Path) -> RunOrder:
     """A job file, or that of a rehearsal, validated; raises UserError with file, key and value."""
     try:
         return read_order(path.read_bytes())

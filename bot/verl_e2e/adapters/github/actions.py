@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.jobs import Job, Order
+from verl_e2e.core.model.jobs import Job, RunOrder
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.core.pulls.forge import (
@@ -398,7 +398,7 @@ def _pool(run: Run, settings: DispatchSettings) -> Mapping[int, tuple[str, ...]]
     return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
 
 
-def _labels(job: Order, run: Run, settings: DispatchSettings) -> tuple[str, ...]:
+def _labels(job: RunOrder, run: Run, settings: DispatchSettings) -> tuple[str, ...]:
     """The labels of the runner of a run."""
     return labels_for(job.gpu_count, _pool(run, settings)) if isinstance(job, Job) else (job.runner,)
 

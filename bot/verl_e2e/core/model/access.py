@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.document import DescribedDocument, Document, LevelNumber, UnfitError, one_of
+from verl_e2e.core.model.document import DescribedDocument, Document, LevelNumber, UnfitError, name_among
 from verl_e2e.core.model.levels import Level
 
 # GitHub's own roles, each with all that the one before may.
@@ -41,7 +41,7 @@ def _team(text: str) -> str:
 
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 _AnyRole = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=100)]
-_Role = Annotated[_AnyRole, one_of(ROLES, "one of GitHub's roles (an organisation's own go into custom_roles)")]
+_Role = Annotated[_AnyRole, name_among(ROLES, "one of GitHub's roles (an organisation's own go into custom_roles)")]
 _Team = Annotated[_Word, AfterValidator(_team)]
 _Wait = Annotated[int, Field(strict=True, ge=60, le=604_800)]
 

@@ -130,7 +130,7 @@ def _level(number: int) -> Level:
     return Level(number)
 
 
-def one_of(known: Collection[str], kind: str) -> AfterValidator:
+def name_among(known: Collection[str], kind: str) -> AfterValidator:
     """A validator for a name of a closed set; `kind` says what it names, as `a role`."""
 
     def check(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Demand
-from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, one_of
+from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, name_among
 from verl_e2e.core.model.execution import MOST_PURPOSES, ChangedCode, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
@@ -45,7 +45,7 @@ class Repository(Document):
     in_place: bool = False
 
 
-class Origin(Document):
+class RepositoryOrigin(Document):
     """Where a repository is fetched from, by the runner itself."""
 
     url: Address
@@ -216,7 +216,7 @@ class SiteIsolation(DescribedDocument):
     """Folders and files that it may read, in addition to the system and what the job names."""
 
 
-_StageName = Annotated[str, one_of([*(stage.value for stage in Stage), "default"], "a stage")]
+_StageName = Annotated[str, name_among([*(stage.value for stage in Stage), "default"], "a stage")]
 
 
 class SiteProfile(DescribedDocument):
@@ -276,7 +276,7 @@ class SiteProfile(DescribedDocument):
     """What a job takes of this host, where the usual values do not fit."""
     kernel_caches: str | None = None
     """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
-    cannot_run: dict[Annotated[str, one_of(FEATURES, "a feature")], Text] = Field(default_factory=dict)
+    cannot_run: dict[Annotated[str, name_among(FEATURES, "a feature")], Text] = Field(default_factory=dict)
     """Features of a model that no run on this host gets through, and why; a job whose model has one is not run."""
 
     def needs_of(self, gpu_count: int) -> Needs:
@@ -365,7 +365,7 @@ class Job(Document):
     # verl at the commit to test with.
     verl: Repository
     # Where the runner fetches the repositories from; without an address it takes the one at `path`, as it is.
-    origins: dict[Literal["bridge", "megatron_lm", "verl"], Origin] = Field(default_factory=dict)
+    origins: dict[Literal["bridge", "megatron_lm", "verl"], RepositoryOrigin] = Field(default_factory=dict)
     # The script of verl that starts the run.
     script: str = WRAPPER_SCRIPT
     # How many GPUs it takes.
@@ -497,7 +497,7 @@ class RehearsalJob(Document):
     # The commit that it is compared with.
     base: Sha
     # Where the runner fetches the repositories from; without an address it takes the one at `bridge.path`.
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: dict[str, RepositoryOrigin] = Field(default_factory=dict)
     # How the model of each family is made, by its name.
     recipes: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     # Patterns of cells; empty: all of them.
@@ -529,10 +529,10 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-Order = Job | RehearsalJob
+RunOrder = Job | RehearsalJob
 
 
-def read_order(text: bytes | str) -> Order:
+def read_order(text: bytes | str) -> RunOrder:
     """A job or a rehearsal from its JSON; ValidationError."""
     try:
         kind = json.loads(text).get("kind")

@@ -12,7 +12,7 @@ from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.settings import FieldValue
 
 # A file or a module of the host must never be named by a recipe.
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=80)]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=80)]
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Token = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 Size = Annotated[int, Field(ge=1, le=65536)]
@@ -32,7 +32,7 @@ SizeName = Literal[
 ]
 # How the rollout engine reads the model's configuration, and what Bridge should have set of Megatron-LM's; nothing else
 # is the model's to say.
-Override = Annotated[
+ModelOverride = Annotated[
     str,
     StringConstraints(
         pattern=r"^(\+actor_rollout_ref\.rollout\.engine_kwargs\.vllm\.hf_overrides\.[a-z_]+=[A-Za-z0-9_\[\]]+"
@@ -98,9 +98,9 @@ class WrittenTensor(DescribedDocument):
 class Outer(DescribedDocument):
     """The configuration of a family whose text model alone is made by the class; that one's becomes `text_config`."""
 
-    architecture: Name
+    architecture: Identifier
     """The entry of its `architectures`."""
-    model_type: Name
+    model_type: Identifier
     """The `model_type` of transformers that keeps every field as it is written."""
     fields: dict[FieldName, FieldValue] = Field(default_factory=dict)
     """Its other fields and their values; a dot leads into an inner one."""
@@ -109,9 +109,9 @@ class Outer(DescribedDocument):
 class Published(DescribedDocument):
     """How a family's checkpoints differ from those of the class of transformers whose layers they have."""
 
-    architecture: Name
+    architecture: Identifier
     """The entry of `architectures` by which Bridge, and the rollout engine, know the family."""
-    model_type: Name | None = None
+    model_type: Identifier | None = None
     """The `model_type` of transformers that keeps every field as it is written; null: the class's own."""
     aliases: dict[FieldName, FieldName] = Field(default_factory=dict)
     """Fields of the published configuration, and the field of the class with the same value; a dot leads inside."""
@@ -138,9 +138,9 @@ class Published(DescribedDocument):
 class Recipe(DescribedDocument):
     """What a family's synthetic model is made from, whatever its sizes."""
 
-    model_type: Name
+    model_type: Identifier
     """The family's `model_type` in transformers, by which its configuration class is found."""
-    architecture: Name
+    architecture: Identifier
     """The class of transformers that holds the weights."""
     fields: dict[FieldName, FieldValue] = Field(default_factory=dict)
     """Fields of the configuration and their values, which win over the rules; a dot leads into an inner one."""
@@ -150,11 +150,11 @@ class Recipe(DescribedDocument):
     """Where transformers has but a class with the same layers, or saves other names; null: all is the family's own."""
     mtp: Literal["appended", "mimo"] | None = None
     """How checkpoints name MTP layers, made where `num_nextn_predict_layers` asks for them; null: none can be."""
-    tokens: dict[Name, Token] = Field(default_factory=dict)
+    tokens: dict[Identifier, Token] = Field(default_factory=dict)
     """Fields that hold the id of a special token, and that token; the tokenizer gets it."""
     named_tokens: tuple[Token, ...] = ()
     """Other tokens that verl or the rollout engine looks up by their text, for the family's `model_type`."""
-    texts: dict[Name, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)
+    texts: dict[Identifier, Annotated[str, StringConstraints(max_length=200)]] = Field(default_factory=dict)
     """What stands in a chat for an `image`, a `video` or an `audio`; empty for a family that reads text alone."""
     processor: dict[FieldName, FieldValue] = Field(default_factory=dict)
     """Arguments of what prepares images and sounds; those of its parts begin with the part's name and a dot."""
@@ -164,7 +164,7 @@ class Recipe(DescribedDocument):
     """The fewest layers in which every kind of layer of the family is found."""
     experts: bool = False
     """Whether its layers have routed experts."""
-    overrides: tuple[Override, ...] = ()
+    overrides: tuple[ModelOverride, ...] = ()
     """Hydra overrides by which verl's rollout engine and Megatron-LM know the model, for each job on it."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """The number that all weights follow from."""

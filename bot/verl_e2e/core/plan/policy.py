@@ -20,7 +20,7 @@ from verl_e2e.core.model.document import (
     Text,
     UnfitError,
     Words,
-    one_of,
+    name_among,
 )
 from verl_e2e.core.model.jobs import (
     WRAPPER_SCRIPT,
@@ -42,7 +42,7 @@ from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoin
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.escape import suggest
 
-_Variants = tuple[Annotated[str, one_of({variant.job_id for variant in VARIANTS}, "a variant")], ...]
+_Variants = tuple[Annotated[str, name_among({variant.job_id for variant in VARIANTS}, "a variant")], ...]
 
 
 class Verl(DescribedDocument):

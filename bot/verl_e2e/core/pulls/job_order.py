@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Order, Origin, RehearsalJob, Repository, read_order
+from verl_e2e.core.model.jobs import RehearsalJob, Repository, RepositoryOrigin, RunOrder, read_order
 from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.text import packed
@@ -51,7 +51,7 @@ _MEGATRON_LM: Literal["megatron_lm"] = "megatron_lm"
 
 
 # A job or a rehearsal stays what it is.
-Ordered = TypeVar("Ordered", bound=Order)
+Ordered = TypeVar("Ordered", bound=RunOrder)
 
 
 class OrderError(UserError, ValueError):
@@ -66,28 +66,28 @@ def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
     )
 
 
-def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, Origin]:
+def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, RepositoryOrigin]:
     """Where a runner fetches what jobs of a repository at the site `web_url` need; `ref` leads to the head.
 
     Without a site the back end checks Bridge and verl out itself. No address is one that the head could change.
     """
-    core: dict[str, Origin] = {_MEGATRON_LM: Origin(url=policy.megatron_lm.repository)}
+    core: dict[str, RepositoryOrigin] = {_MEGATRON_LM: RepositoryOrigin(url=policy.megatron_lm.repository)}
     if not web_url:
         return core
     return {
-        BRIDGE_FOLDER: Origin(url=f"{web_url}/{repository}.git", ref=ref),
-        VERL_FOLDER: Origin(url=policy.verl.repository),
+        BRIDGE_FOLDER: RepositoryOrigin(url=f"{web_url}/{repository}.git", ref=ref),
+        VERL_FOLDER: RepositoryOrigin(url=policy.verl.repository),
         **core,
     }
 
 
-def megatron_lm_of(job: Order) -> str:
+def megatron_lm_of(job: RunOrder) -> str:
     """Where the Megatron-LM that Bridge names is fetched from, empty where the job does not say."""
     origin = job.origins.get(_MEGATRON_LM)
     return origin.url if origin is not None else ""
 
 
-def takes_token(url: str, own: Origin | None) -> bool:
+def takes_token(url: str, own: RepositoryOrigin | None) -> bool:
     """Whether a host's token is for this address: it is for the server of the repository under test, `own`, alone."""
     return own is not None and url.split("/")[:3] == own.url.split("/")[:3]
 
@@ -119,7 +119,7 @@ def _at(job: Ordered, paths: Mapping[str, str]) -> Ordered:
     return job.model_copy(update=places)
 
 
-def minutes_of(job: Order) -> int:
+def minutes_of(job: RunOrder) -> int:
     """The minutes that a back end gives an order, with its follow-up runs and all that is done around them."""
     if isinstance(job, RehearsalJob):
         return (job.time_limit_s + _AROUND_REHEARSAL_S) // 60
@@ -150,7 +150,7 @@ def nonce_of(text: str) -> str:
     return nonce
 
 
-def unpack(text: str) -> Order:
+def unpack(text: str) -> RunOrder:
     """The portable job or rehearsal of a packed text; OrderError for anything else."""
     try:
         return read_order(packed.unpack(text.partition(".")[0], _MAX_JOB_BYTES))
@@ -163,7 +163,7 @@ def unpack(text: str) -> Order:
         raise OrderError(f"{what}; let the workflow use the version that dispatches") from None
 
 
-def same_job(found: Order, sent: Order) -> bool:
+def same_job(found: RunOrder, sent: RunOrder) -> bool:
     """Whether the job that a run folder names is the one that was sent, wherever its repositories lie.
 
     A run folder is redacted: a placeholder in it stands for a text of its kind, and everything else is the very job

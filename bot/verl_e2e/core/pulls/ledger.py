@@ -15,7 +15,7 @@ from verl_e2e.core.compare.rehearsal import Outcome
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.jobs import Digest, Job, Order, RehearsalJob, Sha
+from verl_e2e.core.model.jobs import Digest, Job, RehearsalJob, RunOrder, Sha
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import CauseId, Recurrence, Result, Stage
 
@@ -235,7 +235,7 @@ class Run(Document):
     terms: QueueTerms = QueueTerms()
 
     @property
-    def order(self) -> Order | None:
+    def order(self) -> RunOrder | None:
         """What the back end is given to run, None in old entries."""
         return self.job or self.rehearsal
 
