@@ -16,7 +16,7 @@ from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.judge_finished import DOCUMENT, Judged, judge_ended_rehearsal
 from verl_e2e.cli.run import run as run_verb
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Bands
@@ -123,7 +123,9 @@ def test_two_commits_are_run_and_their_records_are_judged_elsewhere(bridge: tupl
     assert len(kept) == 1
     assert rehearse(job, tmp_path / "equal", work) == 0
     found = judged(job, tmp_path / "equal")
-    assert (found.result, found.rehearsed and found.rehearsed.outcome) == (Result.PASS, Outcome.EQUAL), found.sentence
+    assert (found.result, found.rehearsed and found.rehearsed.outcome) == (Result.PASS, CellOutcome.EQUAL), (
+        found.sentence
+    )
     assert json.loads((tmp_path / "equal/run" / DOCUMENT).read_bytes())["outcome"] == "Equal"
     job = ordered(own, base, broken)
     assert rehearse(job, tmp_path / "broken", work) == 0

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from verl_e2e.core.compare.rehearsal import MOST_BYTES, RunNote
+from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.rehearsal.apart import Apart, Limits, collect, open_apart, run_apart
 
@@ -128,8 +128,8 @@ def test_what_a_driver_left_is_read_from_regular_files_of_bounded_size_alone(tmp
     (left / "link.json").symlink_to(tmp_path / "secret")
     os.mkfifo(left / "pipe.json")
     (left / "folder.json").mkdir()
-    (left / "long.json").write_bytes(bytes(MOST_BYTES + 1))
-    (left / "good.json").write_bytes(bytes(MOST_BYTES))
+    (left / "long.json").write_bytes(bytes(MOST_RECORD_BYTES + 1))
+    (left / "good.json").write_bytes(bytes(MOST_RECORD_BYTES))
     out = tmp_path / "records"
     out.mkdir()
     collect(apart, [f"{name}.json" for name in ("link", "pipe", "folder", "long", "good", "absent")], out)

@@ -13,7 +13,7 @@ from verl_e2e.adapters.files import rehearsal_folder as reading
 from verl_e2e.adapters.files.rehearsal_folder import read_records
 from verl_e2e.config.maps import packaged_cell_map, packaged_uses
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, CellRecord, Faults, ObserveLimits, RunNote
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_RECORD_BYTES, CellRecord, FaultTargets, ObserveLimits, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver, table_rows
@@ -95,14 +95,14 @@ def test_the_records_of_a_driver_are_kept_with_the_note_on_it(place: Place, run:
 def test_faults_are_tried_over_records_that_are_there(run: Callable[[Wanted], Path]) -> None:
     out = run(Wanted(("a",), {}))
     before = (out / "a.json").stat().st_ino
-    run(Wanted(("a",), {}, faults=Faults({"src/x.py:f": (1,)}, ObserveLimits())))
+    run(Wanted(("a",), {}, faults=FaultTargets({"src/x.py:f": (1,)}, ObserveLimits())))
     assert (out / "a.json").stat().st_ino == before
     assert (out / "observed.json").exists()
 
 
 def test_records_are_kept_only_with_what_is_asked_now(place: Place, run: Callable[[Wanted], Path]) -> None:
     plain = Wanted(("a",), {})
-    first, other = (Faults({"src/x.py:f": (line,)}, ObserveLimits()) for line in (1, 2))
+    first, other = (FaultTargets({"src/x.py:f": (line,)}, ObserveLimits()) for line in (1, 2))
     assert not is_kept(place.work / "records" / "digest", plain, place)
     out = run(replace(plain, faults=first))
     assert is_kept(out, plain, place)
@@ -145,7 +145,7 @@ DEEP = '{"cell":"a","error":null,"quantities":' + '{"a":' * 5000 + "1" + "}" * 5
         '{"cell":"a","error":null,"quantities":{"x":1' + "0" * 5000 + "}}",
         '{"cell":"b","error":null}',
         '{"cell":"a"}',
-        '{"cell":"a","error":null}' + " " * MOST_BYTES,
+        '{"cell":"a","error":null}' + " " * MOST_RECORD_BYTES,
     ],
 )
 def test_a_record_that_is_not_one_is_not_there(tmp_path: Path, text: str) -> None:

@@ -13,11 +13,11 @@ from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, read_records
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
+    CellOutcome,
     CellRecord,
-    Faults,
+    FaultTargets,
     Observed,
     ObserveLimits,
-    Outcome,
     Sight,
     judge_rehearsal,
 )
@@ -53,7 +53,7 @@ WANTED = {"qwen3_moe": {**ROPE, "norm_topk_prob": True}}
 
 
 def rehearsed(
-    sources: Path, cells: Sequence[str], out: Path, work: Path, faults: Faults | None = None
+    sources: Path, cells: Sequence[str], out: Path, work: Path, faults: FaultTargets | None = None
 ) -> dict[str, CellRecord]:
     """The records of cells over the sources in a folder."""
     place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
@@ -146,7 +146,7 @@ def test_a_fault_fails_the_rehearsal(name: str, base: dict[str, CellRecord], wor
     ]
     head = rehearsed(sources, [cell], work / f"records-{sources.name}", work)
     found = judge_rehearsal({name: base[name] for name in head}, head, changed)
-    assert found.outcome is Outcome.FAIL, render_rehearsal(found)
+    assert found.outcome is CellOutcome.FAIL, render_rehearsal(found)
     judged = {item.cell: item for item in found.cells}
     assert oracle in [finding.oracle for finding in judged[cell].newly]
     assert judged[cell].differences
@@ -167,7 +167,7 @@ WATCHED = {
 @pytest.fixture(scope="module")
 def again(work: Path) -> tuple[dict[str, CellRecord], Observed]:
     """The records of the same sources, and what became of faults in functions of theirs."""
-    faults = Faults({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(faults=2, seconds=300))
+    faults = FaultTargets({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(faults=2, seconds=300))
     cells = ["qwen3-lora", "qwen3-plain-dp2", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
     records = rehearsed(REHEARSAL / "released", cells, work / "again", work, faults)
     return records, Observed.model_validate_json((work / "again" / OBSERVED).read_bytes())
@@ -177,7 +177,7 @@ def test_the_same_sources_are_equal_in_every_bit(
     base: dict[str, CellRecord], again: tuple[dict[str, CellRecord], Observed]
 ) -> None:
     found = judge_rehearsal({name: base[name] for name in again[0]}, again[0], ())
-    assert found.outcome is Outcome.EQUAL, render_rehearsal(found)
+    assert found.outcome is CellOutcome.EQUAL, render_rehearsal(found)
 
 
 def test_faults_in_functions_that_cells_enter_are_noticed_or_it_is_said_that_nothing_would(
@@ -227,4 +227,6 @@ def test_a_hostile_change_reaches_neither_models_nor_records_nor_the_network(
     error = head[IMPORTS].error
     assert error is not None
     assert error.text == "refused refused refused refused refused none"
-    assert judge_rehearsal({name: base[name] for name in (IMPORTS, "qwen3-plain")}, head, ()).outcome is Outcome.FAIL
+    assert (
+        judge_rehearsal({name: base[name] for name in (IMPORTS, "qwen3-plain")}, head, ()).outcome is CellOutcome.FAIL
+    )

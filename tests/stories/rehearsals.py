@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tests.fakes.github_standin.state import WorkflowRun
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, Entered, OracleFinding, TensorSummary
+from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, EnteredCode, OracleFinding, TensorSummary
 from verl_e2e.core.model.jobs import RehearsalJob
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
@@ -40,7 +40,7 @@ def imports(error: CellError | None = None) -> CellRecord:
 
 def entering(record: CellRecord, path: str) -> CellRecord:
     """The record, which also says that the first line of a file was entered."""
-    return record.model_copy(update={"entered": Entered(lines={path: ((1, 1),)})})
+    return record.model_copy(update={"entered": EnteredCode(lines={path: ((1, 1),)})})
 
 
 HEALTHY = (imports(), cell("qwen3-plain"), cell("qwen3-plain-tp2"))

@@ -19,7 +19,7 @@ from tests.stories.rehearsals import (
     left_by_rehearsal,
     rehearsal_of,
 )
-from verl_e2e.core.compare.rehearsal import CellRecord, Entered
+from verl_e2e.core.compare.rehearsal import CellRecord, EnteredCode
 
 CHECK = "verl-e2e / rehearsal"
 PACKAGED = ROOT / "bot/verl_e2e/policy/megatron-bridge.yml"
@@ -341,8 +341,8 @@ def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(
         story.service.settle()
         story.service.go_on(1_860)
     symbol = f"{MODULE}:AutoBridge.from_hf_pretrained"
-    outside = Entered(functions=(symbol,), lines={MODULE: ((3, 4), (6, 6))})
-    inside = Entered(functions=(symbol,), lines={MODULE: ((3, 6),)})
+    outside = EnteredCode(functions=(symbol,), lines={MODULE: ((3, 4), (6, 6))})
+    inside = EnteredCode(functions=(symbol,), lines={MODULE: ((3, 6),)})
     _, plain, sharded = MOVED
     head = (HEALTHY[0], plain.model_copy(update={"entered": outside}), sharded.model_copy(update={"entered": inside}))
     end(story, left_by_rehearsal(run, head, HEALTHY if base else NO_IMPORT), run)

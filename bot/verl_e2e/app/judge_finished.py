@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import cell_map, pack_cells, with_outcomes
-from verl_e2e.core.compare.rehearsal import Observed, ObserveLimits, Outcome, Rehearsal, judge_rehearsal, observable
+from verl_e2e.core.compare.rehearsal import CellOutcome, Observed, ObserveLimits, Rehearsal, judge_rehearsal, observable
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict import judge
@@ -214,10 +214,10 @@ BRIDGE_CODE = "src/"
 MOST_SECTION = 12_000
 DOCUMENT, SECTION = "rehearsal.json", "rehearsal.md"
 _RESULTS = {
-    Outcome.FAIL: Result.FAIL,
-    Outcome.BLOCKED: Result.BLOCKED,
-    Outcome.CHANGED: Result.PASS,
-    Outcome.EQUAL: Result.PASS,
+    CellOutcome.FAIL: Result.FAIL,
+    CellOutcome.BLOCKED: Result.BLOCKED,
+    CellOutcome.CHANGED: Result.PASS,
+    CellOutcome.EQUAL: Result.PASS,
 }
 
 
@@ -257,7 +257,7 @@ def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFo
     )
     folders.write(folder, {DOCUMENT: rehearsal_json(found), SECTION: render_rehearsal(found)})
     judged = replace(outcome_of_rehearsal(found), reported_s=reported_s(record))
-    if judged.rehearsed is None or not asked.whole or found.outcome is Outcome.BLOCKED:
+    if judged.rehearsed is None or not asked.whole or found.outcome is CellOutcome.BLOCKED:
         return judged
     commits = run.rehearsal.base, run.rehearsal.bridge.commit
     before, after = (trees.tree(commit, BRIDGE_CODE) for commit in commits)

@@ -17,7 +17,7 @@ from verl_e2e.core.compare.bands import (
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.jobs import differences
+from verl_e2e.core.compare.jobs import job_differences
 from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.signal import baselines_of, case_options, figure_title
@@ -141,7 +141,9 @@ def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
     job, steps, bands = _trained(folders, run)
     other, other_steps, _ = _trained(folders, reference)
     found = compare_steps(steps, other_steps, tolerances_of(bands, job, other_steps))
-    return Report(f"{job.id} ({run.name}) compared with {other.id} ({reference.name})", found, differences(job, other))
+    return Report(
+        f"{job.id} ({run.name}) compared with {other.id} ({reference.name})", found, job_differences(job, other)
+    )
 
 
 def _trained(folders: RunFolders, path: Path) -> tuple[Job, tuple[StepMetrics, ...], Bands | None]:

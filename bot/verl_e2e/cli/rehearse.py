@@ -95,7 +95,7 @@ def rehearse(
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """
     from verl_e2e.config.maps import NAME, cell_map_content
-    from verl_e2e.core.compare.rehearsal import ObserveLimits, Outcome
+    from verl_e2e.core.compare.rehearsal import CellOutcome, ObserveLimits
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e_runner.rehearsal import rehearse as runner
@@ -127,7 +127,7 @@ def rehearse(
     (out / "rehearsal.md").write_text(section)
     (out / NAME).write_bytes(cell_map_content(entered))
     click.echo(document if as_json else section, nl=False)
-    return {Outcome.FAIL: EXIT_FAIL, Outcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
+    return {CellOutcome.FAIL: EXIT_FAIL, CellOutcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
 
 
 def run_ordered(

@@ -10,7 +10,7 @@ from verl_e2e.app.judge_finished import changed_functions
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.rehearsal import (
-    Faults,
+    FaultTargets,
     Observed,
     ObserveLimits,
     Rehearsal,
@@ -59,7 +59,7 @@ class TreeRun:
     imports: tuple[Mapping[str, object], ...]
     cells: tuple[str, ...]
     # None where no faults are tried.
-    faults: Faults | None = None
+    faults: FaultTargets | None = None
 
 
 # Runs the cells over a tree; gives the folder with the records.
@@ -142,12 +142,12 @@ def consumer_imports() -> tuple[Mapping[str, object], ...]:
     )
 
 
-def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> Faults | None:
+def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> FaultTargets | None:
     functions: dict[str, tuple[int, ...]] = {}
     for function in observable(changed):
         name = f"{function.path}:{function.symbol}"
         functions[name] = (*functions.get(name, ()), *function.lines)
-    return Faults(functions, limits) if functions and limits.functions else None
+    return FaultTargets(functions, limits) if functions and limits.functions else None
 
 
 def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from verl_e2e.core.compare.rehearsal import MOST_BYTES, RunNote
+from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.folder.suspect_files import read_below
@@ -144,8 +144,8 @@ def run_apart(
 def collect(apart: Apart, names: Iterable[str], out: Path) -> None:
     """Copy what the driver left under these names; one that is not a regular file, or too long, is left out."""
     for name in names:
-        data = read_below(apart.scratch / "out", name, limit=MOST_BYTES + 1)
-        if data is not None and len(data) <= MOST_BYTES:
+        data = read_below(apart.scratch / "out", name, limit=MOST_RECORD_BYTES + 1)
+        if data is not None and len(data) <= MOST_RECORD_BYTES:
             (out / name).write_bytes(data)
 
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from verl_e2e.core.compare.cell_map import CellRow
-from verl_e2e.core.compare.rehearsal import Faults, RunNote
+from verl_e2e.core.compare.rehearsal import FaultTargets, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.process.confined import run
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
@@ -77,7 +77,7 @@ class Wanted:
     # What a consumer imports: each a `module`, its `attribute` or None, and whether the place is `guarded`.
     imports: Sequence[Mapping[str, object]] = ()
     # None: no faults are tried.
-    faults: Faults | None = None
+    faults: FaultTargets | None = None
 
 
 def chosen_cells(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _copied(file: Path, scratch: Path) -> Path:
     return copy
 
 
-def _faults_request(faults: Faults) -> dict[str, object]:
+def _faults_request(faults: FaultTargets) -> dict[str, object]:
     limits = faults.limits
     return {
         "functions": {name: list(lines) for name, lines in faults.functions.items()},
@@ -235,7 +235,7 @@ def is_isolated(out: Path) -> bool:
         return False
 
 
-def _digest_of_faults(faults: Faults) -> str:
+def _digest_of_faults(faults: FaultTargets) -> str:
     text = json.dumps(_faults_request(faults), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

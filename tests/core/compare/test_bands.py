@@ -14,7 +14,7 @@ from verl_e2e.core.compare.bands import (
     band_of,
     healthy_of,
     healthy_run,
-    merged,
+    merged_bands,
     only_of,
     pair_of,
     tolerances_of,
@@ -147,14 +147,14 @@ def test_the_same_run_counts_once() -> None:
     job = make_job()
     once = bands_with(job, 0.9998)
     assert with_healthy(once, job, healthy(0, 0.9998)) == once
-    assert merged(once, once) == once
-    more = merged(once, with_healthy(Bands(), job, healthy(7, 0.9997)))
+    assert merged_bands(once, once) == once
+    more = merged_bands(once, with_healthy(Bands(), job, healthy(7, 0.9997)))
     assert [item.correlation for item in more.probes[probe_digest(job)].healthy] == [0.9998, 0.9997]
 
 
 def test_only_the_jobs_own_probe_is_kept_beside_it() -> None:
     job, other = make_job(), make_job(wrapper={"LORA_RANK": "8"})
-    both = merged(bands_with(job, 0.9998), bands_with(other, 0.9997))
+    both = merged_bands(bands_with(job, 0.9998), bands_with(other, 0.9997))
     assert list(only_of(both, job).probes) == [probe_digest(job)]
     assert only_of(both, make_job(wrapper={"LORA_RANK": "16"})) == Bands()
 

@@ -11,14 +11,14 @@ from verl_e2e.core.compare.cell_map import (
     unpack_cells,
     with_outcomes,
 )
-from verl_e2e.core.compare.rehearsal import CellRecord, CellVerdict, Entered, Outcome, Rehearsal
+from verl_e2e.core.compare.rehearsal import CellOutcome, CellRecord, CellVerdict, EnteredCode, Rehearsal
 from verl_e2e.core.text.packed import pack
 
 A, MEGATRON = "src/a.py", "3rdparty/Megatron-LM/megatron/core/b.py"
 
 
 def record(cell: str, lines: dict[str, tuple[tuple[int, int], ...]], *functions: str) -> CellRecord:
-    return CellRecord(cell=cell, error=None, entered=Entered(lines=lines, functions=functions))
+    return CellRecord(cell=cell, error=None, entered=EnteredCode(lines=lines, functions=functions))
 
 
 RECORDS = {
@@ -51,12 +51,12 @@ def test_lines_of_one_set_lie_together_and_the_document_is_read_back() -> None:
 
 
 def test_cells_have_what_a_rehearsal_says_of_them() -> None:
-    verdicts = (CellVerdict("two", Outcome.FAIL), CellVerdict("import", Outcome.EQUAL))
-    rows = with_outcomes(ROWS[:2], Rehearsal(Outcome.FAIL, verdicts, (), 1))
+    verdicts = (CellVerdict("two", CellOutcome.FAIL), CellVerdict("import", CellOutcome.EQUAL))
+    rows = with_outcomes(ROWS[:2], Rehearsal(CellOutcome.FAIL, verdicts, (), 1))
     found = mapped().model_copy(update={"cells": rows})
-    assert [row.outcome for row in found.cells] == [None, Outcome.FAIL]
-    assert found.judged(Outcome.FAIL, Outcome.CHANGED) == {1}
-    assert found.judged(Outcome.EQUAL) == frozenset()
+    assert [row.outcome for row in found.cells] == [None, CellOutcome.FAIL]
+    assert found.judged(CellOutcome.FAIL, CellOutcome.CHANGED) == {1}
+    assert found.judged(CellOutcome.EQUAL) == frozenset()
 
 
 def test_a_map_that_a_ledger_keeps_is_read_again() -> None:

@@ -9,10 +9,10 @@ from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
     MOST_DIFFERENCES,
     CellError,
+    CellOutcome,
     CellRecord,
-    Entered,
+    EnteredCode,
     OracleFinding,
-    Outcome,
     Rehearsal,
     TensorSummary,
     Unentered,
@@ -52,23 +52,23 @@ RAISED = record("a", error=ERROR)
 @pytest.mark.parametrize(
     ("base", "head", "expected"),
     [
-        (GOOD, GOOD, Outcome.EQUAL),
-        (GOOD, BAD, Outcome.FAIL),
-        (BAD, BAD, Outcome.EQUAL),
-        (BAD, GOOD, Outcome.EQUAL),
-        (GOOD, RAISED, Outcome.FAIL),
-        (GOOD, record("a", error=HANG), Outcome.FAIL),
-        (GOOD, None, Outcome.FAIL),
-        (RAISED, GOOD, Outcome.CHANGED),
+        (GOOD, GOOD, CellOutcome.EQUAL),
+        (GOOD, BAD, CellOutcome.FAIL),
+        (BAD, BAD, CellOutcome.EQUAL),
+        (BAD, GOOD, CellOutcome.EQUAL),
+        (GOOD, RAISED, CellOutcome.FAIL),
+        (GOOD, record("a", error=HANG), CellOutcome.FAIL),
+        (GOOD, None, CellOutcome.FAIL),
+        (RAISED, GOOD, CellOutcome.CHANGED),
         # Two errors are never called equal, and what the base has no record of was not compared.
-        (RAISED, RAISED, Outcome.BLOCKED),
-        (RAISED, record("a", error=HANG), Outcome.BLOCKED),
-        (None, GOOD, Outcome.BLOCKED),
-        (None, RAISED, Outcome.BLOCKED),
+        (RAISED, RAISED, CellOutcome.BLOCKED),
+        (RAISED, record("a", error=HANG), CellOutcome.BLOCKED),
+        (None, GOOD, CellOutcome.BLOCKED),
+        (None, RAISED, CellOutcome.BLOCKED),
     ],
 )
 def test_a_cell_is_judged_by_what_is_newly_wrong(
-    base: CellRecord | None, head: CellRecord | None, expected: Outcome
+    base: CellRecord | None, head: CellRecord | None, expected: CellOutcome
 ) -> None:
     found = judged(base, head)
     assert [cell.outcome for cell in found.cells if cell.cell == "a"] == [expected]
@@ -83,7 +83,7 @@ def test_what_fails_on_both_sides_and_what_is_fixed_is_said() -> None:
 def changed_to(**quantities: object) -> list[tuple[str, str, float | None]]:
     head = record("a", quantities={**GOOD.quantities, **quantities})
     found = judged(GOOD, head)
-    assert found.outcome is Outcome.CHANGED
+    assert found.outcome is CellOutcome.CHANGED
     return [(item.quantity, item.what, item.size) for item in found.cells[1].differences]
 
 
@@ -122,17 +122,17 @@ def test_a_quantity_that_is_gone_and_a_field_of_a_configuration_are_named() -> N
 def test_what_is_blocked_in_some_cells_does_not_hide_what_others_show() -> None:
     base = {IMPORTS: record(IMPORTS), "a": GOOD, "b": record("b", error=ERROR)}
     head = {IMPORTS: record(IMPORTS), "a": GOOD, "b": record("b", error=ERROR)}
-    assert judge_rehearsal(base, head, ()).outcome is Outcome.EQUAL
-    assert judge_rehearsal(base, {**head, "a": BAD}, ()).outcome is Outcome.FAIL
+    assert judge_rehearsal(base, head, ()).outcome is CellOutcome.EQUAL
+    assert judge_rehearsal(base, {**head, "a": BAD}, ()).outcome is CellOutcome.FAIL
 
 
 def test_imports_that_fail_at_the_head_alone_are_a_failure_and_at_the_base_block() -> None:
     broken = record(IMPORTS, error=ERROR)
-    assert judge_rehearsal({IMPORTS: record(IMPORTS), "a": GOOD}, {IMPORTS: broken}, ()).outcome is Outcome.FAIL
-    assert judge_rehearsal({IMPORTS: broken}, {IMPORTS: broken}, ()).outcome is Outcome.BLOCKED
-    assert judge_rehearsal({}, {}, ()).outcome is Outcome.BLOCKED
+    assert judge_rehearsal({IMPORTS: record(IMPORTS), "a": GOOD}, {IMPORTS: broken}, ()).outcome is CellOutcome.FAIL
+    assert judge_rehearsal({IMPORTS: broken}, {IMPORTS: broken}, ()).outcome is CellOutcome.BLOCKED
+    assert judge_rehearsal({}, {}, ()).outcome is CellOutcome.BLOCKED
     repaired = judge_rehearsal({IMPORTS: broken}, {IMPORTS: record(IMPORTS), "a": GOOD}, ())
-    assert repaired.outcome is Outcome.BLOCKED
+    assert repaired.outcome is CellOutcome.BLOCKED
 
 
 def test_a_name_that_the_consumer_imports_and_that_is_gone_is_a_failure() -> None:
@@ -140,10 +140,10 @@ def test_a_name_that_the_consumer_imports_and_that_is_gone_is_a_failure() -> Non
     there = record(IMPORTS, oracles=(OracleFinding(oracle=name, passed=True, off=0.0, where=""),))
     gone = record(IMPORTS, oracles=(OracleFinding(oracle=name, passed=False, off="inf", where="ImportError: no"),))
     found = judge_rehearsal({IMPORTS: there, "a": GOOD}, {IMPORTS: gone, "a": GOOD}, ())
-    assert found.outcome is Outcome.FAIL
+    assert found.outcome is CellOutcome.FAIL
     assert [finding.oracle for finding in found.cells[0].newly] == [name]
     # One that the base does not have either says nothing about the change.
-    assert judge_rehearsal({IMPORTS: gone, "a": GOOD}, {IMPORTS: gone, "a": GOOD}, ()).outcome is Outcome.EQUAL
+    assert judge_rehearsal({IMPORTS: gone, "a": GOOD}, {IMPORTS: gone, "a": GOOD}, ()).outcome is CellOutcome.EQUAL
 
 
 def test_what_an_import_leaves_in_the_process_is_compared() -> None:
@@ -155,7 +155,10 @@ def test_what_an_import_leaves_in_the_process_is_compared() -> None:
 def test_a_cell_that_was_asked_for_and_has_no_record_is_judged_too() -> None:
     base = {IMPORTS: record(IMPORTS), "a": GOOD}
     found = judge_rehearsal(base, base, (), asked=("a", "b"))
-    assert [(cell.cell, cell.outcome) for cell in found.cells[1:]] == [("a", Outcome.EQUAL), ("b", Outcome.BLOCKED)]
+    assert [(cell.cell, cell.outcome) for cell in found.cells[1:]] == [
+        ("a", CellOutcome.EQUAL),
+        ("b", CellOutcome.BLOCKED),
+    ]
 
 
 HUNG, NO_MODEL = record("a", error=HANG), record("a", error=ERROR, no_model=True)
@@ -217,7 +220,7 @@ def test_a_record_that_is_out_of_bounds_is_refused(fields: dict[str, object]) ->
 
 def test_numbers_that_are_out_of_range_are_compared_all_the_same() -> None:
     base = record("a", quantities={"nan@0": math.nan, "huge@0": 10**400, "one@0": 1.0})
-    assert judged(base, base).outcome is Outcome.EQUAL
+    assert judged(base, base).outcome is CellOutcome.EQUAL
     head = record("a", quantities={"nan@0": math.nan, "huge@0": 3 * 10**400, "one@0": math.nan})
     found = {item.quantity: item.size for item in judged(base, head).cells[1].differences}
     assert found == {"huge@0": 2.0, "one@0": math.inf}
@@ -228,7 +231,7 @@ def test_numbers_that_are_out_of_range_are_compared_all_the_same() -> None:
 @pytest.mark.parametrize("sketch", [(), (1.0,), (1e200, -1e200), (None, 1.0)])
 def test_products_of_any_number_and_size_are_compared(sketch: tuple[float | None, ...]) -> None:
     other = TENSOR.model_copy(update={"digest": "b" * 16, "sketch": sketch})
-    (found,) = judged(GOOD, record("a", quantities={"step1/loss@0": 2.0, "step1/x@0": other})).of(Outcome.CHANGED)
+    (found,) = judged(GOOD, record("a", quantities={"step1/loss@0": 2.0, "step1/x@0": other})).of(CellOutcome.CHANGED)
     assert found.differences[0].size is not None
     assert found.differences[0].size > 1
 
@@ -246,7 +249,7 @@ def function(symbol: str, lines: tuple[int, ...], first: int = 10, **fields: obj
 
 
 def entering(*lines: int, functions: tuple[str, ...] = ()) -> CellRecord:
-    entered = Entered(lines={PATH: tuple((line, line) for line in lines)}, functions=functions)
+    entered = EnteredCode(lines={PATH: tuple((line, line) for line in lines)}, functions=functions)
     return GOOD.model_copy(update={"entered": entered})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.model.record import Manifest, SealedFile, differences, is_sealed
+from verl_e2e.core.model.record import Manifest, SealedFile, is_sealed, seal_differences
 
 A, B = "a" * 64, "b" * 64
 
@@ -39,4 +39,4 @@ def test_what_the_judgement_makes_is_not(path: str) -> None:
     ),
 )
 def test_every_difference_is_named(found: dict[str, tuple[int, str]], text: str) -> None:
-    assert differences(_manifest("x", "y"), found) == text
+    assert seal_differences(_manifest("x", "y"), found) == text

@@ -5,7 +5,7 @@ from typing import Any
 
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, FileCells
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
@@ -58,7 +58,7 @@ def entered(
     functions: Mapping[str, Iterable[str]],
     lines: Mapping[int, Iterable[str]] | None = None,
     path: str = "src/a.py",
-    outcomes: Mapping[str, Outcome] | None = None,
+    outcomes: Mapping[str, CellOutcome] | None = None,
     commit: str = COMMIT,
 ) -> CellMap:
     """A map in which these cells entered functions and lines of one file."""

@@ -7,7 +7,7 @@ import pytest
 from tests.core.plan.cells import CELLS, LORA, NAMES, POLICY, ROWS, TABLE, places
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellRow
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.plan.cell_settings import CellTable
@@ -77,7 +77,9 @@ def test_training_without_adapters_is_wanted_only_where_its_counterpart_stays_ou
 
 
 def test_a_counterpart_that_raised_does_not_say_that_it_stays_out() -> None:
-    rows = [row.model_copy(update={"outcome": Outcome.BLOCKED}) if row.name == "qwen2-lora" else row for row in ROWS]
+    rows = [
+        row.model_copy(update={"outcome": CellOutcome.BLOCKED}) if row.name == "qwen2-lora" else row for row in ROWS
+    ]
     (want,) = CellTable(rows, POLICY).wants(places("qwen2-plain"), moved=False)
     assert dict(want.axes) == {}
 

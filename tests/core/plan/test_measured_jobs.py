@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.plan.cells import NAMES, POLICY, ROWS, TABLE, places, planned
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
@@ -172,7 +172,7 @@ def test_a_job_that_a_rule_names_gets_more_settings_and_stays_what_it_is() -> No
 
 def test_cells_that_raised_say_nothing_about_what_they_did_not_get_to() -> None:
     at = NAMES.index("qwen2-lora")
-    rows = [*ROWS[:at], ROWS[at].model_copy(update={"outcome": Outcome.BLOCKED}), *ROWS[at + 1 :]]
+    rows = [*ROWS[:at], ROWS[at].model_copy(update={"outcome": CellOutcome.BLOCKED}), *ROWS[at + 1 :]]
     table = CellTable(rows, POLICY)
     assert ids(derive((SMOKE,), place("qwen2-plain"), table=table)) == [SMOKE]
 

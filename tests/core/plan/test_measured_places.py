@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tests.core.plan.cells import COMMIT, entered, places
 from verl_e2e.core.compare.cell_map import CellMap
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.execution import ChangedFunction, ExecutionMap, ExecutionMaps, ProcessRole, Side
 from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, Measured, Place, measured_places
 from verl_e2e.core.reach.changed_functions import CarriedLines, TouchedFunction
@@ -77,12 +77,12 @@ def test_what_no_cell_enters_may_be_entered_by_a_measured_job() -> None:
 
 
 def test_where_the_cells_ran_the_change_those_count_that_failed_or_else_moved() -> None:
-    outcomes = {"qwen2-lora": Outcome.CHANGED, "moe-lora": Outcome.FAIL, "qwen2-plain": Outcome.EQUAL}
+    outcomes = {"qwen2-lora": CellOutcome.CHANGED, "moe-lora": CellOutcome.FAIL, "qwen2-plain": CellOutcome.EQUAL}
     cells = entered({"f": ALL, "g": ALL[:2], "h": ALL[:1]}, outcomes=outcomes)
     every = [touched(name) for name in "fgh"]
     assert [item[1] for item in found(cells, *every, of_head=True)] == [places("moe-lora"), places("qwen2-lora")]
     # Where nothing was compared, nothing is known of what moves.
-    blocked = entered({"f": ALL, "g": ALL[:1]}, outcomes={"moe-lora": Outcome.EQUAL, ALL[0]: Outcome.BLOCKED})
+    blocked = entered({"f": ALL, "g": ALL[:1]}, outcomes={"moe-lora": CellOutcome.EQUAL, ALL[0]: CellOutcome.BLOCKED})
     assert [item[1] for item in found(blocked, *every[:2], of_head=True)] == [places(ALL[0])]
     # Of another commit it says nothing.
     assert [item[1] for item in found(cells, *every)] == [places(*ALL), places(*ALL[:2]), places(*ALL[:1])]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tests.core.plan.cells import POLICY, entered
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.levels import Level
@@ -36,7 +36,7 @@ def planned(
     minutes: int = 200,
     asked: tuple[Level, ...] = (),
     path: str = PLAIN,
-    outcomes: Mapping[str, Outcome] | None = None,
+    outcomes: Mapping[str, CellOutcome] | None = None,
 ) -> Plan:
     """The plan of a change of two functions that verl reaches, by name the cells that entered each."""
     effects = (Effect(path, name, "changed", 1, (), ("verl",), sure=True) for name in NAMES)
@@ -104,12 +104,12 @@ def test_a_place_in_what_does_not_count_asks_for_nothing(path: str) -> None:
 def test_a_rehearsal_of_the_change_asks_for_cells_in_which_something_moved() -> None:
     cells = {"Thing.merge": (*ANY, *EP2), "other": (*ANY, *PP4)}
     assert [job.id for job in planned(cells).jobs] == ["0-lora-ddp"]
-    moved = planned(cells, outcomes={"moe-lora-ep2": Outcome.FAIL, "qwen3-pp4": Outcome.EQUAL})
+    moved = planned(cells, outcomes={"moe-lora-ep2": CellOutcome.FAIL, "qwen3-pp4": CellOutcome.EQUAL})
     assert [job.id for job in moved.jobs] == ["0-lora-ddp", "2-ep2-qwen3-moe"]
     (purpose,) = moved.jobs[1].purposes
     assert (purpose.symbol, purpose.condition) == ("Thing.merge", "something differs in moe-lora-ep2")
     # A rehearsal takes no level away.
-    still = planned(cells, outcomes=dict.fromkeys((*ANY, *EP2, *PP4), Outcome.EQUAL))
+    still = planned(cells, outcomes=dict.fromkeys((*ANY, *EP2, *PP4), CellOutcome.EQUAL))
     assert (still.levels, [job.id for job in still.jobs]) == (planned().levels, ["0-lora-ddp"])
 
 

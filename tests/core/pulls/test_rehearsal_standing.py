@@ -24,7 +24,7 @@ from tests.core.pulls.entries import (
     target_state,
 )
 from tests.core.pulls.entries import run as job_run
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.access import Absence, Capability, Demand
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, RehearsalRules, Repository, read_order
 from verl_e2e.core.model.levels import Level
@@ -53,10 +53,10 @@ NOTHING = replace(PLAN, levels=(), not_required=(NotRequired(Level.SMOKE, "no pa
 FORK = NeedsApproval("it is a fork")
 SENTENCE = "Rehearsal (CPU): an outcome"
 RESULTS = {
-    Outcome.EQUAL: Result.PASS,
-    Outcome.CHANGED: Result.PASS,
-    Outcome.FAIL: Result.FAIL,
-    Outcome.BLOCKED: Result.BLOCKED,
+    CellOutcome.EQUAL: Result.PASS,
+    CellOutcome.CHANGED: Result.PASS,
+    CellOutcome.FAIL: Result.FAIL,
+    CellOutcome.BLOCKED: Result.BLOCKED,
 }
 
 
@@ -65,7 +65,7 @@ def rules(**changes: object) -> dict[str, Any]:
     return {"policy": POLICY.model_copy(update={"rehearsal": given})}
 
 
-def rehearsal(state: RunState = RunState.FINISHED, outcome: Outcome | None = None, **given: object) -> Run:
+def rehearsal(state: RunState = RunState.FINISHED, outcome: CellOutcome | None = None, **given: object) -> Run:
     job = given.pop("rehearsal", JOB)
     assert isinstance(job, RehearsalJob)
     attempt, head = int(str(given.get("attempt", 1))), str(given.get("head_sha", HEAD))
@@ -83,7 +83,7 @@ def rehearsal(state: RunState = RunState.FINISHED, outcome: Outcome | None = Non
         "updated": NOW,
     }
     if outcome is not None:
-        equal = outcome is Outcome.EQUAL
+        equal = outcome is CellOutcome.EQUAL
         found = Rehearsed(outcome=outcome, equal_everywhere=equal)
         fields |= {"rehearsed": found, "result": RESULTS[outcome], "sentence": SENTENCE}
     return Run.model_validate(fields | given)
@@ -97,8 +97,8 @@ def keys_of(steps: Actions) -> tuple[list[str], list[str]]:
     return [run.job_id for run in steps.dispatch], [run.reason for run in steps.cancel]
 
 
-EQUAL, CHANGED = rehearsal(outcome=Outcome.EQUAL), rehearsal(outcome=Outcome.CHANGED)
-FAILED, BLOCKED = rehearsal(outcome=Outcome.FAIL), rehearsal(outcome=Outcome.BLOCKED)
+EQUAL, CHANGED = rehearsal(outcome=CellOutcome.EQUAL), rehearsal(outcome=CellOutcome.CHANGED)
+FAILED, BLOCKED = rehearsal(outcome=CellOutcome.FAIL), rehearsal(outcome=CellOutcome.BLOCKED)
 LIVE = rehearsal(RunState.RUNNING)
 LOST = rehearsal(RunState.LOST, reason="no runner took it")
 SLOW = rehearsal(RunState.RUNNING, created=NOW - timedelta(minutes=30))
@@ -106,9 +106,9 @@ AGAIN = rehearsal(RunState.CANCELLED, may_start_again=True)
 ENDED = rehearsal(RunState.CANCELLED, reason="someone cancelled it on GitHub")
 SHARED = rehearsal(RunState.RUNNING, number=8)
 OF_OLD = rehearsal(RunState.RUNNING, head_sha=OTHER)
-BLOCKED_2, LOST_2 = rehearsal(outcome=Outcome.BLOCKED, attempt=2), rehearsal(RunState.LOST, reason="why", attempt=2)
+BLOCKED_2, LOST_2 = rehearsal(outcome=CellOutcome.BLOCKED, attempt=2), rehearsal(RunState.LOST, reason="why", attempt=2)
 ENDED_2 = rehearsal(RunState.CANCELLED, reason="someone cancelled it", attempt=2)
-LIVE_2, EQUAL_2 = rehearsal(RunState.RUNNING, attempt=2), rehearsal(outcome=Outcome.EQUAL, attempt=2)
+LIVE_2, EQUAL_2 = rehearsal(RunState.RUNNING, attempt=2), rehearsal(outcome=CellOutcome.EQUAL, attempt=2)
 SLOW_2 = rehearsal(RunState.RUNNING, created=NOW - timedelta(minutes=31), attempt=2)
 PAUSED = Pause("ann", NOW, "why")
 ASKS = {"trust": FORK, **rules(approval=True)}
@@ -131,7 +131,7 @@ TABLE: tuple[Row, ...] = (
     ("someone ended it on GitHub", (ENDED,), {}, ["0-lora-ddp"], []),
     ("it takes too long", (SLOW,), {}, ["0-lora-ddp"], []),
     ("it can run nowhere", (), {"rehearsal_missing": "no host has it"}, ["0-lora-ddp"], []),
-    ("it is of another base", (rehearsal(outcome=Outcome.EQUAL, rehearsal=OTHER_JOB),), {}, [REHEARSAL], []),
+    ("it is of another base", (rehearsal(outcome=CellOutcome.EQUAL, rehearsal=OTHER_JOB),), {}, [REHEARSAL], []),
     # A new head, an end, a draft.
     ("one of an earlier head runs", (OF_OLD,), {}, [], [SUPERSEDED]),
     ("we ended it before", (AGAIN,), {}, [REHEARSAL], []),
@@ -226,8 +226,8 @@ def test_the_gate(runs: tuple[Run, ...], given: dict[str, Any], status: JobStatu
         ((BLOCKED,), Absence.APPROVE_STRANGERS, JobStatus.BLOCKED),
         ((LOST,), Absence.APPROVE_STRANGERS, JobStatus.BLOCKED),
         ((FAILED,), Absence.APPROVE_STRANGERS, JobStatus.FAILED),
-        ((rehearsal(outcome=Outcome.EQUAL, rehearsal=OTHER_JOB),), Absence.APPROVE_STRANGERS, JobStatus.RUNNING),
-        ((rehearsal(outcome=Outcome.EQUAL, head_sha=OTHER),), Absence.APPROVE_STRANGERS, JobStatus.RUNNING),
+        ((rehearsal(outcome=CellOutcome.EQUAL, rehearsal=OTHER_JOB),), Absence.APPROVE_STRANGERS, JobStatus.RUNNING),
+        ((rehearsal(outcome=CellOutcome.EQUAL, head_sha=OTHER),), Absence.APPROVE_STRANGERS, JobStatus.RUNNING),
         ((EQUAL,), Absence.APPROVE, JobStatus.BLOCKED),
     ],
 )
@@ -260,7 +260,7 @@ def test_level_0_is_spared_where_only_imports_differ_and_every_cell_is_equal() -
 
 
 def test_equal_in_some_cells_is_no_proof_of_absence() -> None:
-    some = rehearsal(outcome=Outcome.EQUAL, rehearsed=Rehearsed(outcome=Outcome.EQUAL))
+    some = rehearsal(outcome=CellOutcome.EQUAL, rehearsed=Rehearsed(outcome=CellOutcome.EQUAL))
     assert decide_actions(rehearsed_state(some, plan=NOTHING, wanted=(), trust=FORK)).gate.status is JobStatus.BLOCKED
 
 
@@ -321,9 +321,9 @@ def test_it_counts_for_no_pool() -> None:
 
 
 EARLY, LATER = NOW - timedelta(minutes=1), NOW + timedelta(minutes=1)
-SAID = Rehearsed(outcome=Outcome.CHANGED, cells="packed")
+SAID = Rehearsed(outcome=CellOutcome.CHANGED, cells="packed")
 FIRST, SECOND = rehearsal(rehearsed=SAID), rehearsal(rehearsed=SAID, attempt=2, updated=LATER)
-SILENT = rehearsal(outcome=Outcome.EQUAL, attempt=2)
+SILENT = rehearsal(outcome=CellOutcome.EQUAL, attempt=2)
 BEGUN = job_run(SMOKE, RunState.RUNNING)
 
 

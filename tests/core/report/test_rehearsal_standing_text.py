@@ -18,7 +18,7 @@ from tests.core.pulls.test_rehearsal_standing import (
     rehearsal,
     rehearsed_state,
 )
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.forge import CheckRun, CheckStatus, Conclusion, OpenCheck
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState
@@ -29,7 +29,7 @@ from verl_e2e.core.report.pull_card_content import card_of
 
 NAME = "verl-e2e / rehearsal"
 SECTION = "### Rehearsal\n\n| cell | what |\n|---|---|\n| `a` | b |\n"
-UNENTERED = Rehearsed(outcome=Outcome.EQUAL, unentered=3, section=SECTION)
+UNENTERED = Rehearsed(outcome=CellOutcome.EQUAL, unentered=3, section=SECTION)
 
 
 def check(state: TargetState) -> CheckRun | None:

@@ -18,7 +18,7 @@ from verl_e2e.adapters.files.rehearsal_folder import read_rehearsal
 from verl_e2e.adapters.files.run_folder import read_seal
 from verl_e2e.config.maps import bands_text, maps_content, packaged_bands, read_bands, read_maps
 from verl_e2e.config.validation import ConfigError
-from verl_e2e.core.compare.bands import merged, only_of
+from verl_e2e.core.compare.bands import merged_bands, only_of
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps
@@ -257,7 +257,7 @@ def run_folders(
     if bands is None:
         return DiskFolders(packaged_bands(), keep=False, keys=keys, reseal=reseal)
     own = read_bands(bands) if isinstance(bands, Path) else bands
-    return DiskFolders(merged(packaged_bands(), own), keep=True, keys=keys, reseal=reseal)
+    return DiskFolders(merged_bands(packaged_bands(), own), keep=True, keys=keys, reseal=reseal)
 
 
 def keep_bands(bands: Bands, file: Path) -> None:

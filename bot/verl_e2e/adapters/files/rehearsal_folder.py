@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES, MOST_BYTES_OF_ALL, CellRecord, Observed, RunNote
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES_OF_ALL, MOST_RECORD_BYTES, CellRecord, Observed, RunNote
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import JOB_FILE
@@ -53,7 +53,7 @@ def read_records(folder: Path, cells: Iterable[str]) -> dict[str, CellRecord]:
 def _size(file: Path) -> int:
     """The bytes that reading a file takes, 0 where there is none."""
     try:
-        return min(file.lstat().st_size, MOST_BYTES)
+        return min(file.lstat().st_size, MOST_RECORD_BYTES)
     except OSError:
         return 0
 
@@ -65,7 +65,7 @@ def read_document(file: Path, kind: type[_Read]) -> _Read | None:
         if not S_ISREG(file.lstat().st_mode):
             return None
         with file.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-        return None if len(data) > MOST_BYTES else kind.model_validate_json(data)
+            data = opened.read(MOST_RECORD_BYTES + 1)
+        return None if len(data) > MOST_RECORD_BYTES else kind.model_validate_json(data)
     except (OSError, ValidationError):
         return None

@@ -50,9 +50,9 @@ from verl_e2e.core.model.record import (
     Record,
     Seal,
     StageEvent,
-    differences,
     is_sealed,
     read_data,
+    seal_differences,
 )
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, Role
 from verl_e2e.core.plan.plan_document import PlanDocument
@@ -75,7 +75,7 @@ def read_seal(folder: Path, *, keys: frozenset[str] | None = None) -> Seal:
         return _broken(f"{SIGNATURE_FILE} does not fit {MANIFEST_FILE}")
     if keys is not None and (signature is None or signature.key not in keys):
         return _broken(f"{MANIFEST_FILE} is not signed by a recorder that is known here")
-    if problem := differences(manifest, dict(_files(folder))):
+    if problem := seal_differences(manifest, dict(_files(folder))):
         return _broken(problem)
     key = signature.key if signature else ""
     return Seal(state="signed" if keys is not None else "whole", key=key)

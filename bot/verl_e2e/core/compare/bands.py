@@ -136,7 +136,7 @@ def _with(bands: Bands, job: Job, probe: Probe) -> Bands:
     return bands.model_copy(update={"probes": {**bands.probes, probe_digest(job): named}})
 
 
-def merged(first: Bands, second: Bands) -> Bands:
+def merged_bands(first: Bands, second: Bands) -> Bands:
     """Both files' measurements; of a probe that both know, each run and each pair once."""
     probes = dict(first.probes)
     for digest, probe in second.probes.items():

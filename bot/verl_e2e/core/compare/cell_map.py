@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
-from verl_e2e.core.compare.rehearsal import CellRecord, Outcome, Rehearsal
+from verl_e2e.core.compare.rehearsal import CellOutcome, CellRecord, Rehearsal
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution import CommitId
 from verl_e2e.core.text.packed import UnpackError, pack, unpack
@@ -33,7 +33,7 @@ class CellRow(Document):
     # What differs from a plain training on one rank, by the field of the table.
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     # What became of it; None where nothing was compared.
-    outcome: Outcome | None = None
+    outcome: CellOutcome | None = None
 
 
 class AskedCells(Document):
@@ -89,7 +89,7 @@ class CellMap(Document):
         """The cells that entered a line."""
         return self._lines.get(path, {}).get(line, NO_CELLS)
 
-    def judged(self, *outcomes: Outcome) -> frozenset[int]:
+    def judged(self, *outcomes: CellOutcome) -> frozenset[int]:
         """The cells with one of some outcomes."""
         return frozenset(at for at, row in enumerate(self.cells) if row.outcome in outcomes)
 

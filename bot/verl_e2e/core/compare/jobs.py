@@ -88,7 +88,7 @@ def _expected(job: Job, wrapper: dict[str, str], overrides: tuple[str, ...]) -> 
     return expected_of_overrides(overrides)
 
 
-def differences(job: Job, reference: Job) -> tuple[str, ...]:
+def job_differences(job: Job, reference: Job) -> tuple[str, ...]:
     """One sentence for each difference of two jobs that is not a parallel size; a comparison may rest on none."""
     ours, theirs = unsharded(job), unsharded(reference)
     rows: list[tuple[str, object, object]] = [

@@ -48,7 +48,7 @@ class ObserveLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultTargets:
     """What faults are put into."""
 
     # The changed lines of each function, by `path:qualified name`.
@@ -160,8 +160,8 @@ IMPORTS = "import"
 # A quantity of a rank ends in it and the number of the rank.
 RANK = "@"
 # More than a record of the largest cell has: its bytes, its quantities, its files with their entered lines.
-MOST_BYTES, MOST_BYTES_OF_ALL = 4 << 20, 256 << 20
-MOST_QUANTITIES, MOST_FILES, _MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000, 200_000
+MOST_RECORD_BYTES, MOST_BYTES_OF_ALL = 4 << 20, 256 << 20
+MOST_QUANTITIES, MOST_ENTERED_FILES, _MOST_FUNCTIONS, LAST_LINE = 50_000, 5_000, 100_000, 200_000
 # What is kept of the differences of one cell, and of the name of each.
 MOST_DIFFERENCES, _MOST_CHARACTERS = 10_000, 500
 _Name = Annotated[str, Field(max_length=1_000)]
@@ -196,11 +196,11 @@ class OracleFinding(Document):
     where: _Text
 
 
-class Entered(Document):
+class EnteredCode(Document):
     """What of the trees a cell entered."""
 
     # Lines as pairs of a first and a last one, by path.
-    lines: Annotated[dict[_Name, tuple[tuple[_Line, _Line], ...]], Field(max_length=MOST_FILES)] = Field(
+    lines: Annotated[dict[_Name, tuple[tuple[_Line, _Line], ...]], Field(max_length=MOST_ENTERED_FILES)] = Field(
         default_factory=dict
     )
     # `path:qualified name` in the order in which they were entered.
@@ -231,7 +231,7 @@ class TensorSummary(Document):
 
 
 # A tensor is read as one before it could be read as any JSON.
-Quantity = Annotated[TensorSummary | JsonValue, Field(union_mode="left_to_right")]
+CellQuantity = Annotated[TensorSummary | JsonValue, Field(union_mode="left_to_right")]
 
 
 class CellRecord(Document):
@@ -246,9 +246,9 @@ class CellRecord(Document):
     # What the oracles found; for the imports, whether each name that a consumer imports is there.
     oracles: Annotated[tuple[OracleFinding, ...], Field(max_length=1_000)] = ()
     # Values and tensors by name, in the order in which they came about.
-    quantities: Annotated[dict[_Name, Quantity], Field(max_length=MOST_QUANTITIES)] = Field(default_factory=dict)
+    quantities: Annotated[dict[_Name, CellQuantity], Field(max_length=MOST_QUANTITIES)] = Field(default_factory=dict)
     # The lines and functions that it entered.
-    entered: Entered = Entered()
+    entered: EnteredCode = EnteredCode()
     # For the imports: the interpreter and the libraries.
     python: _Name = ""
     libraries: Annotated[dict[_Name, _Name], Field(max_length=100)] = Field(default_factory=dict)
@@ -272,7 +272,7 @@ class RunNote(Document):
     seconds: Annotated[float, Field(ge=0)] = 0.0
 
 
-class Outcome(StrEnum):
+class CellOutcome(StrEnum):
     """What became of a cell, or of the whole rehearsal; the worst first."""
 
     # An oracle newly fails, or the head raises where the base does not.
@@ -302,14 +302,14 @@ class CellVerdict:
     """What the change does in one cell."""
 
     cell: str
-    outcome: Outcome
+    outcome: CellOutcome
     # The oracles that fail at the head alone, or what the head raised.
     newly: tuple[OracleFinding, ...] = ()
     # Those that fail on both sides, and those that fail at the base alone.
     before_too: tuple[OracleFinding, ...] = ()
     fixed: tuple[OracleFinding, ...] = ()
     # In the order in which they came about.
-    differences: tuple[Difference, ...] = ()
+    quantity_differences: tuple[Difference, ...] = ()
     # Why the head or the base gave nothing.
     head_error: CellError | None = None
     base_error: CellError | None = None
@@ -339,7 +339,7 @@ class Unentered:
 class Rehearsal:
     """The verdict on a change."""
 
-    outcome: Outcome
+    outcome: CellOutcome
     cells: tuple[CellVerdict, ...]
     # What is changed and was entered by no cell.
     unentered: tuple[Unentered, ...]
@@ -368,13 +368,13 @@ class Rehearsal:
         others = [cell for cell in self.cells if cell.cell != IMPORTS]
         return (
             self.whole
-            and self.outcome is Outcome.EQUAL
-            and all(cell.outcome is Outcome.EQUAL for cell in imported)
-            and all(cell.outcome is Outcome.EQUAL or cell.raises_at_base for cell in others)
+            and self.outcome is CellOutcome.EQUAL
+            and all(cell.outcome is CellOutcome.EQUAL for cell in imported)
+            and all(cell.outcome is CellOutcome.EQUAL or cell.raises_at_base for cell in others)
             and all(item.symbol for item in self.unentered)
         )
 
-    def of(self, outcome: Outcome) -> tuple[CellVerdict, ...]:
+    def of(self, outcome: CellOutcome) -> tuple[CellVerdict, ...]:
         """The cells with an outcome."""
         return tuple(cell for cell in self.cells if cell.outcome is outcome)
 
@@ -406,10 +406,10 @@ def judge_rehearsal(
     cells = tuple(_with_causes(judged, head, functions))
     imported, *others = cells
     # What is blocked in some cells does not hide what others show; where it is all of them, nothing was compared.
-    compared = {cell.outcome for cell in others if cell.outcome is not Outcome.BLOCKED}
-    shown = compared | ({imported.outcome} - {Outcome.BLOCKED})
-    blocked = imported.outcome is Outcome.BLOCKED or not (compared or imported.outcome is Outcome.FAIL)
-    outcome = Outcome.BLOCKED if blocked else next(outcome for outcome in Outcome if outcome in shown)
+    compared = {cell.outcome for cell in others if cell.outcome is not CellOutcome.BLOCKED}
+    shown = compared | ({imported.outcome} - {CellOutcome.BLOCKED})
+    blocked = imported.outcome is CellOutcome.BLOCKED or not (compared or imported.outcome is CellOutcome.FAIL)
+    outcome = CellOutcome.BLOCKED if blocked else next(outcome for outcome in CellOutcome if outcome in shown)
     record = head.get(IMPORTS)
     libraries = "" if record is None else ", ".join(f"{name} {version}" for name, version in record.libraries.items())
     environment = "" if record is None else f"Python {record.python}, {libraries}"
@@ -435,19 +435,19 @@ def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> 
     if base is None or (base_error is not None and head_error is not None):
         # Two errors are never called equal: nothing of the cell was compared.
         no_model = any(side is not None and side.no_model for side in (base, head))
-        return CellVerdict(name, Outcome.BLOCKED, head_error=head_error, base_error=base_error, no_model=no_model)
+        return CellVerdict(name, CellOutcome.BLOCKED, head_error=head_error, base_error=base_error, no_model=no_model)
     if head_error is not None:
-        return CellVerdict(name, Outcome.FAIL, head_error=head_error)
+        return CellVerdict(name, CellOutcome.FAIL, head_error=head_error)
     assert head is not None
     failing = {finding.oracle: finding for finding in head.oracles if not finding.passed}
     if base_error is not None:
-        return CellVerdict(name, Outcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error)
+        return CellVerdict(name, CellOutcome.CHANGED, before_too=tuple(failing.values()), base_error=base_error)
     failed = {finding.oracle: finding for finding in base.oracles if not finding.passed}
     newly = tuple(finding for oracle, finding in failing.items() if oracle not in failed)
-    found = tuple(islice(differences(base, head), MOST_DIFFERENCES))
+    found = tuple(islice(quantity_differences(base, head), MOST_DIFFERENCES))
     return CellVerdict(
         name,
-        Outcome.FAIL if newly else Outcome.CHANGED if found else Outcome.EQUAL,
+        CellOutcome.FAIL if newly else CellOutcome.CHANGED if found else CellOutcome.EQUAL,
         newly=newly,
         before_too=tuple(finding for oracle, finding in failing.items() if oracle in failed),
         fixed=tuple(finding for oracle, finding in failed.items() if oracle not in failing),
@@ -455,7 +455,7 @@ def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> 
     )
 
 
-def differences(base: CellRecord, head: CellRecord) -> Iterator[Difference]:
+def quantity_differences(base: CellRecord, head: CellRecord) -> Iterator[Difference]:
     """The quantities that differ, in the order in which the head's came about; those that are gone are last."""
     for name, value in head.quantities.items():
         if name in base.quantities:
@@ -534,7 +534,7 @@ def _with_causes(
         for cell in cells
         if cell.cell in head
     }
-    differing = [cell.cell for cell in cells if cell.outcome in (Outcome.FAIL, Outcome.CHANGED)]
+    differing = [cell.cell for cell in cells if cell.outcome in (CellOutcome.FAIL, CellOutcome.CHANGED)]
     with_difference = Counter(function for name in differing for function in entered.get(name, ()))
     anywhere = Counter(function for found in entered.values() for function in found)
 

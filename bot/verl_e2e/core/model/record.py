@@ -193,7 +193,7 @@ def is_sealed(path: str) -> bool:
     return _JUDGEMENT_FOLDER not in parts[:-1]
 
 
-def differences(manifest: Manifest, found: Mapping[str, tuple[int, str]]) -> str:
+def seal_differences(manifest: Manifest, found: Mapping[str, tuple[int, str]]) -> str:
     """How the files that are there (path to size and digest) differ from the sealed ones; empty when they do not."""
     sealed = {entry.path: (entry.size, entry.sha256) for entry in manifest.files}
     changed = sorted(path for path in sealed.keys() & found.keys() if sealed[path] != found[path])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verl_e2e.core.compare.cell_map import CellRow
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, FieldValue, Takes, Value
 from verl_e2e.core.model.space import ModelWant, Want
@@ -69,7 +69,7 @@ class CellTable:
 
     def keeps_out(self, at: int | None, entered: frozenset[int]) -> bool:
         """Whether a cell is known not to enter what others do: it ran to its end, and is not among them."""
-        return at is not None and at not in entered and self.rows[at].outcome is not Outcome.BLOCKED
+        return at is not None and at not in entered and self.rows[at].outcome is not CellOutcome.BLOCKED
 
     @cached_property
     def features(self) -> Mapping[str, frozenset[str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Purpose, Side, purpose_of
 from verl_e2e.core.model.jobs import Checkpoint
@@ -147,10 +147,10 @@ def _judged(place: Place, measured: Measured) -> Iterator[Place]:
     Nothing where cells were compared and are equal; where none was compared, the place as any other.
     """
     cells = measured.cells
-    if not measured.of_head or not place.cells & cells.judged(Outcome.FAIL, Outcome.CHANGED, Outcome.EQUAL):
+    if not measured.of_head or not place.cells & cells.judged(CellOutcome.FAIL, CellOutcome.CHANGED, CellOutcome.EQUAL):
         yield place
         return
-    moved = place.cells & cells.judged(Outcome.FAIL) or place.cells & cells.judged(Outcome.CHANGED)
+    moved = place.cells & cells.judged(CellOutcome.FAIL) or place.cells & cells.judged(CellOutcome.CHANGED)
     if moved:
         yield replace(place, cells=moved, moved=moved != place.cells, variants=frozenset())
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.document import Document
@@ -133,7 +133,7 @@ class Rehearsed(Document):
     """What a rehearsal came to, as we judged its records ourselves."""
 
     # The verdict.
-    outcome: Outcome
+    outcome: CellOutcome
     # Whether every cell ran and is equal, so that the change moves nothing that a rehearsal can see.
     equal_everywhere: bool = False
     # How many changed functions have lines that no cell entered.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.access import Demand, Start
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob
 from verl_e2e.core.model.levels import Level
@@ -149,10 +149,10 @@ class TargetState:
 STARTS_WITHOUT = "jobs start without it"
 _AFTER_A_FAIL = "an earlier attempt failed, so jobs start after this one alone"
 _OF_OUTCOME = {
-    Outcome.FAIL: JobStatus.FAILED,
-    Outcome.BLOCKED: JobStatus.BLOCKED,
-    Outcome.CHANGED: JobStatus.PASSED,
-    Outcome.EQUAL: JobStatus.PASSED,
+    CellOutcome.FAIL: JobStatus.FAILED,
+    CellOutcome.BLOCKED: JobStatus.BLOCKED,
+    CellOutcome.CHANGED: JobStatus.PASSED,
+    CellOutcome.EQUAL: JobStatus.PASSED,
 }
 
 
@@ -218,7 +218,7 @@ def rehearsal_standing(target_state: TargetState) -> RehearsalStanding | None:
         return None
     standing = _of_last(job, runs[-1] if runs else None, target_state)
     # Only what the cells say takes the place of a Fail: not an attempt that is under way, lost, cancelled or blocked.
-    answers = [run for run in runs if run.rehearsed is not None and run.rehearsed.outcome is not Outcome.BLOCKED]
+    answers = [run for run in runs if run.rehearsed is not None and run.rehearsed.outcome is not CellOutcome.BLOCKED]
     if not answers or answers[-1] is standing.run or answers[-1].rehearsed is None:
         return standing
     earlier = _judged(job, answers[-1], answers[-1].rehearsed.outcome, target_state)
@@ -316,11 +316,11 @@ def _going(job: RehearsalJob, last: Run, target_state: TargetState) -> Rehearsal
     return RehearsalStanding(job, status, "jobs start after it", lets_start=False, run=last, starts_at=starts_at)
 
 
-def _judged(job: RehearsalJob, last: Run, outcome: Outcome, target_state: TargetState) -> RehearsalStanding:
+def _judged(job: RehearsalJob, last: Run, outcome: CellOutcome, target_state: TargetState) -> RehearsalStanding:
     status, sentence = _OF_OUTCOME[outcome], last.sentence
-    if outcome is Outcome.BLOCKED:
+    if outcome is CellOutcome.BLOCKED:
         sentence = f"{sentence}; {STARTS_WITHOUT}"
-    closes = outcome is Outcome.FAIL and target_state.policy.rehearsal.fail is Demand.BLOCK
+    closes = outcome is CellOutcome.FAIL and target_state.policy.rehearsal.fail is Demand.BLOCK
     if closes and (aside := _set_aside(target_state)):
         closes, sentence = False, f"{sentence}; {aside}"
     failure = sentence if closes else ""

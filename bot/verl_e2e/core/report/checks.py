@@ -13,7 +13,7 @@ The check runs to show: the gate, one for each job, and an end for those of head
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.compare.rehearsal import Outcome
+from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.jobs import REHEARSAL
@@ -302,10 +302,10 @@ def rehearsal_line(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
 def _who_looks(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
     """Which levels look at what the cells moved or did not enter, as a clause; empty where nothing is left open."""
     rehearsed = standing.run.rehearsed if standing.run is not None else None
-    if rehearsed is None or (rehearsed.outcome is not Outcome.CHANGED and not rehearsed.unentered):
+    if rehearsed is None or (rehearsed.outcome is not CellOutcome.CHANGED and not rehearsed.unentered):
         return ""
     left = [f"changed lines of {rehearsed.unentered} functions that no cell entered"] * bool(rehearsed.unentered)
-    left = [*["what moved"] * (rehearsed.outcome is Outcome.CHANGED), *left]
+    left = [*["what moved"] * (rehearsed.outcome is CellOutcome.CHANGED), *left]
     asked = [str(int(level)) for level in levels]
     named = f"level{'s' * (len(asked) > 1)} {', '.join(asked)} of the plan" if asked else "no level is required to"
     return f"; {named} look{'s' * (len(asked) == 1)} at {' and '.join(left)}"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from verl_e2e.core.compare.rehearsal import RANK, CellVerdict, Difference, Observation, Outcome, Rehearsal, Sight
+from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Observation, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES = 20, 40
@@ -17,14 +17,14 @@ LIMITS = (
 
 def headline(found: Rehearsal) -> str:
     """The verdict in one sentence."""
-    counts = {outcome: len(found.of(outcome)) for outcome in Outcome}
-    parts = [f"{outcome.value} in {counts[outcome]}" for outcome in Outcome if counts[outcome]]
+    counts = {outcome: len(found.of(outcome)) for outcome in CellOutcome}
+    parts = [f"{outcome.value} in {counts[outcome]}" for outcome in CellOutcome if counts[outcome]]
     return f"Rehearsal (CPU): {found.outcome.value} ({', '.join(parts)} of {len(found.cells)} cells)"
 
 
 def first_failure(found: Rehearsal) -> str:
     """What failed in the first cell that did, as a clause; empty where none did."""
-    for cell in found.of(Outcome.FAIL):
+    for cell in found.of(CellOutcome.FAIL):
         for what, where in _failed(cell):
             cause = f", first changed function {cell.cause}" if cell.cause else ""
             return f"{cell.cell}: {what}{f' at {where}' if where else ''}{cause}"
@@ -63,7 +63,7 @@ def rehearsal_json(found: Rehearsal) -> str:
 
 
 def _failures(found: Rehearsal) -> Iterator[str]:
-    failed = found.of(Outcome.FAIL)
+    failed = found.of(CellOutcome.FAIL)
     if not failed:
         return
     yield "| cell | what fails at the head and not at the base | where | likeliest changed function |"
@@ -107,7 +107,7 @@ def _before(found: Rehearsal) -> Iterator[str]:
     failing = [
         f"{cell.cell} ({', '.join(f.oracle for f in cell.before_too)})" for cell in found.cells if cell.before_too
     ]
-    blocked = [f"{cell.cell} ({cell.base_error.type})" for cell in found.of(Outcome.BLOCKED) if cell.base_error]
+    blocked = [f"{cell.cell} ({cell.base_error.type})" for cell in found.of(CellOutcome.BLOCKED) if cell.base_error]
     fixed = [f"{cell.cell} ({', '.join(f.oracle for f in cell.fixed)})" for cell in found.cells if cell.fixed]
     for title, names in (
         ("Fails at the base too", failing),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
-from verl_e2e.core.compare.jobs import differences, for_parity, unsharded
+from verl_e2e.core.compare.jobs import for_parity, job_differences, unsharded
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
@@ -215,7 +215,7 @@ def test_the_reference_of_every_variant_has_only_sizes_of_one(variant: Any) -> N
     assert len(sizes) >= 10
     assert set(sizes.values()) <= {1, None}
     assert (found.gpu_count, found.expected["trainer.n_gpus_per_node"], found.level) == (1, 1, Level.SMOKE)
-    assert differences(job, found) == ()
+    assert job_differences(job, found) == ()
     assert unsharded(found).wrapper == found.wrapper
 
 
@@ -255,7 +255,7 @@ def test_a_learning_rate_of_the_jobs_own_stays() -> None:
 def test_what_else_differs_between_two_jobs_is_listed() -> None:
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
     other = make_job(wrapper={"LORA_RANK": "8"}, overrides=("data.seed=7",))
-    assert differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")
+    assert job_differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")
 
 
 def test_parity_adds_data_parallel_ranks_to_level_2_and_only_there() -> None:
