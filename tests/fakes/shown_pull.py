@@ -20,9 +20,9 @@ from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
-from verl_e2e.core.report.checks import CheckText, gate_text, job_text
+from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import pull_card_of
 
 REF = PullRef("octo/bridge", 7)
 BASE = "1c0a8b5e9d3f4a6b7c8d9e0f1a2b3c4d5e6f7a8b"
@@ -99,10 +99,10 @@ def _minutes(folder: Path) -> float:
 def shown_card(*recorded: str) -> str:
     """The card's Markdown."""
     target_state = shown_target_state(*recorded)
-    return render(card_of(target_state, decide_actions(target_state)))
+    return render(pull_card_of(target_state, decide_actions(target_state)))
 
 
 def shown_checks(*recorded: str) -> tuple[CheckText, ...]:
     """The texts of the gate and of each job."""
     steps: Actions = decide_actions(shown_target_state(*recorded))
-    return (gate_text(steps.standings, steps.gate), *(job_text(standing) for standing in steps.standings))
+    return (gate_text(steps.standings, steps.gate), *(job_check_text(standing) for standing in steps.standings))

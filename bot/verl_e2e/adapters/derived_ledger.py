@@ -290,14 +290,14 @@ def _stands(entry: Entry, authors: Mapping[int, str]) -> bool:
 def _opened(check: CheckRun) -> Book | None:
     """The book in a check run; None for what cannot be read, which is then written again."""
     try:
-        return Book.model_validate_json(packed.unpack(check.text, _MAX_BOOK_BYTES))
+        return Book.model_validate_json(packed.unpack_text(check.text, _MAX_BOOK_BYTES))
     except (packed.UnpackError, ValidationError):
         return None
 
 
 def _packed(book: Book) -> str:
     for smaller in _smaller(book):
-        text = packed.pack(smaller.model_dump_json())
+        text = packed.pack_text(smaller.model_dump_json())
         if len(text) <= MAX_OUTPUT:
             return text
     raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")

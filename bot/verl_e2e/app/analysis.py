@@ -22,7 +22,7 @@ from verl_e2e.core.pulls.forge import Annotation
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Target
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.core.report.annotations import Source, annotate, paths_to_read
+from verl_e2e.core.report.annotations import ChangedSource, annotate, paths_to_read
 from verl_e2e.ports import RunFolders, SourceTrees, SummaryStore
 
 
@@ -102,7 +102,7 @@ class DirectAnalysis:
         return judge_again(run, job, folder, self.folders)
 
 
-def _source(trees: SourceTrees, base: str, head: str, path: str) -> Source | None:
+def _source(trees: SourceTrees, base: str, head: str, path: str) -> ChangedSource | None:
     """The file on both sides; None for one that the head has not."""
     now = trees.read_blob(head, path)
-    return Source(now, trees.read_blob(base, path)) if now is not None else None
+    return ChangedSource(now, trees.read_blob(base, path)) if now is not None else None

@@ -157,7 +157,7 @@ def _executed_files(record: Record) -> str:
     if executed is None or not executed.is_whole:
         return ""
     paths = sorted(path for file in executed.files if not (path := file.path).startswith(f"{MEGATRON_LM_FOLDER}/"))
-    text = packed.pack("\n".join(paths))
+    text = packed.pack_text("\n".join(paths))
     return text if len(text) <= _MAX_EXECUTED else ""
 
 

@@ -46,7 +46,7 @@ from verl_e2e.core.pulls.trust import NeedsApproval, Trusted, expires_at
 from verl_e2e.core.report.annotations import paths_to_read
 from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import pull_card_of
 from verl_e2e.core.text.escape import sentence
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import BackendError, Clock, ForgeError, Ledger, Pulls, UnknownPullError
@@ -270,7 +270,7 @@ class Display:
         """Checks first, for they gate; then the card and the answers. Gives when something is to be written again."""
         checks = with_notes(target_state, steps.standings, checks_wanted(target_state, steps), self.analysis)
         target = target_state.target
-        card = render(card_of(target_state, steps))
+        card = render(pull_card_of(target_state, steps))
         self.restorer.restore(target_state, checks, card)
         waits = [self.check_posts.post_checks(target, checks)]
         if isinstance(target, Pull):

@@ -445,7 +445,7 @@ def _ran_outside(run: Run, reached: ReachedFiles) -> bool:
     if not run.executed_files:
         return False
     try:
-        executed = packed.unpack(run.executed_files, _MOST_BYTES).decode("utf-8", "replace").split("\n")
+        executed = packed.unpack_text(run.executed_files, _MOST_BYTES).decode("utf-8", "replace").split("\n")
     except packed.UnpackError:
         return True
     return bool(reached.outside(executed))

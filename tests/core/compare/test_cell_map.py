@@ -12,7 +12,7 @@ from verl_e2e.core.compare.cell_map import (
     with_outcomes,
 )
 from verl_e2e.core.compare.rehearsal import CellOutcome, CellRecord, CellVerdict, EnteredCode, Rehearsal
-from verl_e2e.core.text.packed import pack
+from verl_e2e.core.text.packed import pack_text
 
 A, MEGATRON = "src/a.py", "3rdparty/Megatron-LM/megatron/core/b.py"
 
@@ -64,7 +64,7 @@ def test_a_map_that_a_ledger_keeps_is_read_again() -> None:
     assert unpack_cells(text) == mapped()
     assert unpack_cells("") is None
     assert unpack_cells(text[:-8]) is None
-    assert unpack_cells(pack('{"cells": 1}')) is None
+    assert unpack_cells(pack_text('{"cells": 1}')) is None
 
 
 def test_a_map_that_is_too_long_is_not_kept() -> None:

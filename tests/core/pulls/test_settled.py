@@ -35,9 +35,9 @@ from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import Held, Pause, Pool, QueueView
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.report.checks import checks_wanted, gate_text, job_text
+from verl_e2e.core.report.checks import checks_wanted, gate_text, job_check_text
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import pull_card_of
 
 FAILED = run(
     SMOKE,
@@ -60,7 +60,7 @@ def policy(*entries: Any, **gate: Demand) -> dict[str, Any]:
 
 def shown(state: TargetState) -> tuple[Actions, str]:
     actions = decide_actions(state)
-    return actions, render(card_of(state, actions))
+    return actions, render(pull_card_of(state, actions))
 
 
 def test_a_quarantined_end_keeps_the_gate_closed_unless_the_policy_says_otherwise() -> None:
@@ -81,7 +81,7 @@ def test_with_allow_the_rest_runs_and_an_open_gate_names_the_quarantine() -> Non
     assert actions.standings[0].state is JobStatus.TOLERATED
     assert actions.gate.is_open
     assert f"1 of 2 required jobs passed, 1 {NAMED}" in actions.gate.title
-    assert NAMED[1:] in job_text(actions.standings[0]).title
+    assert NAMED[1:] in job_check_text(actions.standings[0]).title
     assert "> 0-lora-ddp is quarantined until 2026-02-01" in card
     # The job's own check is not green: only the gate may be.
     assert JobStatus.TOLERATED.conclusion is JobStatus.QUARANTINED.conclusion
@@ -129,7 +129,7 @@ def test_a_pass_after_a_failure_names_the_disagreement_wherever_it_is_shown() ->
     actions, card = shown(target_state(FAILED, PASSED, run(RESUME)))
     assert (actions.standings[0].state, actions.gate.status) == (JobStatus.PASSED, JobStatus.PASSED)
     assert "0-lora-ddp disagrees with attempt 1, which failed" in actions.gate.title
-    assert DISAGREES in job_text(actions.standings[0]).title.replace("Passed: ", "")
+    assert DISAGREES in job_check_text(actions.standings[0]).title.replace("Passed: ", "")
     assert f"> 0-lora-ddp: {DISAGREES}" in card
     assert "attempt 1: Fail" in card
 
@@ -205,7 +205,7 @@ def test_what_the_gate_and_the_card_say(
     steps = decide_actions(known)
     assert [str(standing.state) for standing in steps.standings] == statuses
     assert steps.gate.conclusion is conclusion
-    card = render(card_of(known, steps))
+    card = render(pull_card_of(known, steps))
     assert text in card
     assert (("disk" in card) or ("disk" in str(checks_wanted(known, steps)))) == ("disk" in text or "goes on" in text)
 

@@ -11,7 +11,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.forge import MAX_ANNOTATIONS
-from verl_e2e.core.report.annotations import MAX_PATHS, Source, annotate, paths_to_read
+from verl_e2e.core.report.annotations import MAX_ANNOTATED_PATHS, ChangedSource, annotate, paths_to_read
 
 FAILED = judged("level0-lora-exception")
 LORA = "src/megatron/bridge/peft/lora.py"
@@ -41,7 +41,7 @@ def _reason(path: str | None, symbol: str | None, *via: str) -> Reason:
 def test_the_changed_line_of_a_symbol_in_the_traceback_is_pointed_at() -> None:
     plan = _plan(_reason(LORA, "LoRA.transform"), _reason("src/megatron/bridge/peft/dora.py", "DoRA.transform"))
     assert paths_to_read(plan, FAILED) == (LORA,)
-    (found,) = annotate(plan, FAILED, {LORA: Source(HEAD, BASE)})
+    (found,) = annotate(plan, FAILED, {LORA: ChangedSource(HEAD, BASE)})
     assert (found.path, found.first_line, found.last_line, found.level) == (LORA, 10, 10, "failure")
     assert found.title == "0-lora-ddp failed at peft"
     assert "src/megatron/bridge/peft/lora.py:transform" in found.message
@@ -49,7 +49,7 @@ def test_the_changed_line_of_a_symbol_in_the_traceback_is_pointed_at() -> None:
 
 
 def test_all_lines_of_the_symbol_are_meant_where_none_of_them_is_new() -> None:
-    (found,) = annotate(_plan(_reason(LORA, "LoRA.transform")), FAILED, {LORA: Source(HEAD, HEAD)})
+    (found,) = annotate(_plan(_reason(LORA, "LoRA.transform")), FAILED, {LORA: ChangedSource(HEAD, HEAD)})
     assert (found.first_line, found.last_line) == (7, 11)
 
 
@@ -65,7 +65,9 @@ def test_what_the_failed_function_leads_to_is_a_warning() -> None:
         "megatron.bridge.peft.lora.LoRA.transform calls",
         "megatron.bridge.peft.sizes.size",
     )
-    (found,) = annotate(_plan(_reason(changed, "size", *chain)), FAILED, {changed: Source(b"def size():\n    pass\n")})
+    (found,) = annotate(
+        _plan(_reason(changed, "size", *chain)), FAILED, {changed: ChangedSource(b"def size():\n    pass\n")}
+    )
     assert (found.level, found.first_line, found.last_line) == ("warning", 1, 2)
     assert found.message.startswith("The function that failed leads to size")
 
@@ -92,12 +94,12 @@ def test_only_a_fail_accuses() -> None:
 
 
 def test_a_file_judged_by_its_name_is_met_by_any_of_its_functions() -> None:
-    (found,) = annotate(_plan(_reason(LORA, None)), FAILED, {LORA: Source(HEAD, BASE)})
+    (found,) = annotate(_plan(_reason(LORA, None)), FAILED, {LORA: ChangedSource(HEAD, BASE)})
     assert (found.first_line, found.last_line) == (10, 10)
 
 
 def test_a_file_that_cannot_be_read_is_pointed_at_as_far_as_it_goes() -> None:
-    (found,) = annotate(_plan(_reason(LORA, "LoRA.transform")), FAILED, {LORA: Source(b"def (:\n")})
+    (found,) = annotate(_plan(_reason(LORA, "LoRA.transform")), FAILED, {LORA: ChangedSource(b"def (:\n")})
     assert (found.first_line, found.last_line) == (1, 1)
 
 
@@ -115,8 +117,8 @@ def test_whatever_a_run_says_the_remarks_are_within_the_limits(
     calls += [f"{path}:{symbol}" for path, symbol, _ in places]
     verdict = replace(FAILED, calls=tuple(calls), cause="".join(calls))
     plan = replace(_plan(*reasons), levels=(Level.SMOKE,))
-    assert len(paths_to_read(plan, verdict)) <= MAX_PATHS
-    found = annotate(plan, verdict, {path: Source(content) for path, _, _ in places})
+    assert len(paths_to_read(plan, verdict)) <= MAX_ANNOTATED_PATHS
+    found = annotate(plan, verdict, {path: ChangedSource(content) for path, _, _ in places})
     assert len(found) <= MAX_ANNOTATIONS
     for annotation in found:
         assert 1 <= annotation.first_line <= annotation.last_line

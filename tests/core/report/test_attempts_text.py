@@ -28,9 +28,9 @@ from verl_e2e.core.report.attempts_text import (
     queue_notices,
     used_minutes,
 )
-from verl_e2e.core.report.checks import checks_wanted, job_text
+from verl_e2e.core.report.checks import checks_wanted, job_check_text
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import pull_card_of
 
 AGO = NOW - timedelta(minutes=5)
 LOST = run(
@@ -45,7 +45,7 @@ def smoke(*runs: Run) -> Standing:
 
 
 def shown(state: TargetState) -> str:
-    return render(card_of(state, decide_actions(state)))
+    return render(pull_card_of(state, decide_actions(state)))
 
 
 def test_every_attempt_has_a_row_with_result_cause_and_cost() -> None:
@@ -67,7 +67,7 @@ def test_a_job_with_one_attempt_has_no_rows_unless_something_is_to_be_said_of_th
 
 def test_card_and_check_show_all_attempts_and_their_minutes_together() -> None:
     state = target_state(LOST, AGAIN)
-    card, check = shown(state), job_text(smoke(LOST, AGAIN)).summary
+    card, check = shown(state), job_check_text(smoke(LOST, AGAIN)).summary
     for text in TEXTS:
         assert text in card
         assert text in check
@@ -77,7 +77,7 @@ def test_card_and_check_show_all_attempts_and_their_minutes_together() -> None:
 
 def test_while_the_next_one_waits_card_and_check_say_when_it_begins() -> None:
     fresh = LOST.model_copy(update={"updated": NOW})
-    card, check = shown(target_state(fresh)), job_text(smoke(fresh))
+    card, check = shown(target_state(fresh)), job_check_text(smoke(fresh))
     for text in (card, check.summary, check.title):
         assert "attempt 2 begins at 2026-01-01 00:01 UTC" in text
 
@@ -86,7 +86,7 @@ def test_why_no_further_attempt_follows_is_on_card_and_check() -> None:
     full = run(SMOKE, result=Result.BLOCKED, causes=("log:disk-full",), sentence="the disk is full")
     words = "not run again by itself: a lasting fault of the infrastructure"
     assert words in shown(target_state(full))
-    assert words in job_text(smoke(full)).title
+    assert words in job_check_text(smoke(full)).title
 
 
 def test_a_rerun_of_a_person_shows_the_failure_before_it() -> None:
@@ -143,8 +143,8 @@ def test_card_and_gate_have_the_place() -> None:
     steps = decide_actions(known)
     gate, *_ = checks_wanted(known, steps)
     assert gate.title == "0 of 2 required jobs satisfied, place 3 of 12 in the queue"
-    assert gate.title in render(card_of(known, steps))
-    for text in (gate.summary, render(card_of(known, steps))):
+    assert gate.title in render(pull_card_of(known, steps))
+    for text in (gate.summary, render(pull_card_of(known, steps))):
         assert "Place 3 of 12 in the queue for the slots `1`" in text
 
 

@@ -20,7 +20,7 @@ from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.core.report.checks import MAX_TITLE, CheckText, gate_text, job_text
+from verl_e2e.core.report.checks import MAX_CHECK_TITLE, CheckText, gate_text, job_check_text
 from verl_e2e.core.text.escape import prose
 
 HEAD = "a" * 40
@@ -55,7 +55,7 @@ def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, n
 
 def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     run = _run("level0-lora-exception")
-    found = job_text(Standing(_wanted(), JobStatus.FAILED, run.sentence, run))
+    found = job_check_text(Standing(_wanted(), JobStatus.FAILED, run.sentence, run))
     assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
     assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
@@ -70,7 +70,7 @@ def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
 def test_a_job_says_for_which_places_of_the_change_it_was_made() -> None:
     purpose = Purpose(path="a.py", symbol="f", condition="tp > 1 and `x` != '@all'")
     wanted = replace(_wanted(Level.PARALLELISM), job=make_job(purposes=(purpose,)))
-    found = job_text(Standing(wanted, JobStatus.WAITING, "it waits"))
+    found = job_check_text(Standing(wanted, JobStatus.WAITING, "it waits"))
     assert "Required by the plan.  \nMade for a.py" in found.summary
     assert "tp \\> 1 and `x`" in found.summary
     assert "@all" not in found.summary
@@ -78,19 +78,19 @@ def test_a_job_says_for_which_places_of_the_change_it_was_made() -> None:
 
 def test_a_learning_signal_shows_its_curves() -> None:
     run = _run("level5-rising-cut-at-11")
-    found = job_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobStatus.BLOCKED, run.sentence, run))
+    found = job_check_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobStatus.BLOCKED, run.sentence, run))
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", found.summary, re.MULTILINE)
 
 
 def test_a_job_without_a_run_says_that_it_has_not_begun() -> None:
-    found = job_text(Standing(_wanted(), JobStatus.WAITING, "it is about to start"))
+    found = job_check_text(Standing(_wanted(), JobStatus.WAITING, "it is about to start"))
     assert found == CheckText("Waiting: the job has not started", found.summary)
     assert found.summary.startswith("**Waiting: the job has not started**")
 
 
 def test_an_extra_says_that_it_never_counts() -> None:
     run = _run("level0-image-tree-first")
-    found = job_text(Standing(_wanted(required=False), JobStatus.PASSED, run.sentence, run))
+    found = job_check_text(Standing(_wanted(required=False), JobStatus.PASSED, run.sentence, run))
     assert "never satisfies the gate" in found.summary
 
 
@@ -173,7 +173,7 @@ def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:
 def test_every_state_has_its_words(state: JobStatus) -> None:
     row = Standing(_wanted(), state, "because")
     assert str(state) in gate_text((row,), gate((row,))).summary
-    assert job_text(row).title.lower().startswith(str(state))
+    assert job_check_text(row).title.lower().startswith(str(state))
 
 
 TAG = re.compile(r"<(/?\w+)")
@@ -192,8 +192,8 @@ def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, 
         Standing(_wanted(name=f"{count}{text}", required=count % 2 == 0), state, text, run)
         for count, text in enumerate(texts * times)
     )
-    for found in (job_text(rows[0]), gate_text(rows, gate(rows))):
-        assert 0 < len(found.title) <= MAX_TITLE
+    for found in (job_check_text(rows[0]), gate_text(rows, gate(rows))):
+        assert 0 < len(found.title) <= MAX_CHECK_TITLE
         assert "\n" not in found.title
         for text in (found.summary, found.text):
             assert len(text) <= MAX_OUTPUT

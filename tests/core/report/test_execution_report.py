@@ -30,9 +30,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.report.checks import CheckText, gate_text, job_text
+from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
 from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.pull_card_content import pull_card_of
 from verl_e2e.core.report.run_card import (
     Card,
     NotRun,
@@ -192,7 +192,11 @@ def shown(*runs: Run, **rules: Demand) -> tuple[str, CheckText, CheckText]:
     policy = POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=rules)})
     known = target_state(*runs, wanted=WANTED, policy=policy)
     steps = decide_actions(known)
-    return render(card_of(known, steps)), gate_text(steps.standings, steps.gate), job_text(steps.standings[0])
+    return (
+        render(pull_card_of(known, steps)),
+        gate_text(steps.standings, steps.gate),
+        job_check_text(steps.standings[0]),
+    )
 
 
 def test_the_pull_request_shows_a_change_that_ran_in_part() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.text.escape import (
     BREAK,
-    Block,
     Prose,
+    TextBlock,
     code,
     fence_for,
     fenced_row,
-    fit,
+    fit_blocks,
     folded,
     folded_text,
     markdown,
@@ -22,7 +22,7 @@ from verl_e2e.core.text.escape import (
     prose,
     sentence,
     step_text,
-    summary,
+    summary_html,
 )
 
 HOSTILE = st.text(
@@ -95,7 +95,7 @@ def test_code_shows_text_as_it_is(text: str, shown: str) -> None:
 
 
 def test_a_title_that_opens_on_a_click_shows_text_as_it_is() -> None:
-    assert summary("a_b <b> @me $x 9d42cc18df86") == f"a_b &lt;b> @{BREAK}me &#36;x <code>9d42cc18df86</code>"
+    assert summary_html("a_b <b> @me $x 9d42cc18df86") == f"a_b &lt;b> @{BREAK}me &#36;x <code>9d42cc18df86</code>"
 
 
 SHA = "9f1060fe185625ae414b971091b0fd1b4d1475d7"
@@ -165,7 +165,7 @@ def test_no_line_that_a_runner_reads_is_a_command(text: str) -> None:
 @given(st.lists(HOSTILE, max_size=6))
 def test_a_fence_cannot_be_closed_from_inside(rows: list[str]) -> None:
     block = folded_text("Evidence", tuple(rows), 10_000)
-    text = fit((block,), 10_000, "cut")
+    text = fit_blocks((block,), 10_000, "cut")
     inside = text.split("\n")[3:-4] if rows else []
     fence = text.split("\n")[2].removesuffix("text")
     assert len(inside) == len(rows)
@@ -180,23 +180,26 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
 
 
 def test_blocks_that_fit_are_whole() -> None:
-    assert fit((Block("o", ("a", "b"), "c", 100), Block("p", (), "q", 100)), 100, "cut") == "o\na\nb\nc\np\nq\n"
+    assert (
+        fit_blocks((TextBlock("o", ("a", "b"), "c", 100), TextBlock("p", (), "q", 100)), 100, "cut")
+        == "o\na\nb\nc\np\nq\n"
+    )
 
 
 def test_a_block_loses_its_last_rows_and_says_so() -> None:
-    block = Block("o", tuple("abcdefgh"), "c", 14)
-    assert fit((block,), 100, "cut") == "o\na\nb\nc\ncut\nc\n"
-    assert len(fit((block,), 100, "cut")) == 14
+    block = TextBlock("o", tuple("abcdefgh"), "c", 14)
+    assert fit_blocks((block,), 100, "cut") == "o\na\nb\nc\ncut\nc\n"
+    assert len(fit_blocks((block,), 100, "cut")) == 14
 
 
 def test_a_block_without_room_for_its_note_is_left_out() -> None:
-    assert fit((Block("opening", ("a" * 50,), "closing", 100),), 15, "note") == ""
+    assert fit_blocks((TextBlock("opening", ("a" * 50,), "closing", 100),), 15, "note") == ""
 
 
 @given(st.lists(st.lists(st.text(max_size=80), max_size=20), max_size=6), st.integers(0, 400), st.integers(0, 600))
 def test_no_document_grows_beyond_its_limit(rows: list[list[str]], share: int, limit: int) -> None:
     blocks = tuple(folded("t", tuple(map(markdown, row)), share) for row in rows)
-    text = fit(blocks, limit, "cut")
+    text = fit_blocks(blocks, limit, "cut")
     assert len(text) <= limit
     assert text.count("<details>") == text.count("</details>")
 

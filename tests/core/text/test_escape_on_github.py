@@ -10,7 +10,7 @@ from cmarkgfm.cmark import Options
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from verl_e2e.core.text.escape import BREAK, code, markdown, one_line, prose, summary
+from verl_e2e.core.text.escape import BREAK, code, markdown, one_line, prose, summary_html
 
 HOSTILE = st.lists(
     st.one_of(
@@ -109,7 +109,7 @@ def test_foreign_text_is_text_wherever_it_stands(place: str, text: str) -> None:
 @given(text=HOSTILE)
 def test_foreign_text_is_text_in_a_title_that_opens_on_a_click(text: str) -> None:
     page, calm = (
-        shown(f"<details><summary>{put} y</summary>\n\nz\n\n</details>") for put in (summary(text, 1000), "x")
+        shown(f"<details><summary>{put} y</summary>\n\nz\n\n</details>") for put in (summary_html(text, 1000), "x")
     )
     assert without_code(page.tags) == without_code(calm.tags)
     assert references("\n".join(page.linkable)) == []

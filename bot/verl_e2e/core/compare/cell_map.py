@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, ValidationError
 from verl_e2e.core.compare.rehearsal import CellOutcome, CellRecord, Rehearsal
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution import CommitId
-from verl_e2e.core.text.packed import UnpackError, pack, unpack
+from verl_e2e.core.text.packed import UnpackError, pack_text, unpack_text
 
 NO_CELLS: frozenset[int] = frozenset()
 CellName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
@@ -135,14 +135,14 @@ def cell_map(
 
 def pack_cells(cells: CellMap) -> str:
     """A map as a line of text that a ledger keeps; empty where it is too long for that."""
-    text = pack(cells.model_dump_json(exclude_defaults=True))
+    text = pack_text(cells.model_dump_json(exclude_defaults=True))
     return text if len(text) <= _MOST_PACKED else ""
 
 
 def unpack_cells(text: str) -> CellMap | None:
     """The map of a packed text; None where it has none."""
     try:
-        return CellMap.model_validate_json(unpack(text, _MOST_UNPACKED)) if text else None
+        return CellMap.model_validate_json(unpack_text(text, _MOST_UNPACKED)) if text else None
     except (UnpackError, ValidationError):
         return None
 

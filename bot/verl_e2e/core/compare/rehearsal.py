@@ -309,7 +309,7 @@ class CellVerdict:
     before_too: tuple[OracleFinding, ...] = ()
     fixed: tuple[OracleFinding, ...] = ()
     # In the order in which they came about.
-    quantity_differences: tuple[Difference, ...] = ()
+    differences: tuple[Difference, ...] = ()
     # Why the head or the base gave nothing.
     head_error: CellError | None = None
     base_error: CellError | None = None

@@ -78,7 +78,7 @@ COSTS = {
 }
 
 
-def expected_cost(job_id: str) -> Cost:
+def stated_cost(job_id: str) -> Cost:
     """The cost of a job by its id, `<level>-<name>`; an estimate from its level where the name is not in the table."""
     of_level = next(cost for known, cost in COSTS.items() if known[0] == job_id[0])
     return COSTS.get(job_id) or replace(of_level, basis=CostBasis.ESTIMATE)
@@ -139,7 +139,7 @@ class Variant:
     @property
     def cost(self) -> Cost:
         """What it takes on its own GPUs with a small model."""
-        return expected_cost(self.job_id)
+        return stated_cost(self.job_id)
 
     @property
     def gpu_minutes(self) -> int:

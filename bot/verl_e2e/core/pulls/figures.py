@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from verl_e2e.core.model.levels import Level, expected_cost
+from verl_e2e.core.model.levels import Level, stated_cost
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import BEGIN, RUN_PHASE, TESTS_PHASE, Event, PhaseEvent, read_data
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -161,7 +161,7 @@ def planned_gpu_minutes(run: Run) -> float:
     level = run_level(run)
     if run.job is None or run.carried_from or level == OTHER:
         return 0.0
-    return float(expected_cost(run.job_id).run_gpu_minutes(run.job.gpu_count))
+    return float(stated_cost(run.job_id).run_gpu_minutes(run.job.gpu_count))
 
 
 def waited_s(run: Run) -> float | None:

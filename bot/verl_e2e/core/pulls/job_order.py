@@ -131,7 +131,7 @@ def pack(job: Ordered, merge_base: str = "", nonce: str = "") -> str:
     # The workflow that checks the rest out reads no policy.
     kept = {name: origin for name, origin in job.origins.items() if name == _MEGATRON_LM}
     text = portable(job).model_copy(update={"origins": kept}).model_dump_json()
-    return f"{packed.pack(text)}.{merge_base}.{nonce}".rstrip(".")
+    return f"{packed.pack_text(text)}.{merge_base}.{nonce}".rstrip(".")
 
 
 def merge_base_of(text: str) -> str:
@@ -153,7 +153,7 @@ def nonce_of(text: str) -> str:
 def unpack(text: str) -> RunOrder:
     """The portable job or rehearsal of a packed text; OrderError for anything else."""
     try:
-        return read_order(packed.unpack(text.partition(".")[0], _MAX_JOB_BYTES))
+        return read_order(packed.unpack_text(text.partition(".")[0], _MAX_JOB_BYTES))
     except packed.UnpackError as error:
         raise OrderError(f"the job is not one that verl-e2e packed: {error}; dispatch it again") from None
     except ValidationError as error:

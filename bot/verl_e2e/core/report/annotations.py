@@ -16,13 +16,13 @@ from verl_e2e.core.pulls.forge import MAX_ANNOTATIONS, Annotation
 from verl_e2e.core.reach.program import parse
 from verl_e2e.core.text.escape import one_line
 
-MAX_PATHS = 20
+MAX_ANNOTATED_PATHS = 20
 _MODULE_LEVEL = "(module level)"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ChangedSource:
     """A changed file at the head, and at the base where it was there."""
 
     head: bytes
@@ -41,10 +41,10 @@ class _Meeting:
 
 def paths_to_read(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
     """The changed paths whose contents `annotate` wants; empty unless the verdict is a Fail with a traceback."""
-    return tuple(dict.fromkeys(meeting.path for meeting in _meetings(plan, verdict)))[:MAX_PATHS]
+    return tuple(dict.fromkeys(meeting.path for meeting in _meetings(plan, verdict)))[:MAX_ANNOTATED_PATHS]
 
 
-def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
+def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, ChangedSource]) -> tuple[Annotation, ...]:
     """The annotations of one failed job, those that the traceback passes through first; at most 50.
 
     A path that is not in `sources` gets none: without its lines nothing can be pointed at.
@@ -126,7 +126,7 @@ def _leads(step: str, call: str) -> bool:
     return module.endswith((f".{owner}", f".{owner.rpartition('.')[0]}")) and "." in owner
 
 
-def _lines(symbol: str, source: Source) -> tuple[int, int]:
+def _lines(symbol: str, source: ChangedSource) -> tuple[int, int]:
     """The changed lines of a symbol at the head, else all of its lines, else the first line of the file."""
     first, last = _range(symbol, source.head)
     changed = [line for line in _changed_lines(source) if first <= line <= last]
@@ -164,7 +164,7 @@ def _bodies(body: list[ast.stmt]) -> list[ast.stmt]:
     return found
 
 
-def _changed_lines(source: Source) -> Iterator[int]:
+def _changed_lines(source: ChangedSource) -> Iterator[int]:
     """The 1-based lines of the head that the base has not; after a pure deletion the line that follows it."""
     old, new = (source.base or b"").splitlines(), source.head.splitlines()
     for kind, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -44,16 +44,26 @@ from verl_e2e.core.report.attempts_text import attempt_rows, queue_notices, used
 from verl_e2e.core.report.pull_card import (
     command_rows,
     curves,
-    deliverables,
+    deliverable_rows,
     key_lines,
     links,
-    requested,
+    requested_rows,
     verdict_sentence,
 )
 from verl_e2e.core.report.run_card import TITLE, execution_line
-from verl_e2e.core.text.escape import Block, code, fit, folded, folded_text, markdown, one_line, open_text, sentence
+from verl_e2e.core.text.escape import (
+    TextBlock,
+    code,
+    fit_blocks,
+    folded,
+    folded_text,
+    markdown,
+    one_line,
+    open_text,
+    sentence,
+)
 
-MAX_TITLE = 255
+MAX_CHECK_TITLE = 255
 _NOT_BEGUN = "waiting: the job has not started"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _IN_QUEUE = frozenset({JobStatus.WAITING, JobStatus.HELD})
@@ -72,19 +82,19 @@ class CheckText:
 
 def title(words: str) -> str:
     """Words as a title: one line of plain text, the first letter large, at most 255 characters."""
-    line = one_line(words.replace("`", ""), MAX_TITLE)
+    line = one_line(words.replace("`", ""), MAX_CHECK_TITLE)
     return line[:1].upper() + line[1:]
 
 
-def job_text(standing: Standing) -> CheckText:
+def job_check_text(standing: Standing) -> CheckText:
     """The check of a job: the verdict, the deliverables and the lines to look at first; the rest as text."""
     run = standing.run
     verdict = read_verdict(run.verdict) if run is not None else None
     blocks = (_job_head(standing, verdict), *(() if verdict is None else (*_table(verdict), *_first_lines(verdict))))
     return CheckText(
         title=title(_with_options(standing, _status_line(standing))),
-        summary=fit(blocks, MAX_OUTPUT, _CUT),
-        text="" if verdict is None else fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
+        summary=fit_blocks(blocks, MAX_OUTPUT, _CUT),
+        text="" if verdict is None else fit_blocks(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
 
 
@@ -108,7 +118,7 @@ def _with_options(standing: Standing, text: str) -> str:
     return f"with {options}: {text}" if options else text
 
 
-def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
+def _job_head(standing: Standing, verdict: Verdict | None) -> TextBlock:
     wanted, run = standing.wanted, standing.run
     kind = (
         "Required by the plan."
@@ -126,7 +136,7 @@ def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
         rows.append(f"⚠️ {sentence(standing.reason, 600)}")
     judged = verdict is not None and not isinstance(standing.attempt, NextAttempt)
     text = f"{verdict.result}: {verdict.sentence}" if verdict is not None and judged else _status_line(standing)
-    return Block(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
+    return TextBlock(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
 def _how_it_ran(standing: Standing) -> str:
@@ -142,28 +152,28 @@ def _how_it_ran(standing: Standing) -> str:
     return f"{', '.join(parts)}.{links(run.url)}"
 
 
-def _table(verdict: Verdict) -> Iterator[Block]:
-    asked_for, rows = requested(verdict), deliverables(verdict)
+def _table(verdict: Verdict) -> Iterator[TextBlock]:
+    asked_for, rows = requested_rows(verdict), deliverable_rows(verdict)
     if asked_for:
-        yield Block("", asked_for, "", 2_000)
+        yield TextBlock("", asked_for, "", 2_000)
     if rows:
-        yield Block("", rows, "", 20_000)
+        yield TextBlock("", rows, "", 20_000)
 
 
-def _first_lines(verdict: Verdict) -> Iterator[Block]:
+def _first_lines(verdict: Verdict) -> Iterator[TextBlock]:
     """The lines that decided, not folded: a reader begins with them."""
     rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
     if rows:
         yield open_text("First relevant lines", rows, 12_000)
     if verdict.followups:
         rows = tuple(f"- {verdict_sentence(followup, 600)}" for followup in verdict.followups)
-        yield Block("**What to do**\n", rows, "", 8_000)
+        yield TextBlock("**What to do**\n", rows, "", 8_000)
 
 
-def _job_details(verdict: Verdict) -> Iterator[Block]:
+def _job_details(verdict: Verdict) -> Iterator[TextBlock]:
     if verdict.limitations:
         rows = tuple(f"- {verdict_sentence(limitation, 600)}" for limitation in verdict.limitations)
-        yield Block("### What this does not show\n", rows, "", 24_000)
+        yield TextBlock("### What this does not show\n", rows, "", 24_000)
     evidence = (*verdict.repositories, *key_lines(verdict))
     if evidence:
         yield folded_text("Evidence", evidence, 16_000)
@@ -184,43 +194,43 @@ def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = 
     extras = tuple(row for row in rows if not row.wanted.required)
     blocks = (
         *_count_of(required, gate),
-        *(Block("", (sentence(notice, 600),), "", 1_000) for notice in notices),
+        *(TextBlock("", (sentence(notice, 600),), "", 1_000) for notice in notices),
         *_executed(required, gate),
         *_jobs("| required job | status | reason |", required),
         *_to_green(required, gate),
         *_reason(gate),
     )
     in_addition = _jobs("| requested in addition to the plan | status | reason |", extras)
-    note = Block("", ("These never satisfy the gate.",), "", 200)
+    note = TextBlock("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
         title=title(gate.title),
-        summary=fit(blocks, MAX_OUTPUT, _CUT),
-        text=fit((*in_addition, note), MAX_OUTPUT, _CUT) if extras else "",
+        summary=fit_blocks(blocks, MAX_OUTPUT, _CUT),
+        text=fit_blocks((*in_addition, note), MAX_OUTPUT, _CUT) if extras else "",
     )
 
 
-def _count_of(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
+def _count_of(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
     """How many required jobs are satisfied; "no job is required" only where a plan says so."""
     if required:
         done, left = sum(standing.state in SATISFIED for standing in required), minutes_left(required)
         time = f" About {left} minutes to an answer where no job waits for a machine." if left else ""
-        yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**{time}",), "", 300)
+        yield TextBlock("", (f"**{done} of {len(required)} required jobs satisfied.**{time}",), "", 300)
     elif gate.is_open:
-        yield Block("", ("**No job is required.**",), "", 200)
+        yield TextBlock("", ("**No job is required.**",), "", 200)
     else:
-        yield Block("", (f"**{sentence(gate.title, 600)}**",), "", 1_000)
+        yield TextBlock("", (f"**{sentence(gate.title, 600)}**",), "", 1_000)
 
 
-def _executed(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
+def _executed(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
     """What the required jobs executed of the change, where they are planned for changed functions."""
     line = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
     if line:
-        yield Block("", (f"{TITLE}: {sentence(line, 1500)}",), "", 4_000)
+        yield TextBlock("", (f"{TITLE}: {sentence(line, 1500)}",), "", 4_000)
 
 
-def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
+def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[TextBlock]:
     if standings:
-        yield Block(f"{heading}\n|---|---|---|", tuple(_job_row(standing) for standing in standings), "", 24_000)
+        yield TextBlock(f"{heading}\n|---|---|---|", tuple(_job_row(standing) for standing in standings), "", 24_000)
 
 
 def _job_row(standing: Standing) -> str:
@@ -232,14 +242,14 @@ def _job_row(standing: Standing) -> str:
     return f"| {markdown(standing.wanted.id, 80)}{options} | {standing.state.icon} {standing.state} | {why} |"
 
 
-def _reason(gate: Gate) -> Iterator[Block]:
+def _reason(gate: Gate) -> Iterator[TextBlock]:
     """The reasons that are in no row of the table."""
     if gate.general:
         rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in gate.general)
         yield folded(f"Reasons ({len(rows)})", rows, 16_000)
 
 
-def _to_green(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
+def _to_green(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
     if gate.is_open:
         return
     unsatisfied = tuple(standing for standing in required if standing.state not in SATISFIED)
@@ -250,7 +260,7 @@ def _to_green(required: tuple[Standing, ...], gate: Gate) -> Iterator[Block]:
         *(_step(standing) for standing in unsatisfied if standing.hold is None),
     )
     if steps:
-        yield Block("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000)
+        yield TextBlock("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000)
 
 
 def _step(standing: Standing) -> str:
@@ -311,7 +321,7 @@ def _who_looks(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
     return f"; {named} look{'s' * (len(asked) == 1)} at {' and '.join(left)}"
 
 
-def rehearsal_block(standing: RehearsalStanding, share: int) -> tuple[Block, ...]:
+def rehearsal_block(standing: RehearsalStanding, share: int) -> tuple[TextBlock, ...]:
     """The section of the card, folded; nothing before there is one."""
     section = _section(standing)
     return (folded(REHEARSAL_TITLE, tuple(section.splitlines()), share),) if section else ()
@@ -321,10 +331,10 @@ def rehearsal_check(standing: RehearsalStanding, levels: Iterable[Level]) -> Che
     """The text of its check run."""
     line = rehearsal_line(standing, levels)
     rows = [] if standing.run is None else [f"Attempt {standing.run.attempt}.{links(standing.run.url)}"]
-    head = Block(f"**{sentence(line[:1].upper() + line[1:], 1200)}**\n", ("  \n".join(rows),), "", 4_000)
+    head = TextBlock(f"**{sentence(line[:1].upper() + line[1:], 1200)}**\n", ("  \n".join(rows),), "", 4_000)
     section = tuple(_section(standing).splitlines())
-    blocks = (head, Block("", section, "", MAX_OUTPUT)) if section else (head,)
-    return CheckText(title=title(line), summary=fit(blocks, MAX_OUTPUT, _CUT_REHEARSAL))
+    blocks = (head, TextBlock("", section, "", MAX_OUTPUT)) if section else (head,)
+    return CheckText(title=title(line), summary=fit_blocks(blocks, MAX_OUTPUT, _CUT_REHEARSAL))
 
 
 def _section(standing: RehearsalStanding) -> str:
@@ -399,7 +409,7 @@ def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterato
             continue
         waiting = waits(standing)
         status = CheckStatus.QUEUED if waiting else standing.state.check
-        run, words = standing.run, job_text(standing)
+        run, words = standing.run, job_check_text(standing)
         yield CheckRun(
             name=check_name(target_state.policy.gate.name, standing.wanted.id),
             head_sha=target_state.head_sha,

@@ -38,7 +38,7 @@ def changed_code_lines(plan: Plan) -> Iterator[str]:
         yield f"Removed code, looked for in runs on the merge base: {amount(removed)}"
     unreached = [function for function in code.functions if not function.reached]
     if unreached:
-        yield f"Changed code that verl does not reach by its sources: {_named(map(place, unreached))}"
+        yield f"Changed code that verl does not reach by its sources: {_named(map(function_place, unreached))}"
     for path, reason in list(code.unread.items())[:_SHOWN]:
         yield f"Which functions differ is not known for {on_one_line(path)}: {on_one_line(reason)}"
     if len(code.unread) > _SHOWN:
@@ -55,7 +55,7 @@ def amount(functions: Iterable[ChangedFunction]) -> str:
     return f"{_counted(len(named), 'function')}, {_counted(lines, 'line')}"
 
 
-def place(function: ChangedFunction) -> str:
+def function_place(function: ChangedFunction) -> str:
     """A function by its path and name."""
     name = f"{function.path}:{function.symbol}" if function.symbol else function.path
     return on_one_line(name)

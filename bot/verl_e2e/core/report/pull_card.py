@@ -28,7 +28,17 @@ from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.trust import Uncounted
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
-from verl_e2e.core.text.escape import Block, code, fit, folded, folded_text, markdown, one_line, sentence, summary
+from verl_e2e.core.text.escape import (
+    TextBlock,
+    code,
+    fit_blocks,
+    folded,
+    folded_text,
+    markdown,
+    one_line,
+    sentence,
+    summary_html,
+)
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -43,7 +53,7 @@ def verdict_sentence(text: str, limit: int = 1000) -> str:
     return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
 
 
-def requested(verdict: Verdict) -> tuple[str, ...]:
+def requested_rows(verdict: Verdict) -> tuple[str, ...]:
     """What was asked for and which model was trained, as rows of Markdown."""
     named = (("Requested coverage", verdict.coverage), ("Checkpoint/config", verdict.checkpoint))
     return tuple(f"**{title}:** {markdown(value, 600)}  " for title, value in named if value)
@@ -68,7 +78,7 @@ def command_rows(verdict: Verdict) -> tuple[str, ...]:
     return (*(f"{line} \\" for line in lines[:-1]), lines[-1])
 
 
-def deliverables(verdict: Verdict) -> tuple[str, ...]:
+def deliverable_rows(verdict: Verdict) -> tuple[str, ...]:
     """The deliverables as a Markdown table, empty where there are none."""
     rows = [
         f"| {markdown(row.name, 80)} | **{row.outcome}** | {verdict_sentence(row.detail, 500)} |"
@@ -131,7 +141,7 @@ SHOWN_PLACES = 4
 SHOWN_STEPS = 8
 
 
-def reason_blocks(plan: Plan, share: int) -> tuple[Block, ...]:
+def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     """A folded block for each required level and one for the rest; together they take about `share` characters."""
     each = max(600, share // (len(plan.levels) + 1))
     required = tuple(folded_text(_title(level, plan), tuple(_rows(level, plan)), each) for level in plan.levels)
@@ -294,7 +304,7 @@ class PullCard:
     # What the head's rehearsal found, or that it is waited for; empty where it has none.
     rehearsal: str = ""
     # The section of the rehearsal, folded; empty before there is one.
-    rehearsal_blocks: tuple[Block, ...] = ()
+    rehearsal_blocks: tuple[TextBlock, ...] = ()
 
 
 def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
@@ -320,14 +330,14 @@ def render(card: PullCard) -> str:
     blocks = (_head(card), _table(card), *_folds(card))
     room = MAX_CARD - len(MARKER) - 1
     whole = "".join(_unbound(block) for block in blocks)
-    return f"{MARKER}\n{whole if len(whole) <= room else fit(blocks, room, _CUT)}"
+    return f"{MARKER}\n{whole if len(whole) <= room else fit_blocks(blocks, room, _CUT)}"
 
 
-def _unbound(block: Block) -> str:
-    return fit((replace(block, share=_ANY),), _ANY, _CUT)
+def _unbound(block: TextBlock) -> str:
+    return fit_blocks((replace(block, share=_ANY),), _ANY, _CUT)
 
 
-def _head(card: PullCard) -> Block:
+def _head(card: PullCard) -> TextBlock:
     heading = f"### {card.status.icon} verl-e2e: {card.status.word} - {sentence(card.sentence, 600)}\n"
     rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
     if card.problem:
@@ -339,7 +349,7 @@ def _head(card: PullCard) -> Block:
         rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
     rows += [_overridden(override) for override in card.overrides]
     rows += [_not_overridden(item) for item in card.uncounted]
-    return Block(heading, tuple(rows), "", 8_000)
+    return TextBlock(heading, tuple(rows), "", 8_000)
 
 
 def _cost(card: PullCard) -> str:
@@ -361,11 +371,11 @@ def _not_overridden(uncounted: Uncounted) -> str:
     return f"> ⚠️ The override of level {int(uncounted.override.level)} by {who} does not count: {why}"
 
 
-def _table(card: PullCard) -> Block:
+def _table(card: PullCard) -> TextBlock:
     if not card.jobs:
-        return Block("", (), "", 100)
+        return TextBlock("", (), "", 100)
     rows = tuple(_job_row(row) for row in card.jobs)
-    return Block("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 9_000)
+    return TextBlock("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 9_000)
 
 
 def _job_row(row: JobRow) -> str:
@@ -388,7 +398,7 @@ def _minutes(row: JobRow) -> str:
     return f"{used} of about {row.planned:.0f}" if row.planned else used
 
 
-def _folds(card: PullCard) -> Iterable[Block]:
+def _folds(card: PullCard) -> Iterable[TextBlock]:
     """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
     yield from card.rehearsal_blocks
     yield from _of_jobs(card)
@@ -414,15 +424,15 @@ def _folds(card: PullCard) -> Iterable[Block]:
         yield folded_text("Reproduce", (card.reproduce,), 2_000)
 
 
-def _of_jobs(card: PullCard) -> Iterable[Block]:
+def _of_jobs(card: PullCard) -> Iterable[TextBlock]:
     judged = [(row.job_id, row.verdict) for row in card.jobs if row.verdict is not None]
     count = max(1, len(judged))
     share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
     for job_id, verdict in judged:
-        title = summary(job_id, 80)
-        table = deliverables(verdict)
+        title = summary_html(job_id, 80)
+        table = deliverable_rows(verdict)
         if table:
-            yield folded(f"Deliverables of {title}", (*requested(verdict), "", *table), share)
+            yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
         rows = tuple(curves(verdict))
         if rows:
             yield folded_text(f"Curves of {title}", rows, min(share, 2_500))
@@ -431,7 +441,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
             yield folded_text(f"Command of {title}", command, of_command)
 
 
-def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
+def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[TextBlock]:
     if rows:
         yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
 

@@ -43,7 +43,7 @@ NOT_PINNED = (
 )
 
 
-def card_of(target_state: TargetState, steps: Actions) -> PullCard:
+def pull_card_of(target_state: TargetState, steps: Actions) -> PullCard:
     """What the card shows after the actions."""
     rehearsal = steps.rehearsal
     levels = target_state.plan.levels if target_state.plan is not None else ()

@@ -31,7 +31,16 @@ from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.execution import Entered, Side, line_ranges
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
-from verl_e2e.core.text.escape import Block, fit, folded, folded_text, markdown, one_line, sentence, summary
+from verl_e2e.core.text.escape import (
+    TextBlock,
+    fit_blocks,
+    folded,
+    folded_text,
+    markdown,
+    one_line,
+    sentence,
+    summary_html,
+)
 from verl_e2e.core.triage.explain import Explained, explain_json
 from verl_e2e.core.triage.triage import Triage, triage_json
 
@@ -187,14 +196,14 @@ def _closing(card: Card) -> tuple[NotRun, ...]:
     return tuple(job for job in card.not_run if not (allows and job.uncoverable))
 
 
-def joined_execution(card: Card) -> JoinedExecution:
+def execution_of(card: Card) -> JoinedExecution:
     """What the jobs executed of the change together."""
     return join({verdict.job_id: verdict.execution for verdict in card.verdicts if verdict.execution is not None})
 
 
 def shortfall_of(card: Card) -> Shortfall:
     """What no job executed of the change; nothing where each job is judged by itself."""
-    return Shortfall() if card.execution is None else shortfall(joined_execution(card), card.execution)
+    return Shortfall() if card.execution is None else shortfall(execution_of(card), card.execution)
 
 
 def accepted_in(card: Card, verdict: Verdict) -> str:
@@ -222,7 +231,7 @@ def sentence_of(card: Card) -> str:
     if result is Result.PASS:
         allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
         left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
-        alone = in_tests_alone(joined_execution(card))
+        alone = in_tests_alone(execution_of(card))
         rows = [*left, *(_passed(card, verdict) for verdict in deciding), *([alone] if alone else []), *allowed]
         return "; ".join(rows) or wording.NOTHING_REQUIRED
     if deciding:
@@ -282,7 +291,7 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
-    executed = execution_line(joined_execution(card))
+    executed = execution_line(execution_of(card))
     if executed:
         yield f"- {TITLE}: {one_line(executed, _MAX_EXECUTED)}"
     for verdict in card.verdicts:
@@ -347,41 +356,41 @@ def render_markdown(card: Card) -> str:
         folded_text("Evidence", tuple(_evidence_rows(card)), 16_000),
         *([folded_text("Plan", tuple(card.plan.splitlines()), 8_000)] if card.plan else []),
     )
-    return fit(details, MAX_MARKDOWN, _CUT)
+    return fit_blocks(details, MAX_MARKDOWN, _CUT)
 
 
-def _reports(card: Card) -> Iterable[Block]:
+def _reports(card: Card) -> Iterable[TextBlock]:
     """Each comparison with another run, folded."""
     for verdict in card.verdicts:
         for report in verdict.reports:
-            title = summary(f"{report.title}: {verdict_of(report.comparison)}")
+            title = summary_html(f"{report.title}: {verdict_of(report.comparison)}")
             yield folded(title, markdown_rows(report), 8_000)
 
 
-def _markdown_head(card: Card) -> Block:
+def _markdown_head(card: Card) -> TextBlock:
     result = result_of(card)
     heading = f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n"
-    executed = execution_line(joined_execution(card))
+    executed = execution_line(execution_of(card))
     rows = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
         *([f"**{TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
-    return Block(heading, rows, "", 16_000)
+    return TextBlock(heading, rows, "", 16_000)
 
 
-def _markdown_functions(card: Card) -> Iterable[Block]:
+def _markdown_functions(card: Card) -> Iterable[TextBlock]:
     """What became of each changed function, folded."""
-    rows = execution_rows(joined_execution(card))
+    rows = execution_rows(execution_of(card))
     if rows:
         yield folded_text(
             f"Changed functions ({len(rows)})", tuple(one_line(row, _MAX_EXECUTED) for row in rows), 6_000
         )
 
 
-def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:
+def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> TextBlock:
     cells = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in rows)
-    return Block(f"| {markdown(job_id)} | | |\n|---|---|---|", cells, "", 8_000)
+    return TextBlock(f"| {markdown(job_id)} | | |\n|---|---|---|", cells, "", 8_000)
 
 
 def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
@@ -409,8 +418,8 @@ def card_json(card: Card) -> str:
         "notes": list(card.notes),
         "contract": list(card.contract),
         "execution": {
-            "sentence": execution_line(joined_execution(card)),
-            "functions": list(execution_rows(joined_execution(card))),
+            "sentence": execution_line(execution_of(card)),
+            "functions": list(execution_rows(execution_of(card))),
             "closing": shortfall_of(card).closing,
             "allowed": shortfall_of(card).allowed,
             "accepted": {verdict.job_id: reason for verdict in card.verdicts if (reason := accepted_in(card, verdict))},

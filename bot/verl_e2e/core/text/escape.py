@@ -136,7 +136,7 @@ def _escaped(line: str) -> str:
     return literal.replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
 
 
-def summary(text: str, limit: int = 300) -> str:
+def summary_html(text: str, limit: int = 300) -> str:
     """`text` for the title of a `<details>`, where GitHub reads HTML and no Markdown."""
     line = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", one_line(text, limit))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
@@ -231,7 +231,7 @@ def step_text(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TextBlock:
     """Rows between an opening and a closing; complete Markdown with any number of its rows.
 
     `share` is the number of characters that the block may take at most.
@@ -243,7 +243,7 @@ class Block:
     share: int
 
 
-def fit(blocks: tuple[Block, ...], limit: int, note: str) -> str:
+def fit_blocks(blocks: tuple[TextBlock, ...], limit: int, note: str) -> str:
     """All blocks in at most `limit` characters; one that lost rows ends with `note`, in its own place."""
     text = ""
     for block in blocks:
@@ -251,7 +251,7 @@ def fit(blocks: tuple[Block, ...], limit: int, note: str) -> str:
     return text
 
 
-def _shown(block: Block, room: int, note: str) -> str:
+def _shown(block: TextBlock, room: int, note: str) -> str:
     whole = _text(block, block.rows)
     if len(whole) <= room:
         return whole
@@ -263,24 +263,24 @@ def _shown(block: Block, room: int, note: str) -> str:
     return _text(block, (*kept, note))
 
 
-def _text(block: Block, rows: tuple[str, ...]) -> str:
+def _text(block: TextBlock, rows: tuple[str, ...]) -> str:
     return "\n".join((block.opening, *rows, block.closing)) + "\n"
 
 
-def folded(title: str, rows: tuple[str, ...], share: int) -> Block:
+def folded(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
     """Rows of Markdown behind a title that opens on a click."""
-    return Block(f"<details><summary>{title}</summary>\n", rows, "\n</details>", share)
+    return TextBlock(f"<details><summary>{title}</summary>\n", rows, "\n</details>", share)
 
 
-def folded_text(title: str, rows: tuple[str, ...], share: int) -> Block:
+def folded_text(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
     """Rows of plain text behind a title, in a fence that none of them can close."""
     inert = tuple(fenced_row(row) for row in rows)
     fence = fence_for(inert)
-    return Block(f"<details><summary>{title}</summary>\n\n{fence}text", inert, f"{fence}\n\n</details>", share)
+    return TextBlock(f"<details><summary>{title}</summary>\n\n{fence}text", inert, f"{fence}\n\n</details>", share)
 
 
-def open_text(title: str, rows: tuple[str, ...], share: int) -> Block:
+def open_text(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
     """Rows of plain text under a title, not folded, in a fence that none of them can close."""
     inert = tuple(fenced_row(row) for row in rows)
     fence = fence_for(inert)
-    return Block(f"**{title}**\n\n{fence}text", inert, f"{fence}\n", share)
+    return TextBlock(f"**{title}**\n\n{fence}text", inert, f"{fence}\n", share)

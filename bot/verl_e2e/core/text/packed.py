@@ -8,12 +8,12 @@ class UnpackError(ValueError):
     """A text that `pack` did not make, that is cut, or that unpacks to more than is taken."""
 
 
-def pack(document: str) -> str:
+def pack_text(document: str) -> str:
     """The document as one line of ASCII."""
     return base64.b64encode(zlib.compress(document.encode(), 9)).decode("ascii")
 
 
-def unpack(text: str, limit_bytes: int) -> bytes:
+def unpack_text(text: str, limit_bytes: int) -> bytes:
     """The document of a packed text, blanks and line ends in it aside. Never holds more than `limit_bytes` of it."""
     inflater = zlib.decompressobj()
     try:
