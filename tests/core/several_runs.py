@@ -10,6 +10,7 @@ from functools import cache
 from itertools import chain
 
 from tests.core.logs import NAMES, recorded
+from tests.core.triage.tables import Case
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 
@@ -26,20 +27,6 @@ class Run:
     stage: str
     line: int
     cut: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """A log of several runs: the expected answer, and which run (from 1) gives it."""
-
-    group: str
-    id: str
-    log: bytes
-    verdict: str
-    stage: str
-    line: int
-    run: int
-    runs: int
 
 
 @cache
@@ -108,7 +95,7 @@ def case(group: str, *runs: Run, answer: int) -> Case:
     # A cut run leaves nothing to point at but its last line.
     log = "".join(f"{row}\n" for row in chain.from_iterable(run.rows for run in runs)).encode()
     name = " + ".join(run.name for run in runs)
-    return Case(group, f"{group}: {name}", log, chosen.verdict, chosen.stage, before + chosen.line, answer, len(runs))
+    return Case(group, name, log, (chosen.verdict,), (chosen.stage,), line=before + chosen.line, run=answer)
 
 
 def _pairs() -> Iterator[Case]:
@@ -155,6 +142,4 @@ def several_runs() -> tuple[Case, ...]:
     """Every row, in a fixed order."""
     cases = (*_pairs(), *_longer(), *_lost_heads())
     # level1-resume holds two runs itself.
-    return tuple(
-        replace(row, run=row.run + 1, runs=row.runs + 1) if "save and resume" in row.group else row for row in cases
-    )
+    return tuple(replace(row, run=row.run + 1) if "save and resume" in row.group else row for row in cases)

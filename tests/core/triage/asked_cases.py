@@ -8,26 +8,12 @@ cause that names both sides.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tests.core.triage.silent_cases import base
+from tests.core.triage.tables import BLOCKED, PASS, Case
 
-PASS, BLOCKED = "pass", "blocked"
 ACTOR, REF, CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
 LORA = "actor_rollout_ref.model.lora.rank"
-
-
-@dataclass(frozen=True)
-class RecordedCommand:
-    """A log, what may be answered, and words that the cause must hold."""
-
-    name: str
-    kind: str
-    log: bytes
-    verdict: str
-    stages: tuple[str, ...] = ()
-    says: tuple[str, ...] = ()
-    unseen: bool = False
 
 
 COMMAND = re.compile(rb"^.*\+ python3 -m verl\.trainer\.main_ppo .*$", re.MULTILINE)
@@ -122,19 +108,19 @@ OVERRIDES = (
 )
 
 
-def asked() -> Iterator[RecordedCommand]:
+def asked() -> Iterator[Case]:
     """What the echo asks for, and the configuration contradicts."""
     for index, (variable, value, text) in enumerate(VARIABLES):
         for log in ("one", "twenty"):
             changed = echoed(uncommanded(base(log)), variable, value)
             name = f"{variable}={value} in {log}"
-            yield RecordedCommand(name, "echoed variable", changed, BLOCKED, (), (text,), bool(index % 2))
+            yield Case("echoed variable", name, changed, BLOCKED, (), (text,), bool(index % 2))
     for index, override in enumerate(OVERRIDES):
         key = override.strip("'+").partition("=")[0]
         for log in ("one", "twenty"):
-            yield RecordedCommand(
-                f"{override} in {log}",
+            yield Case(
                 "override",
+                f"{override} in {log}",
                 commanded(unechoed(base(log)), override),
                 BLOCKED,
                 (),
@@ -143,7 +129,7 @@ def asked() -> Iterator[RecordedCommand]:
             )
     for variable, value, text in VARIABLES[:8]:
         changed = echoed(base("one"), variable, value)
-        yield RecordedCommand(f"{variable}={value}", "variable that the command dropped", changed, BLOCKED, (), (text,))
+        yield Case("variable that the command dropped", f"{variable}={value}", changed, BLOCKED, (), (text,))
 
 
 # What the run shows. Section of the configuration, key, value that it prints instead, words of the cause.
@@ -173,25 +159,21 @@ INSTALLED = (
 )
 
 
-def shown() -> Iterator[RecordedCommand]:
+def shown() -> Iterator[Case]:
     for index, (section, key, value, text) in enumerate(CONFIGURED):
         for log in ("one", "twenty"):
             changed = configured(base(log), section, key, value)
             name = f"{section}.{key}: {value} in {log}"
-            yield RecordedCommand(name, "printed configuration", changed, BLOCKED, (), (text,), bool(index % 2))
+            yield Case("printed configuration", name, changed, BLOCKED, (), (text,), bool(index % 2))
     for index, root in enumerate(INSTALLED):
         for log in ("one", "twenty"):
             changed = replaced(base(log), rb"\S*/bridge/src(?=/megatron/bridge/)", root)
             text = root.decode()
-            yield RecordedCommand(
-                f"{text} in {log}", "another Bridge", changed, BLOCKED, ("import",), (text,), bool(index % 2)
-            )
+            yield Case("another Bridge", f"{text} in {log}", changed, BLOCKED, ("import",), (text,), bool(index % 2))
     failed = with_traceback(b"/usr/lib/python3/site-packages")
-    yield RecordedCommand(
-        "an error of another Bridge", "another Bridge", failed, BLOCKED, ("import",), ("site-packages",)
-    )
+    yield Case("another Bridge", "an error of another Bridge", failed, BLOCKED, ("import",), ("site-packages",))
     core = replaced(base("one"), rb"\S*/3rdparty/Megatron-LM(?=/megatron/core/)", INSTALLED[0])
-    yield RecordedCommand("Megatron-LM", "another Megatron-LM", core, BLOCKED, ("import",), ("site-packages",))
+    yield Case("another Megatron-LM", "Megatron-LM", core, BLOCKED, ("import",), ("site-packages",))
 
 
 def with_traceback(root: bytes) -> bytes:
@@ -206,42 +188,40 @@ def with_traceback(root: bytes) -> bytes:
     return log[:at] + b"".join(b"(WorkerDict pid=7470) " + line + b"\n" for line in lines)
 
 
-def counted() -> Iterator[RecordedCommand]:
+def counted() -> Iterator[Case]:
     one, twenty = base("one"), base("twenty")
     for rank in (b"8", b"0", b"32"):
         changed = replaced(one, rb"LORA with rank=4", b"LORA with rank=" + rank)
-        yield RecordedCommand(f"rank={rank.decode()}", "adapter", changed, BLOCKED, (), ("rank",), rank == b"0")
+        yield Case("adapter", f"rank={rank.decode()}", changed, BLOCKED, (), ("rank",), rank == b"0")
     fsdp = replaced(one, rb"\bDistributedDataParallel contains", b"FullyShardedDataParallelV1 contains")
-    yield RecordedCommand("FSDP although DDP was asked for", "wrapper class", fsdp, BLOCKED, (), ("use_megatron_fsdp",))
+    yield Case("wrapper class", "FSDP although DDP was asked for", fsdp, BLOCKED, (), ("use_megatron_fsdp",))
     both = echoed(uncommanded(one), "USE_MEGATRON_FSDP", "True")
     ddp = replaced(both, rb"'use_megatron_fsdp': False", b"'use_megatron_fsdp': True")
-    yield RecordedCommand("DDP although FSDP", "wrapper class", ddp, BLOCKED, (), ("use_megatron_fsdp",), unseen=True)
+    yield Case("wrapper class", "DDP although FSDP", ddp, BLOCKED, (), ("use_megatron_fsdp",), unseen=True)
     for place in (b"1, 0, 0", b"0, 0, 2"):
         changed = replaced(one, rb"model parallel rank \(0, 0, 0\)", b"model parallel rank (" + place + b")")
-        yield RecordedCommand(place.decode(), "ranks", changed, BLOCKED, (), ("parallel_size",), place.endswith(b"2"))
+        yield Case("ranks", place.decode(), changed, BLOCKED, (), ("parallel_size",), place.endswith(b"2"))
     for log, new in ((twenty, b"4"), (one, b"3")):
         changed = replaced(log, rb"Total training steps: \d+", b"Total training steps: " + new)
-        yield RecordedCommand(f"{new.decode()} planned", "steps", changed, BLOCKED, (), ("steps",), new == b"3")
+        yield Case("steps", f"{new.decode()} planned", changed, BLOCKED, (), ("steps",), new == b"3")
     later = re.compile(rb"step:(?:[5-9]|1\d|20) - |\| (?:[5-9]|1\d|20)/20 ")
     rows = [row for row in twenty.split(b"\n") if not later.search(row)]
     short = replaced(b"\n".join(rows), rb"\d+%\|(\S+)\s*\| 4/20 ", rb"100%|\1| 4/4 ")
-    yield RecordedCommand("4 done", "steps", short, BLOCKED, (), ("steps",), unseen=True)
+    yield Case("steps", "4 done", short, BLOCKED, (), ("steps",), unseen=True)
     long = replaced(one, rb"(\| 1/)1 ", rb"\g<1>3 ").replace(b"100%|", b"33%|")
     done = long.replace(b"step:1 - ", b"step:3 - ").replace(b" 33%|", b" 100%|").replace(b"| 1/3 ", b"| 3/3 ")
-    yield RecordedCommand("3 done", "steps", done, BLOCKED, (), ("steps",))
+    yield Case("steps", "3 done", done, BLOCKED, (), ("steps",))
 
 
-def kept() -> Iterator[RecordedCommand]:
+def kept() -> Iterator[Case]:
     """Checkpoints that were asked for and not written, or not loaded."""
     save = "trainer.save_freq=1"
     for log in ("one", "twenty"):
         changed = configured(commanded(base(log), save), "trainer", "save_freq", "1")
-        yield RecordedCommand(
-            f"saves asked in {log}", "no checkpoint", changed, BLOCKED, ("checkpoint_save",), ("save_freq",)
-        )
+        yield Case("no checkpoint", f"saves asked in {log}", changed, BLOCKED, ("checkpoint_save",), ("save_freq",))
         quiet = configured(uncommanded(echoed(base(log), "SAVE_FREQ", "1")), "trainer", "save_freq", "1")
-        yield RecordedCommand(
-            f"echo asks in {log}", "no checkpoint", quiet, BLOCKED, ("checkpoint_save",), ("SAVE_FREQ",), unseen=True
+        yield Case(
+            "no checkpoint", f"echo asks in {log}", quiet, BLOCKED, ("checkpoint_save",), ("SAVE_FREQ",), unseen=True
         )
         resume = configured(base(log), "trainer", "resume_mode", "'auto'")
         at = resume.index(b"step:1 - ")
@@ -251,9 +231,7 @@ def kept() -> Iterator[RecordedCommand]:
             (False, commanded(scratch, "trainer.resume_mode=auto")),
             (True, uncommanded(echoed(scratch, "RESUME_MODE", "auto"))),
         ):
-            yield RecordedCommand(
-                f"resume in {log}", "from scratch", made, BLOCKED, ("checkpoint_load",), ("resume",), unseen
-            )
+            yield Case("from scratch", f"resume in {log}", made, BLOCKED, ("checkpoint_load",), ("resume",), unseen)
 
 
 # Runs that did as they were asked, in other forms. They must stay a pass.
@@ -301,7 +279,7 @@ UNUSED = (
 )
 
 
-def as_asked() -> Iterator[RecordedCommand]:
+def as_asked() -> Iterator[Case]:
     for name in ("one", "two", "twenty"):
         log = base(name)
         variants = {
@@ -311,55 +289,51 @@ def as_asked() -> Iterator[RecordedCommand]:
             "neither": unechoed(uncommanded(log)),
         }
         for form, made in variants.items():
-            yield RecordedCommand(f"{form}, {name}", "as asked", made, PASS)
+            yield Case("as asked", f"{form}, {name}", made, PASS)
     for index, override in enumerate(AS_CONFIGURED):
         for name in ("one", "twenty"):
             made = commanded(base(name), override)
-            yield RecordedCommand(
-                f"{override} in {name}", "the same in other words", made, PASS, unseen=bool(index % 2)
-            )
+            yield Case("the same in other words", f"{override} in {name}", made, PASS, unseen=bool(index % 2))
     for pair in OVERRIDDEN:
         for name in ("one", "twenty"):
-            yield RecordedCommand(f"{pair[1]} in {name}", "later overrides win", commanded(base(name), *pair), PASS)
+            yield Case("later overrides win", f"{pair[1]} in {name}", commanded(base(name), *pair), PASS)
     for variable, value in UNUSED:
         for name in ("one", "twenty"):
             changed = echoed(uncommanded(base(name)), variable, value)
-            yield RecordedCommand(f"{variable}={value} in {name}", "variable of no effect", changed, PASS)
+            yield Case("variable of no effect", f"{variable}={value} in {name}", changed, PASS)
     yield from _unprinted()
 
 
-def _unprinted() -> Iterator[RecordedCommand]:
+def _unprinted() -> Iterator[Case]:
     one = base("one")
-    yield RecordedCommand("no configuration", "not printed", replaced(one, rb"\{'actor_rollout_ref':.*\n", b"\n"), PASS)
-    yield RecordedCommand("no PYTHONPATH", "not printed", replaced(one, rb".*PYTHONPATH=.*\n", b"\n"), PASS)
+    yield Case("not printed", "no configuration", replaced(one, rb"\{'actor_rollout_ref':.*\n", b"\n"), PASS)
+    yield Case("not printed", "no PYTHONPATH", replaced(one, rb".*PYTHONPATH=.*\n", b"\n"), PASS)
     installed = replaced(one, rb".*PYTHONPATH=.*\n", b"\n")
     installed = replaced(installed, rb"\S*/bridge/src(?=/megatron/bridge/)", INSTALLED[0])
-    yield RecordedCommand("installed, and nothing else asked for", "not printed", installed, PASS)
+    yield Case("not printed", "installed, and nothing else asked for", installed, PASS)
     alone = replaced(one, rb"PYTHONPATH=\S*", b"PYTHONPATH=/workspace/verl")
     alone = replaced(alone, rb"\S*/bridge/src(?=/megatron/bridge/)", INSTALLED[0])
-    yield RecordedCommand("only verl was asked for", "not printed", alone, PASS)
+    yield Case("not printed", "only verl was asked for", alone, PASS)
     slash = replaced(one, rb"PYTHONPATH=(\S*?)/bridge/src:", rb"PYTHONPATH=\1/bridge/src/:")
-    yield RecordedCommand("a slash at the end", "the same in other words", slash, PASS)
+    yield Case("the same in other words", "a slash at the end", slash, PASS)
     printed = b"(TaskRunnerV1 pid=6726) [response] + LORA_RANK=64, and VANILLA_MBRIDGE=True was asked for\n"
     at = one.rindex(b"\n", 0, one.index(b"step:1 - ")) + 1
-    yield RecordedCommand("said by the model", "not printed", one[:at] + printed + one[at:], PASS)
+    yield Case("not printed", "said by the model", one[:at] + printed + one[at:], PASS)
     split = COMMAND.sub(lambda found: found[0].replace(b" trainer.", b" \\\n    trainer."), one)
-    yield RecordedCommand("a command over several lines", "the same in other words", split, PASS)
+    yield Case("the same in other words", "a command over several lines", split, PASS)
     two = replaced(base("two"), rb"(?m)^(.*\+ )RESUME_MODE=disable", rb"\1RESUME_MODE=disable")
-    yield RecordedCommand("disabled resume", "as asked", two, PASS)
+    yield Case("as asked", "disabled resume", two, PASS)
 
 
-def several_lines() -> Iterator[RecordedCommand]:
+def several_lines() -> Iterator[Case]:
     """A command over several lines, as scripts print it, that asks for something else."""
     for index, override in enumerate((f"{LORA}=32", f"{ACTOR}.tensor_model_parallel_size=2", "trainer.save_freq=3")):
         log = commanded(unechoed(base("one")), override)
         split = COMMAND.sub(lambda found: re.sub(rb" (?=[\w+.]+=)", b" \\\\\n    ", found[0]), log)
         key = override.partition("=")[0]
-        yield RecordedCommand(
-            f"{override} below", "command over several lines", split, BLOCKED, (), (key,), bool(index % 2)
-        )
+        yield Case("command over several lines", f"{override} below", split, BLOCKED, (), (key,), bool(index % 2))
 
 
-def cases() -> tuple[RecordedCommand, ...]:
+def cases() -> tuple[Case, ...]:
     """All cases."""
     return (*asked(), *shown(), *counted(), *kept(), *several_lines(), *as_asked())

@@ -13,6 +13,7 @@ from functools import cache
 
 from tests.core.logs import recorded
 from tests.core.triage.blame_places import FIT, INIT, PLACES, Place
+from tests.core.triage.tables import BLOCKED, FAIL, Case
 from tests.fakes.places import FIXTURES
 
 FAULTS = FIXTURES / "triage-blame.jsonl"
@@ -46,18 +47,6 @@ class Fault:
     @property
     def raised(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
-
-
-@dataclass(frozen=True)
-class Case:
-    """A log with the answer that its class asks for."""
-
-    id: str
-    group: str
-    seen: bool
-    log: bytes
-    verdict: str
-    stages: frozenset[str]
 
 
 @cache
@@ -98,14 +87,9 @@ def cases() -> Iterator[Case]:
 def _case(fault: Fault, name: str, shape: str) -> Case:
     place = PLACES[name]
     fails = place.managed and not fault.outside
-    return Case(
-        id=f"{fault.id}/{name}/{shape}",
-        group=fault.group,
-        seen=fault.seen,
-        log=(_before(place) + "\n".join(_SHAPES[shape](fault, place)) + "\n").encode(),
-        verdict="fail" if fails else "blocked",
-        stages=frozenset({fault.stage or place.stage}),
-    )
+    log = (_before(place) + "\n".join(_SHAPES[shape](fault, place)) + "\n").encode()
+    verdicts, stages = FAIL if fails else BLOCKED, (fault.stage or place.stage,)
+    return Case(fault.group, f"{fault.id}/{name}/{shape}", log, verdicts, stages, unseen=not fault.seen)
 
 
 @cache

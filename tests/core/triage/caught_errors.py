@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tests.core.several_runs import rows_of
+from tests.core.triage.tables import BLOCKED, FAIL, PASS, Case
 
 H = "Traceback (most recent call last):"
 TASK, WORKER, SERVER = "(TaskRunnerV1 pid=6726) ", "(WorkerDict pid=7470) ", "(vLLMHttpServer pid=7715) "
@@ -34,18 +35,6 @@ class Fault:
             rows += [f'  File "/opt/kit/{path}", line {40 + number}, in {function}', "    return work(values)"]
         rows.append(self.raised)
         return [process + row for row in ([above, *rows] if above else rows)]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A log, and what is right about it; an empty `stages` leaves the stage open, line 0 the line."""
-
-    group: str
-    id: str
-    log: bytes
-    verdicts: frozenset[str]
-    stages: frozenset[str]
-    line: int = 0
 
 
 # What programs catch and print: nothing that a step waits for.
@@ -328,7 +317,7 @@ def log_of(rows: Sequence[str]) -> bytes:
 def _passing(group: str, name: str, blocks: Sequence[tuple[int, list[str]]]) -> Case:
     rows = several_inserted(rows_of("level0-pass"), blocks)
     line = PASSED_AT + sum(len(block) for at, block in blocks if at < PASSED_AT)
-    return Case(group, f"{group}: {name}", log_of(rows), frozenset({"pass"}), frozenset({"shutdown"}), line)
+    return Case(group, name, log_of(rows), PASS, ("shutdown",), line=line)
 
 
 def _survived() -> Iterator[Case]:
@@ -354,7 +343,7 @@ def _hidden() -> Iterator[Case]:
     for fault, (style, above) in product(WEIGHTS, RECORDS.items()):
         rows = several_inserted(rows_of("level0-pass"), [(PLACES["stepping"], fault.printed(above))])
         name = f"{fault.name} after {style}"
-        yield Case("hides a loss", f"hides a loss: {name}", log_of(rows), frozenset({"fail", "blocked"}), frozenset())
+        yield Case("hides a loss", name, log_of(rows), FAIL + BLOCKED)
 
 
 def _ended() -> Iterator[Case]:
@@ -364,14 +353,12 @@ def _ended() -> Iterator[Case]:
             line = len(before) + 2 + 2 * len(fault.frames)
             rows = [*before, *fault.printed(prefix="[rank0]: " if style == "warning" else "")]
             case = f"{name} after a logged {other.name} ({style})"
-            yield Case("ended by", f"ended by: {case}", log_of(rows), frozenset({verdict}), frozenset({stage}), line)
+            yield Case("ended by", case, log_of(rows), (verdict,), (stage,), line=line)
     for other, at in product((*ASIDE[:2], *CAUGHT[:3]), (1280, 1330)):
         rows = several_inserted(rows_of("level0-pass")[:at], [(1151, other.printed(RECORDS["exception"]))])
         stage = "rollout_engine" if at == 1280 else "train_step"
         name = f"{other.name} logged, cut at {at}"
-        yield Case(
-            "cut later", f"cut later: {name}", log_of(rows), frozenset({"blocked"}), frozenset({stage}), len(rows)
-        )
+        yield Case("cut later", name, log_of(rows), BLOCKED, (stage,), line=len(rows))
 
 
 def _nested() -> Iterator[Case]:
@@ -386,7 +373,7 @@ def _nested() -> Iterator[Case]:
             line = len(rows) + 2 + 2 * len(fault.frames)
             name = f"{inside} in {stage}, {around} frames, {raised.split(':')[0]}"
             log = log_of([*rows, *fault.printed()])
-            yield Case("nested", f"nested: {name}", log, frozenset({"fail"}), frozenset({stage}), line)
+            yield Case("nested", name, log, FAIL, (stage,), line=line)
 
 
 def caught_errors() -> tuple[Case, ...]:

@@ -7,39 +7,15 @@ each; half of the variants (`unseen`) were not looked at while the rules were wr
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
 
 from tests.core.logs import FOLDER, recorded
+from tests.core.triage.tables import BLOCKED, FAIL, PASS, Case
 from verl_e2e.adapters.files.logs import open_log
 
 RUNS = FOLDER.parent / "runs"
-PASS, FAIL, BLOCKED = "pass", "fail", "blocked"
-
-
-@dataclass(frozen=True)
-class Silent:
-    """A log, its class, and what may be answered; `unseen` variants were not used to write the rules."""
-
-    name: str
-    kind: str
-    log: bytes
-    verdict: str
-    stages: tuple[str, ...]
-    unseen: bool
-
-
-@dataclass(frozen=True)
-class Made:
-    """A case before it is known which half of the table it belongs to."""
-
-    name: str
-    kind: str
-    log: bytes
-    verdict: str
-    stages: tuple[str, ...] = ()
-    unseen: bool | None = None
 
 
 @cache
@@ -116,54 +92,54 @@ SPELLINGS = (
 PLACES = (("one", (1,)), ("twenty", (1,)), ("twenty", (11,)), ("twenty", (20,)), ("two", (2,)))
 
 
-def not_finite() -> Iterator[Made]:
+def not_finite() -> Iterator[Case]:
     spellings, places = cycle(SPELLINGS), cycle(PLACES)
     for family, names in FAMILIES.items():
         for metric in (*names, names[0]):
             shown, (log, at) = next(spellings), next(places)
             changed = steps_changed(log, {metric: shown}, at)
             name = f"{metric}={shown} at {log}/{at[0]}"
-            yield Made(name, f"not finite: {family}", changed, FAIL, ("learning_signal",))
+            yield Case(f"not finite: {family}", name, changed, FAIL, ("learning_signal",))
 
 
 AGREEMENT = "training/rollout_actor_probs_pearson_corr"
 
 
-def agreement() -> Iterator[Made]:
+def agreement() -> Iterator[Case]:
     for (log, at), shown in zip(PLACES, ("nan", "np.float64(nan)", "inf", "tensor(nan)", "2.5"), strict=True):
         changed = steps_changed(log, {AGREEMENT: shown}, at)
-        yield Made(f"{shown} at {log}/{at[0]}", "agreement is not a number", changed, BLOCKED, ("export_weight_sync",))
+        yield Case("agreement is not a number", f"{shown} at {log}/{at[0]}", changed, BLOCKED, ("export_weight_sync",))
     # What verl prints when no token of a batch is valid: utils/debug/metrics.py.
     invalid = {f"training/rollout_probs_diff_{end}": "nan" for end in ("max", "mean", "std")}
     changed = steps_changed("one", {**invalid, "training/rollout_probs_diff_valid": "0", AGREEMENT: "nan"})
-    yield Made("no valid token", "agreement is not a number", changed, BLOCKED, ("export_weight_sync", "train_step"))
+    yield Case("agreement is not a number", "no valid token", changed, BLOCKED, ("export_weight_sync", "train_step"))
     for (log, at), shown in zip(PLACES, ("0.93", "0", "-0.5", "np.float64(0.9)", "0.0"), strict=True):
         changed = steps_changed(log, {AGREEMENT: shown}, at)
-        yield Made(f"{shown} at {log}/{at[0]}", "agreement is low", changed, FAIL, ("export_weight_sync",))
+        yield Case("agreement is low", f"{shown} at {log}/{at[0]}", changed, FAIL, ("export_weight_sync",))
 
 
-def still() -> Iterator[Made]:
+def still() -> Iterator[Case]:
     signal = ("learning_signal",)
     for value in ("0.0", "0.5", "-1.0", "np.float64(3.25)"):
         mean = {"critic/score/mean": value, "critic/rewards/mean": value}
         every = mean | {f"critic/{kind}/{end}": value for kind in ("score", "rewards") for end in ("max", "min")}
-        yield Made(f"{value}", "constant reward", steps_changed("twenty", every), BLOCKED, signal)
-        yield Made(f"{value}, the means", "constant reward", steps_changed("twenty", mean), BLOCKED, signal)
+        yield Case("constant reward", f"{value}", steps_changed("twenty", every), BLOCKED, signal)
+        yield Case("constant reward", f"{value}, the means", steps_changed("twenty", mean), BLOCKED, signal)
     for log in ("one", "two", "twenty"):
         for shown in ("0.0", "np.float64(0.0)", "-0.0"):
             zero = steps_changed(log, {"actor/grad_norm": shown})
-            yield Made(f"actor {shown} in {log}", "zero gradient", zero, FAIL, signal)
+            yield Case("zero gradient", f"actor {shown} in {log}", zero, FAIL, signal)
         zero = steps_changed(log, {"critic/grad_norm": "0.0"})
-        yield Made(f"critic in {log}", "zero gradient", zero, FAIL, signal)
+        yield Case("zero gradient", f"critic in {log}", zero, FAIL, signal)
         flat = {f"critic/advantages/{end}": "0.0" for end in ("mean", "max", "min")}
-        yield Made(f"in {log}", "zero advantages", steps_changed(log, flat), BLOCKED, signal)
+        yield Case("zero advantages", f"in {log}", steps_changed(log, flat), BLOCKED, signal)
         both = flat | {"actor/grad_norm": "0.0", "actor/pg_loss": "0.0"}
-        yield Made(f"and gradient in {log}", "zero advantages", steps_changed(log, both), BLOCKED, signal)
+        yield Case("zero advantages", f"and gradient in {log}", steps_changed(log, both), BLOCKED, signal)
     for log in ("two", "twenty"):
-        yield Made(f"in {log}", "zero learning rate", steps_changed(log, {"actor/lr": "0.0"}), BLOCKED, signal)
+        yield Case("zero learning rate", f"in {log}", steps_changed(log, {"actor/lr": "0.0"}), BLOCKED, signal)
 
 
-def no_samples() -> Iterator[Made]:
+def no_samples() -> Iterator[Case]:
     empty = {f"response_length/{end}": "0.0" for end in ("mean", "max", "min")}
     nothing = {f"response_length_non_aborted/{end}": "nan" for end in ("mean", "max", "min", "clip_ratio")}
     aborted = {"response/aborted_ratio": "1.0"}
@@ -177,35 +153,35 @@ def no_samples() -> Iterator[Made]:
     }
     for log in ("one", "twenty"):
         for name, change in variants.items():
-            yield Made(f"{name} in {log}", "no samples", steps_changed(log, change), BLOCKED, ("train_step",))
+            yield Case("no samples", f"{name} in {log}", steps_changed(log, change), BLOCKED, ("train_step",))
     update = {r"actor/(?!entropy$).*": None, r"perf/mfu/actor": None, r"timing_s/update_actor": None}
     for log in ("one", "two", "twenty"):
         # trainer.critic_warmup above the steps of the run: verl, trainer/ppo/v1/trainer_base.py.
-        yield Made(f"critic only in {log}", "actor not updated", steps_changed(log, update), BLOCKED, ("train_step",))
+        yield Case("actor not updated", f"critic only in {log}", steps_changed(log, update), BLOCKED, ("train_step",))
 
 
-def hollow() -> Iterator[Made]:
+def hollow() -> Iterator[Case]:
     shutdown = ("shutdown", "train_step")
     one = base("one")
     rows = one.split(b"\n")
     metrics = [row for row in rows if _STEP.search(row)]
     bare = b"\n".join(row for row in rows if row not in metrics)
-    yield Made("no metric line", "no metrics", bare, BLOCKED, shutdown)
+    yield Case("no metrics", "no metric line", bare, BLOCKED, shutdown)
     few = b"\n".join(b" - ".join(row.split(b" - ")[:2]) if row in metrics else row for row in rows)
-    yield Made("one metric", "no metrics", few, BLOCKED, shutdown)
+    yield Case("no metrics", "one metric", few, BLOCKED, shutdown)
     final = bare + b"(TaskRunnerV1 pid=6726) (\"Final validation metrics: {'val-core/x/reward/mean@1': \"\n"
-    yield Made("a validation only", "no metrics", final, BLOCKED, shutdown)
+    yield Case("no metrics", "a validation only", final, BLOCKED, shutdown)
     for number in ("2", "3"):
         other = re.sub(rb"step:1 - ", b"step:" + number.encode() + b" - ", one)
-        yield Made(f"step {number} of 1", "metrics of another step", other, BLOCKED, shutdown)
+        yield Case("metrics of another step", f"step {number} of 1", other, BLOCKED, shutdown)
     for log, number in (("one", "0"), ("two", "7"), ("twenty", "19"), ("one", "2")):
         changed = steps_changed(log, {"training/global_step": number}, (LAST[log],))
-        yield Made(f"global step {number} of {log}", "metrics of another step", changed, BLOCKED, shutdown)
+        yield Case("metrics of another step", f"global step {number} of {log}", changed, BLOCKED, shutdown)
     cut = b"\n".join(row for row in base("twenty").split(b"\n") if not re.search(rb"step:(19|20) - ", row))
-    yield Made("the last two lines are not there", "metrics of another step", cut, BLOCKED, shutdown)
+    yield Case("metrics of another step", "the last two lines are not there", cut, BLOCKED, shutdown)
     for name, line in REPLAYED.items():
         changed = with_line("one", f"(TaskRunnerV1 pid=6726) {line}", b"step:1 - ")
-        yield Made(name, "no generation", changed, BLOCKED, ("rollout_engine", "train_step"))
+        yield Case("no generation", name, changed, BLOCKED, ("rollout_engine", "train_step"))
 
 
 # verl, utils/skip/rollout_skip.py: rollouts that come from a file, and not from the engine.
@@ -289,16 +265,16 @@ ENGINES = {
 }
 
 
-def refused() -> Iterator[Made]:
+def refused() -> Iterator[Case]:
     marks = cycle((b"loaded_params:", b"step:1 - "))
     for index, (engine, _source, text) in enumerate(REFUSALS):
         for log in ("one", "two"):
             changed = with_line(log, ENGINES[engine] + text, next(marks))
             name, unseen = f"{text[:50]} in {log}", bool(index % 2)
-            yield Made(name, "weights refused", changed, FAIL, ("export_weight_sync",), unseen)
+            yield Case("weights refused", name, changed, FAIL, ("export_weight_sync",), (), unseen)
     for log in ("one", "two"):
         none = re.sub(rb"loaded_params: \d+", b"loaded_params: 0", base(log))
-        yield Made(f"no parameter loaded in {log}", "weights refused", none, FAIL, ("export_weight_sync",))
+        yield Case("weights refused", f"no parameter loaded in {log}", none, FAIL, ("export_weight_sync",))
 
 
 # What a healthy run may print; each must stay a pass.
@@ -367,34 +343,30 @@ FINE_WORKER = (
 )
 
 
-def healthy() -> Iterator[Made]:
+def healthy() -> Iterator[Case]:
     for log in LAST:
-        yield Made(f"as recorded, {log}", "healthy", base(log), PASS)
+        yield Case("healthy", f"as recorded, {log}", base(log), PASS)
     for log, name, change in FINE_METRICS:
-        yield Made(name, "healthy metrics", steps_changed(log, change), PASS)
+        yield Case("healthy metrics", name, steps_changed(log, change), PASS)
     for step, name, change in FINE_STEPS:
-        yield Made(name, "one odd step", steps_changed("twenty", change, (step,)), PASS)
+        yield Case("one odd step", name, steps_changed("twenty", change, (step,)), PASS)
     for metric, shown in product((names[0] for names in FAMILIES.values()), FINE_NUMBERS):
-        yield Made(f"{metric}={shown}", "healthy numbers", steps_changed("twenty", {metric: shown}, (6,)), PASS)
+        yield Case("healthy numbers", f"{metric}={shown}", steps_changed("twenty", {metric: shown}, (6,)), PASS)
 
 
-def healthy_words() -> Iterator[Made]:
+def healthy_words() -> Iterator[Case]:
     for line, mark in product(FINE_LINES, (b"ready to fit", b"loaded_params:", b"step:1 - ")):
         changed = with_line("one", f"(vLLMHttpServer pid=9139) (EngineCore pid=9529) {line}", mark)
-        yield Made(f"{line[:40]} before {mark.decode()}", "healthy engine", changed, PASS)
+        yield Case("healthy engine", f"{line[:40]} before {mark.decode()}", changed, PASS)
     for line, log in product(FINE_SAID, ("one", "twenty")):
         changed = with_line(log, f"(TaskRunnerV1 pid=6726) {line}", b"step:1 - ")
-        yield Made(f"{line[:40]} in {log}", "said by the model", changed, PASS)
+        yield Case("said by the model", f"{line[:40]} in {log}", changed, PASS)
     for line in FINE_WORKER:
         changed = with_line("one", f"(WorkerDict pid=7470) {line}", b"DistributedDataParallel contains")
-        yield Made(line[:40], "healthy worker", changed, PASS)
+        yield Case("healthy worker", line[:40], changed, PASS)
 
 
-def cases() -> tuple[Silent, ...]:
+def cases() -> tuple[Case, ...]:
     """All cases; every second one, and every second wording, belongs to the half that was not looked at."""
-    made = [*not_finite(), *agreement(), *still(), *no_samples(), *hollow(), *refused(), *healthy(), *healthy_words()]
-    halves = (bool(index % 2) if case.unseen is None else case.unseen for index, case in enumerate(made))
-    return tuple(
-        Silent(case.name, case.kind, case.log, case.verdict, case.stages, unseen)
-        for case, unseen in zip(made, halves, strict=True)
-    )
+    made = (*not_finite(), *agreement(), *still(), *no_samples(), *hollow(), *healthy(), *healthy_words())
+    return (*(replace(case, unseen=bool(index % 2)) for index, case in enumerate(made)), *refused())

@@ -6,25 +6,20 @@ import pytest
 
 from tests.core.builders import make_case, make_facts
 from tests.core.logs import lines
-from tests.core.triage.asked_cases import BLOCKED, RecordedCommand, cases, echoed, uncommanded
+from tests.core.triage.asked_cases import cases, echoed, uncommanded
 from tests.core.triage.silent_cases import base
-from tests.core.triage.table_figures import check_table
+from tests.core.triage.tables import check, judged
 from verl_e2e.core.judge.criteria.basic import local_import
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.triage.triage import Triage, triage
-
-CASES = cases()
-
-
-def right(case: RecordedCommand, answer: Triage) -> bool:
-    placed = not case.stages or answer.stage in case.stages
-    return answer.verdict == case.verdict and placed and all(word in answer.cause for word in case.says)
+from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 
 @pytest.mark.slow
 def test_contradictions_reach_the_figure_and_none_is_a_pass() -> None:
-    check_table(CASES, right)
+    answers = judged(cases())
+    check(answers, by=lambda case: case.unseen, least=60)
+    check(answers, by=lambda case: case.verdicts, least=80)
 
 
 ECHO = "+ PYTHONPATH=/src/bridge/src:/src/bridge/3rdparty/Megatron-LM:/src/verl"
@@ -100,7 +95,12 @@ def test_what_was_asked_is_held_against_what_the_run_shows(rows: tuple[str, ...]
 def test_a_contradiction_outranks_the_error_of_the_run_and_names_both_lines() -> None:
     rows = ("+ LORA_RANK=4", "Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: no")
     answer = triage(scan(lines(*rows, "Enabling LORA with rank=8, alpha=8")))
-    assert (answer.verdict, answer.rule, answer.line, answer.excerpt) == (BLOCKED, "not-as-asked", 1, "LORA_RANK=4")
+    assert (answer.verdict, answer.rule, answer.line, answer.excerpt) == (
+        TriageVerdict.BLOCKED,
+        "not-as-asked",
+        1,
+        "LORA_RANK=4",
+    )
     assert answer.cause == "asked for LORA_RANK=4 (line 1), but an adapter of rank 8 was enabled (line 5)"
 
 

@@ -1,49 +1,25 @@
 """Errors that a run survived, errors that ended it, and work inside a save or a resume: a generated table."""
 
-from collections import Counter
-
 import pytest
 
 from tests.core.logs import lines
 from tests.core.several_runs import rows_of
-from tests.core.triage.caught_errors import ASIDE, RECORDS, Case, caught_errors, log_of, several_inserted
-from verl_e2e.adapters.files.logs import fastest_prefilter
+from tests.core.triage.caught_errors import ASIDE, RECORDS, caught_errors, log_of, several_inserted
+from tests.core.triage.tables import check, judged
 from verl_e2e.core.log.lines import parse_line
-from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
+from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.log.traceback import record_above, record_of
 from verl_e2e.core.model.facts import TracebackRecord
 from verl_e2e.core.triage.candidates import CAUGHT
-from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage
+from verl_e2e.core.triage.triage import TriageVerdict, triage
 
-FIGURE = 0.95
-CASES = caught_errors()
-PREFILTER = fastest_prefilter(literal_bytes())
 STEP = "step:{} - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 
 
-def answer_of(row: Case) -> Triage:
-    return triage(scan([row.log], PREFILTER))
-
-
-def is_right(row: Case, answer: Triage) -> bool:
-    stage = not row.stages or answer.stage in row.stages
-    return answer.verdict in row.verdicts and stage and row.line in (0, answer.line)
-
-
 @pytest.mark.slow
 def test_the_generated_table() -> None:
-    right, every, wrong = Counter[str](), Counter[str](), []
-    for row in CASES:
-        answer = answer_of(row)
-        assert answer.verdict != TriageVerdict.PASS or "pass" in row.verdicts, f"false pass: {row.id}"
-        good = is_right(row, answer)
-        every[row.group] += 1
-        right[row.group] += good
-        wrong += [] if good else [f"{row.id}: {answer.verdict} {answer.stage} {answer.line}, rule {answer.rule}"]
-    figures = ", ".join(f"{group} {right[group]}/{count}" for group, count in every.items())
-    assert len(CASES) >= 100
-    assert all(right[group] >= FIGURE * count for group, count in every.items()), "\n".join([figures, *wrong])
+    check(judged(caught_errors()))
 
 
 def test_a_survived_error_is_named_as_noise() -> None:

@@ -7,25 +7,21 @@ import pytest
 
 from tests.core.builders import make_facts, make_record
 from tests.core.logs import lines
-from tests.core.triage.silent_cases import Silent, base, cases
-from tests.core.triage.table_figures import check_table
+from tests.core.triage.silent_cases import base, cases
+from tests.core.triage.tables import check, judged
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.log.printed import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.triage.silent import AGREEMENT
-from verl_e2e.core.triage.triage import Triage, triage
-
-CASES = cases()
-
-
-def right(case: Silent, answer: Triage) -> bool:
-    return answer.verdict == case.verdict and (not case.stages or answer.stage in case.stages)
+from verl_e2e.core.triage.triage import triage
 
 
 @pytest.mark.slow
 def test_silent_faults_reach_the_figure_and_none_is_a_pass() -> None:
-    check_table(CASES, right)
+    answers = judged(cases())
+    check(answers, by=lambda case: case.unseen, least=60)
+    check(answers, by=lambda case: "pass" in case.verdicts, least=80)
 
 
 def test_a_program_that_only_generates_is_not_missed_an_update() -> None:

@@ -5,10 +5,10 @@ a run of another backend blames no one by name, a fault of the machine stays one
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
-BLOCKED, FAIL, PASS = "blocked", "fail", "pass"
+from tests.core.triage.tables import BLOCKED, FAIL, PASS, Case
+
 H = "Traceback (most recent call last):"
 TASK, WORKER, LOOP = "(TaskRunner pid=1) ", "(WorkerDict pid=2) ", "(AgentLoopWorker pid=3) "
 BEGIN = (
@@ -17,20 +17,6 @@ BEGIN = (
     f"{TASK}Training Progress:   0%|          | 0/5 [00:00<?, ?it/s]",
 )
 STEP = TASK + "step:{0} - actor/loss:0.5 - actor/grad_norm:0.25 - training/global_step:{0}"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A log, the verdicts and stages that are right, and words that the cause must and must not hold."""
-
-    group: str
-    id: str
-    log: bytes
-    verdicts: tuple[str, ...] = (BLOCKED,)
-    stages: tuple[str, ...] = ()
-    says: str = ""
-    never: str = ""
-    line: int = 0
 
 
 def _log(*rows: str) -> bytes:
@@ -105,7 +91,7 @@ def _outside() -> Iterator[Case]:
         rows = (f"{WORKER}{H}", f'{WORKER}  File "/b/src/megatron/bridge/peft/lora.py", line 9, in forward')
         died = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
         log = _log(*BEGIN, *rows, f"{WORKER}RuntimeError: shape mismatch", died, end)
-        yield Case("raised before an end", end[:40], log, (FAIL,), line=6)
+        yield Case("raised before an end", end[:40], log, FAIL, line=6)
 
 
 BACKENDS = {
@@ -136,17 +122,19 @@ def _backends() -> Iterator[Case]:
         for kind in ("ValueError: bad wrap policy", "KeyError: 'old_log_probs'", "RuntimeError: shape mismatch"):
             ray = f"ray.exceptions.RayTaskError({kind.split(':')[0]}): ray::WorkerDict.update_actor() (pid=1)"
             log = _log(ray, *_frames(calls), kind)
-            yield Case("another backend", f"{name}/{kind}", log, says=name.split()[-1], never="Bridge")
+            yield Case("another backend", f"{name}/{kind}", log, says=(name.split()[-1],), never="Bridge")
         init = f"{calls.split(':')[0]}:_build_model"
         log = _log(f"{WORKER}{H}", *_frames(init, WORKER), f"{WORKER}ValueError: bad wrap policy")
         stages = ("environment", "fsdp_wrap")
-        yield Case("another backend", f"{name}/build", log, stages=stages, says=name.split()[-1], never="Bridge")
+        yield Case("another backend", f"{name}/build", log, stages=stages, says=(name.split()[-1],), never="Bridge")
     for strategy in STRATEGIES:
         tool = [f"{TASK}{row}" for row in (H, '  File "/x/proj/tool.py", line 4, in call', "ValueError: no tool")]
         log = _log(strategy, BEGIN[0], BEGIN[2], *tool)
-        yield Case("another backend", strategy[-30:], log, stages=("train_step",), says="trains with", never="Bridge")
+        yield Case(
+            "another backend", strategy[-30:], log, stages=("train_step",), says=("trains with",), never="Bridge"
+        )
         megatron = _log("    'strategy': 'megatron',", strategy, BEGIN[0], BEGIN[2], *tool)
-        yield Case("Megatron too", strategy[-30:], megatron, (FAIL,), never="Bridge")
+        yield Case("Megatron too", strategy[-30:], megatron, FAIL, never="Bridge")
 
 
 # Text as the shell echoes it, text of the override, and whether both are one value.
@@ -208,12 +196,12 @@ def _values() -> Iterator[Case]:
             key = override.replace("model.path", "actor_rollout_ref.model.path", 1)
             key = key.replace("lora.rank", "actor_rollout_ref.model.lora.rank", 1)
             log = _log(f"+ {variable}={value}", command.format(f"{key} "), *DONE)
-            yield Case("values", f"{value} as {override}", log, (PASS if same else BLOCKED,))
+            yield Case("values", f"{value} as {override}", log, PASS if same else BLOCKED)
     for override, printed, same in PRINTED:
         key = override.split("=")[0].split(".")[1]
         config = f"{TASK}{{'actor_rollout_ref': {{'a': {{'{key}': {printed}}}}}}}"
         log = _log(command.format(f"{override.replace('a.', 'actor_rollout_ref.a.', 1)} "), config, *DONE)
-        yield Case("values", f"{override} as {printed}", log, (PASS if same else BLOCKED,))
+        yield Case("values", f"{override} as {printed}", log, PASS if same else BLOCKED)
 
 
 # Raised below Bridge's own frames: library frames, and what is raised.
@@ -280,7 +268,7 @@ def _machine() -> Iterator[Case]:
         yield Case("a path that was given", f"{number % 3}/{raised[:60]}", log, never="Bridge could not")
     for raised, above in product(FAULTS, ABOVE):
         log = _log(f"{WORKER}{H}", *_frames(above, WORKER), WORKER + raised)
-        yield Case("Bridge's own", raised[:60], log, (FAIL,))
+        yield Case("Bridge's own", raised[:60], log, FAIL)
 
 
 TRANSIENT = (
@@ -314,7 +302,7 @@ AFTER = (
 def _retried() -> Iterator[Case]:
     for (number, (failed, again)), after in product(enumerate(TRANSIENT), AFTER):
         log = _log(*BEGIN, WORKER + failed, WORKER + again, *after)
-        yield Case("retried with success", f"{number}/{after[0][:50]}", log, says="incomplete")
+        yield Case("retried with success", f"{number}/{after[0][:50]}", log, says=("incomplete",))
 
 
 NATIVE = (
@@ -360,9 +348,9 @@ NATIVE = (
 def _native() -> Iterator[Case]:
     for number, (end, says) in enumerate(NATIVE):
         for head in ("bare", tuple(HEADS)[1 + number % 4]):
-            verdicts = (BLOCKED, FAIL) if says in ("collective", "memory") else (BLOCKED,)
+            verdicts = BLOCKED + FAIL if says in ("collective", "memory") else BLOCKED
             log = _behind(head, (*BEGIN, STEP.format(1), end))
-            yield Case("no Python exception", f"{head}/{end[:40]}", log, verdicts, ("train_step",), says)
+            yield Case("no Python exception", f"{head}/{end[:40]}", log, verdicts, ("train_step",), (says,))
 
 
 DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
@@ -397,7 +385,7 @@ def _deaths() -> Iterator[Case]:
             "bare": (DIED, "\tclass_name: create_colocated_worker_cls.<locals>.WorkerDict", exited),
             "traceback": (H, *_frames("/x/verl/trainer/main_ppo.py:main"), DIED, "\tclass_name: x", exited),
         }.items():
-            yield Case("why a worker died", f"{name}/{detail[:40]}", _log(*rows), says=says, never="no sign")
+            yield Case("why a worker died", f"{name}/{detail[:40]}", _log(*rows), says=(says,), never="no sign")
 
 
 TAILS = (
@@ -418,7 +406,7 @@ TAILS = (
 def _tails() -> Iterator[Case]:
     for last, prefix in product(TAILS, ("", TASK, WORKER)):
         log = _log(prefix + last, f"{prefix}    hint: see the documentation")
-        yield Case("a tail", f"{prefix}{last[:40]}", log, (BLOCKED, FAIL), never="no sign", line=1)
+        yield Case("a tail", f"{prefix}{last[:40]}", log, BLOCKED + FAIL, never="no sign", line=1)
 
 
 def _progress() -> Iterator[Case]:
@@ -432,7 +420,7 @@ def _progress() -> Iterator[Case]:
     for (name, rows), prefix, head in product(further.items(), ("", TASK), HEADS):
         bars = tuple(prefix + bar.replace("19/", f"{done}/") for done in range(12, 20))
         log = _behind(head, (*bars, *(prefix + row for row in rows)))
-        yield Case("progress", f"{name}/{prefix}/{head}", log, says="step 261 of 55990")
+        yield Case("progress", f"{name}/{prefix}/{head}", log, says=("step 261 of 55990",))
 
 
 def _other_trainers() -> Iterator[Case]:
@@ -451,10 +439,12 @@ def _other_trainers() -> Iterator[Case]:
     )
     for found, end in product(metrics, ends):
         log = _log(f"step:9 - {found}", f"step:10 - {found}", end)
-        yield Case("another trainer", f"{found}/{end[:20]}", log, says="step 10 is there", never="without the metrics")
+        yield Case(
+            "another trainer", f"{found}/{end[:20]}", log, says=("step 10 is there",), never="without the metrics"
+        )
     # The bar of an epoch inside of a run of RL completes nothing.
     rl = "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - training/global_step:1"
-    yield Case("another trainer", "an epoch inside of RL", _log(rl, ends[1]), says="incomplete")
+    yield Case("another trainer", "an epoch inside of RL", _log(rl, ends[1]), says=("incomplete",))
 
 
 def wild_cases() -> tuple[Case, ...]:
