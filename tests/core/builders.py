@@ -234,7 +234,6 @@ def error(kind: str, message: str, *, stage: Stage, line: int = 1250, **given: A
         "at": Excerpt(line, f"{kind}: {message}"),
         "kind": kind,
         "message": message,
-        "frames": (),
         "actor": "WorkerDict",
         "pid": TRAINER,
         "stage": stage,
@@ -243,11 +242,6 @@ def error(kind: str, message: str, *, stage: Stage, line: int = 1250, **given: A
     return LoggedError(**(fields | given))
 
 
-BRIDGE_FRAMES = (
-    "verl/trainer/main_ppo.py",
-    "verl/workers/megatron_workers.py",
-    "megatron/bridge/peft/lora.py",
-)
 BRIDGE_CALLS = ("verl/trainer/main_ppo.py:run", "megatron/bridge/peft/lora.py:transform")
 
 
@@ -258,7 +252,6 @@ def bridge_error(line: int = 1250) -> LoggedError:
         "planted in LoRA",
         stage=Stage.PEFT,
         line=line,
-        frames=BRIDGE_FRAMES,
         calls=BRIDGE_CALLS,
         driver=True,
     )

@@ -65,7 +65,7 @@ class SignScanner:
             case ["fatal"] | ["late", "fatal"]:
                 place = Excerpt(7, "RuntimeError: boom")
                 self.fatal = LoggedError(
-                    place, "RuntimeError", "boom", (), "", None, self.stage or Stage.DATA, words[0] == "late"
+                    place, "RuntimeError", "boom", "", None, self.stage or Stage.DATA, words[0] == "late"
                 )
             case ["unrecoverable"]:
                 self.unrecoverable = Excerpt(9, "Adapter parameters: 0")

@@ -153,8 +153,8 @@ def test_each_noise_rule_explains_its_example_after_completion_only(noise: objec
     known = kind if kind.endswith("Error") else "Terminated" if "SIGTERM" in kind else ""
     late = scan([b"x\n"]).last
     assert late is not None
-    error = LoggedError(late, known, message or kind, (), "", None, Stage.SHUTDOWN, after_completion=True)
-    early = LoggedError(late, known, message or kind, (), "", None, Stage.SHUTDOWN, after_completion=False)
+    error = LoggedError(late, known, message or kind, "", None, Stage.SHUTDOWN, after_completion=True)
+    early = LoggedError(late, known, message or kind, "", None, Stage.SHUTDOWN, after_completion=False)
     assert noise_name(error) == rule.name
     assert noise_name(early) == ""
 

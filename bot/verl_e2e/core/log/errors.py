@@ -1,6 +1,6 @@
-"""The errors of a log, folded: the same exception from many workers or many times is one error with a count.
+"""The errors of a log, folded, and what its last lines say of the end of the run.
 
-How the last lines of a log say that a run ended, where no Python exception says it.
+The same exception from many workers or many times is one error with a count.
 
 Schedulers, container runtimes, CI systems, kernels and native libraries all print their last word in a form of their
 own. What is common to them is looked for: something that holds the run (a job, a step, a pod, a node), and its fate or
@@ -58,7 +58,6 @@ def lone_error(kind: str, line: Line, message: str, *, stood: Stage, completed: 
         at=line.excerpt(),
         kind=kind,
         message=message[: MAX_FRAMES * 25],
-        frames=(),
         actor=line.actor,
         pid=line.pid,
         stage=stood,
@@ -107,7 +106,6 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         at=root.at,
         kind=root.kind,
         message=root.message,
-        frames=_files(calls),
         actor=line.actor,
         pid=line.pid,
         stage=stood,
@@ -122,11 +120,6 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
     )
 
 
-def _files(calls: tuple[str, ...]) -> tuple[str, ...]:
-    files = (call.rsplit(":", 1)[0] for call in calls if not call.startswith("ray::"))
-    return tuple(dict.fromkeys(files))[:MAX_FRAMES]
-
-
 def fold(known: LoggedError, again: LoggedError) -> LoggedError:
     """The one that was printed first, with what the other adds: a count, the driver's frames, a longer chain."""
     first = min(known, again, key=lambda error: (error.repeated, error.at.line))
@@ -138,7 +131,6 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
         driver=known.driver or again.driver,
         soft=known.soft and again.soft,
         calls=longer.calls,
-        frames=longer.frames,
         chain=longer.chain or known.chain,
         record=min(known.record, again.record, key=list(TracebackRecord).index),
         frame=longer.frame or known.frame or again.frame,
@@ -285,7 +277,7 @@ def failed_exit(tail: Sequence[Line], after: int) -> Line | None:
 
 def is_soft(kind: str) -> bool:
     """Whether a run may survive what is printed like this."""
-    return kind == NATIVE or kind not in _HARD
+    return kind not in _HARD
 
 
 def _kind_of(line: Line) -> str:
@@ -304,9 +296,7 @@ def _kind_of(line: Line) -> str:
     by = _ended_by(text)
     if by:
         return by
-    if _PROCESS.search(text):
-        return DIED
-    return CANCELLED if _OUTSIDE.search(text) else ""
+    return DIED if _PROCESS.search(text) else CANCELLED if _OUTSIDE.search(text) else ""
 
 
 def _ended_by(text: str) -> str:

@@ -1,28 +1,13 @@
-"""What a run prints of itself, line by line: settings, builds, metrics, configuration, imports, refused weights.
+"""What a run prints of itself, as values: what it was asked for, its metrics, its configuration, refused weights.
 
-What a run was asked for, as its log tells: variables that the shell echoed, and the overrides of the command line.
+Nothing is judged here, and nothing evaluated: a value that the shell or Hydra would still have to work out is left out,
+and the configuration goes through `ast.literal_eval` after names that are not literals (`torch.bfloat16`, `nan`,
+`<Enum: 1>`) became strings or numbers. Its pretty-printed dict may be cut into lines anywhere between two tokens, and
+lines of other streams of the same process may be in between.
 
-Nothing is judged here, and nothing evaluated: a value that the shell or Hydra would still have to work out is left out.
-
-What the training workers said about the models that they built: ranks, wrappers, chunks, bridges; and signs.
-
-Bounded: of each kind at most `MAX_BUILDS` are kept, and what one process repeats is kept once.
-
-Step metrics: `step:N - name:value - ...`, as verl's console logger prints them.
-
-The configuration that a run printed: collect the pretty-printed dict from prefixed lines, and read it safely.
-
-The printer's output may be cut into lines anywhere between two tokens, and lines of other streams of the same
-process may stand in between. Nothing is evaluated: the text goes through `ast.literal_eval` after names that
-are not literals (`torch.bfloat16`, `nan`, `<Enum: 1>`) became strings or numbers.
-
-From where packages under test were imported, by the paths in warnings and tracebacks.
-
-Lines on which a rollout engine says that it did not take a weight, and goes on without an exception.
-
-A wording is not what decides. A line counts when it names weights and says that some were not taken, and when it
-comes from the engine, or from any worker while weights are on their way to it. What the trainer says while it builds
-and imports its own model is a matter of `verl_e2e.core.log.literals`, and so is what a model says in its answers.
+A refused weight is not known by one wording. A line counts when it names weights and says that some were not taken,
+and when it comes from the engine, or from any worker while weights are on their way to it. What the trainer says while
+it builds and imports its own model is a matter of `verl_e2e.core.log.literals`, and so is what a model says.
 """
 
 import ast
@@ -171,20 +156,8 @@ _WRAPPED_NUMBER = re.compile(
 _FAMILIES = frozenset(
     (
         *("loss", "losses", "reward", "rewards", "score", "scores", "kl", "entropy", "advantage", "advantages"),
-        *(
-            "return",
-            "returns",
-            "value",
-            "values",
-            "vpred",
-            "logprob",
-            "logprobs",
-            "logp",
-            "ppl",
-            "ratio",
-            "clipfrac",
-            "lr",
-        ),
+        *("return", "returns", "value", "values", "vpred", "logprob", "logprobs", "logp", "ppl", "ratio", "clipfrac"),
+        "lr",
     )
 )
 _PAIRS = re.compile(r"grad_norm|log_probs?|probs_diff|reward_kl")
@@ -293,11 +266,8 @@ def watched(name: str) -> bool:
 
 def not_finite(values: Mapping[str, float]) -> tuple[str, ...]:
     """The watched metrics that are NaN or infinite, in the order in which they were printed."""
-    return tuple(name for name, value in pairs(values) if not math.isfinite(value) and _is_fault(name, value))
-
-
-def _is_fault(name: str, value: float) -> bool:
-    return watched(name) and not (math.isinf(value) and _MAY_OVERFLOW.search(name))
+    odd = ((name, value) for name, value in pairs(values) if not math.isfinite(value) and watched(name))
+    return tuple(name for name, value in odd if not (math.isinf(value) and _MAY_OVERFLOW.search(name)))
 
 
 def pairs(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:

@@ -1,16 +1,13 @@
-"""Tracebacks of a log with the records that introduce them and the messages that end them.
-
-The line right above a traceback: whether a program printed it through its log, after it had caught the exception.
-
-What a reader wants of an exception: its whole message, and the frame of ours that is nearest to it.
-
-Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
+"""Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
 
 One `TracebackReader` follows one source (process and stream). A chain is a row of segments joined by
 `During handling of ...` or `... direct cause of ...`; a segment ends in one exception, after any number of
 wrappers such as `RayTaskError` whose message is the traceback of another process. The root exception is the
 last one of the first segment: what was raised first, in the process where it was raised. Of an exception group
 the first sub-exception is read, as if the group had wrapped it.
+
+What is around a traceback belongs to it: the line above says whether a program printed it in its log, after it had
+caught the exception; the lines below the exception are its message; the frame of ours that is nearest to it counts.
 """
 
 import re
@@ -126,23 +123,19 @@ class Message:
     def __init__(self, first: str = "") -> None:
         self._rows = [first] if first else []
         self._size = len(first)
-        self._open = True
-        self._blank = False
-
-    @property
-    def is_open(self) -> bool:
+        self.is_open = True
         """Whether the next line may belong to it."""
-        return self._open
+        self._blank = False
 
     def blank(self) -> None:
         """An empty line: the message may go on below it."""
-        self._open = self._open and not self._blank
+        self.is_open = self.is_open and not self._blank
         self._blank = True
 
     def add(self, text: str, *, plain: bool) -> None:
         """Take the next line of the same process; a line that is not part of the message ends it."""
-        if not self._open or not plain or self._ends(text):
-            self._open = False
+        if not self.is_open or not plain or self._ends(text):
+            self.is_open = False
             return
         if len(self._rows) < MAX_LINES and self._size < MAX_TEXT:
             self._rows += ["", text.rstrip()] if self._blank and self._rows else [text.rstrip()]

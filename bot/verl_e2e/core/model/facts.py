@@ -120,8 +120,6 @@ class LoggedError:
     kind: str
     # The beginning of the message, on one line.
     message: str
-    # The source files of the traceback, outermost first, at most 40.
-    frames: tuple[str, ...]
     # The kind of process that logged it, empty for the driver.
     actor: str
     # The process, None where it is not known.
@@ -130,7 +128,7 @@ class LoggedError:
     stage: Stage
     # Whether the requested steps had completed before it.
     after_completion: bool
-    # The same frames as `path:function`, and `ray::Actor.method` for remote calls.
+    # The frames of the traceback, outermost first, as `path:function`, and `ray::Actor.method` for remote calls.
     calls: tuple[str, ...] = ()
     # The other exceptions of the chain, as `Kind: message`.
     chain: tuple[str, ...] = ()

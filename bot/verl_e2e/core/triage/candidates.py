@@ -1,18 +1,12 @@
-"""Which errors of a run may have ended it.
-
-Whether a run came to its end as it should: its last requested step, the metrics of it, and its end.
-
-Errors that a run survived: caught and logged, in a side thread, or in work that the training does not need.
-
-A run that ended well has survived every error that did not end it. Such an error is noise when a program says that it
-had caught it (a log record, the end of a side thread), or when it happened in work that no step waits for. It is no
-noise where a step is trained, or where weights are built, exchanged or kept: a run may go on there with less than it
-should have, and only the error says so.
-
-Which of a log's errors ended the run: the candidates in the order in which they are weighed.
+"""Which of a log's errors ended the run: the candidates in the order in which they are weighed.
 
 Nested remote tracebacks are already one error with its root, and the same error of many workers one with a count
-(`verl_e2e.core.log.errors`). What is left to tell apart is the fault from its echoes.
+(`verl_e2e.core.log.errors`). What is left to tell apart is the fault from its echoes, and from what a run survived.
+
+A run that ended well has survived every error that did not end it. Such an error is noise when a program says that it
+had caught it (a log record, the end of a side thread), or when it happened in work that no step waits for. It is not
+noise where a step is trained, or where weights are built, exchanged or kept: a run may go on there with less than it
+should have, and only the error says so.
 """
 
 import re
@@ -172,7 +166,7 @@ _ABORT = re.compile(r"SIGABRT|Fatal Python error: Aborted|DistBackendError")
 
 
 class Standing(StrEnum):
-    """Why a candidate stands where it stands; the value is what a person reads."""
+    """Why a candidate has its place, the first before the others; the value is what a person reads."""
 
     DRIVER = "ends the driver"
     PRIMARY = "raised where it happened"
@@ -222,19 +216,11 @@ def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts
     raised = item.standing in (Standing.PRIMARY, Standing.REPEAT, Standing.LOGGED)
     if not raised and (item.standing is not Standing.WARNING or item.error.soft):
         return item.standing
-    died = next((other.error.at.line for other in ranked if _died(other) and other.error.at.line > line), 0)
+    deaths = (Standing.ECHO, Standing.DRIVER)
+    died = next((row.error.at.line for row in ranked if row.standing in deaths and row.error.at.line > line), 0)
     passed = item.standing is Standing.LOGGED and not died and _is_over(item.error, facts)
     stopped = line < end and not 0 < died < end and caught(item.error, facts)
     return Standing.SURVIVED if passed or stopped else item.standing
-
-
-def _explained(error: LoggedError, natives: Sequence[int]) -> bool:
-    """Whether a signal is what a library ended with that said more right before or after it."""
-    return error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives)
-
-
-def _died(item: Candidate) -> bool:
-    return item.standing in (Standing.ECHO, Standing.DRIVER)
 
 
 def _is_over(error: LoggedError, facts: LogFacts) -> bool:
@@ -269,7 +255,9 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: 
         return Standing.PRIMARY
     if error.kind == "Cancelled" or (error.secondary and death_reason(error) is not None):
         return Standing.STATED
-    if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line) or _explained(error, natives):
+    # A signal is what a library ended with that said more right before or after it.
+    explained = error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives)
+    if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line) or explained:
         return Standing.ECHO
     if not error.kind:
         return Standing.CUT
@@ -278,22 +266,8 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: 
     return Standing.DRIVER if error.driver else Standing.PRIMARY
 
 
-_ORDER = (
-    Standing.DRIVER,
-    Standing.PRIMARY,
-    Standing.REPEAT,
-    Standing.LOGGED,
-    Standing.STATED,
-    Standing.CUT,
-    Standing.ECHO,
-    Standing.SURVIVED,
-    Standing.WARNING,
-    Standing.OVER,
-)
-
-
 def _key(candidate: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
     """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
     late = driver is not None and candidate.error.at.line > driver
     first = candidate.error.driver or (candidate.standing is Standing.ECHO and origin_of(candidate.error) is not None)
-    return (_ORDER.index(candidate.standing), late, not first, candidate.error.at.line)
+    return (list(Standing).index(candidate.standing), late, not first, candidate.error.at.line)

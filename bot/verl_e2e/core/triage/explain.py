@@ -1,10 +1,6 @@
-"""Triage as text and JSON: the answer, the phases of the run, the candidates and the rule that decided.
+"""How triage came to its answer, and the answer as a person reads it: bounded, and free of what a terminal obeys.
 
-The answer of triage as a person reads it on a terminal: bounded, and free of what a terminal would obey.
-
-When a run entered each stage: from the run's own events, else from the times that its log lines carry.
-
-How triage came to its answer: the phase timeline, the candidates for the root cause, and the rule that decided.
+The phases of a run are timed by its own events, else by the times that its log lines carry.
 """
 
 import re
@@ -12,10 +8,10 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, Noise
+from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.candidates import Candidate
-from verl_e2e.core.triage.rules import Fault, Rule
+from verl_e2e.core.triage.rules import Fault
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import (
     COMPLETED,
@@ -41,6 +37,8 @@ MESSAGE_WIDTH = 110
 # The cause quotes so much of a message that its first line is not repeated.
 SHOWN_IN_CAUSE = 120
 NOISE_ROWS = 10
+SHOWN_CANDIDATES = 20
+TEXT_CAP = 100
 
 
 def triage_text(file: str, answer: Triage) -> str:
@@ -51,31 +49,33 @@ def triage_text(file: str, answer: Triage) -> str:
 def printable(text: str) -> str:
     """One line of text for a terminal: no control characters, no marks that turn the writing direction, no more than
     `MAX_WIDTH` characters."""
-    shown = "".join(char if char.isprintable() else " " if char == "\t" else "?" for char in text[: MAX_WIDTH + 1])
-    return shown if len(shown) <= MAX_WIDTH else f"{shown[: MAX_WIDTH - 3]}..."
+    kept = "".join(char if char.isprintable() else " " if char == "\t" else "?" for char in text[: MAX_WIDTH + 1])
+    return _cut(kept, MAX_WIDTH)
+
+
+def _cut(text: str, width: int = TEXT_CAP) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _rows(file: str, answer: Triage) -> Iterable[str]:
     yield f"{file}: {answer.verdict} in {answer.stage}"
     yield f"  {answer.cause}"
     if answer.frame is not None:
-        yield from _frame(answer.frame)
+        yield f"  at:     {answer.frame.path}:{answer.frame.line} {answer.frame.function}"
+        if answer.frame.source:
+            yield f"          {answer.frame.source}"
     if answer.line:
         yield f"  log:    line {answer.line}: {answer.excerpt.strip()}"
     yield from _message(answer.message)
     if answer.fix:
         yield f"  to do:  {answer.fix}"
-    yield from map(_noise, answer.residual_noise[:NOISE_ROWS])
+    for noise in answer.residual_noise[:NOISE_ROWS]:
+        yield f"  noise:  {noise.name}, line {noise.at.line}, {noise.count}x"
     if answer.others:
         count = max(answer.run, answer.others[-1].run)
         yield f"  run:    the answer is about run {answer.run} of the {count} in this log"
-    yield from map(_other, answer.others)
-
-
-def _frame(frame: Frame) -> Iterable[str]:
-    yield f"  at:     {frame.path}:{frame.line} {frame.function}"
-    if frame.source:
-        yield f"          {frame.source}"
+    for run in answer.others:
+        yield f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
 
 
 def _message(message: str) -> Iterable[str]:
@@ -86,14 +86,6 @@ def _message(message: str) -> Iterable[str]:
     yield from (f"          {row}".rstrip() for row in rows[:MESSAGE_ROWS])
     if len(rows) > MESSAGE_ROWS:
         yield f"          and {len(rows) - MESSAGE_ROWS} lines more"
-
-
-def _noise(noise: Noise) -> str:
-    return f"  noise:  {noise.name}, line {noise.at.line}, {noise.count}x"
-
-
-def _other(run: RunOutcome) -> str:
-    return f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
 
 
 def outcome_text(run: RunOutcome) -> str:
@@ -129,18 +121,14 @@ def timeline(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> tu
 def _seconds(lines: Iterable[Excerpt]) -> dict[Excerpt, float]:
     """Seconds since the first line that carries a time, for every line that carries one of the same clock."""
     rows = list(lines)
-    for pattern in (_AT_START, _IN_TEXT):
-        read = [(line, _of_day(pattern, line.text)) for line in rows]
-        timed = [(line, second) for line, second in read if second is not None]
+    for find in (_AT_START.match, _IN_TEXT.search):
+        timed = [(line, found) for line in rows if (found := find(line.text)) is not None]
         if timed:
-            return _since(timed)
+            return _since([(line, _of_day(found)) for line, found in timed])
     return {}
 
 
-def _of_day(pattern: re.Pattern[str], text: str) -> float | None:
-    found = pattern.match(text) if pattern is _AT_START else pattern.search(text)
-    if found is None:
-        return None
+def _of_day(found: re.Match[str]) -> float:
     return int(found["h"]) * 3600 + int(found["m"]) * 60 + float(found["s"].replace(",", "."))
 
 
@@ -152,10 +140,6 @@ def _since(timed: list[tuple[Excerpt, float]]) -> dict[Excerpt, float]:
         before = second
         since[line] = max(0.0, second + days * DAY_S - start)
     return since
-
-
-SHOWN_CANDIDATES = 20
-TEXT_CAP = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,38 +171,35 @@ def explain(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Exp
     answer = triage(facts)
     run = judged_facts(facts, answer)
     ranked, _ = weigh(run)
-    candidates = tuple(_weighed(chosen_test, run, answer) for chosen_test in ranked)
+    candidates = tuple(_weighed(candidate, run, answer) for candidate in ranked)
     return Explained(answer, timeline(run, events), candidates, _decided(answer), facts.runs)
 
 
 def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
-    rule = rule_of(candidate.error)
-    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(candidate.error, facts=facts)
+    error = candidate.error
+    rule = rule_of(error)
+    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(error, facts=facts)
     name = UNEXPLAINED if rule is None else rule.id
-    chosen = (candidate.error.at.line, name) == (answer.line, answer.rule)
-    return Weighed(
-        candidate.error.at.line, shown(candidate.error), candidate.standing, stage, name, candidate.error.count, chosen
-    )
+    chosen = (error.at.line, name) == (answer.line, answer.rule)
+    return Weighed(error.at.line, shown(error), candidate.standing, stage, name, error.count, chosen)
 
 
 def _decided(answer: Triage) -> str:
+    """What decided, in one sentence."""
     rule = next((rule for rule in RULES if rule.id == answer.rule), None)
     if rule is not None and rule.fact is None and rule.fault is not Fault.CODE:
         return f"rule {rule.id}: {_WHOSE[rule.fault]}, {rule.outcome}"
-    said = _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+    if rule is None:
+        said = _OTHERWISE[answer.rule]
+    elif rule.fact is not None:
+        said = f"rule {rule.id}: nothing was raised, but a fact of the log shows the fault"
+    else:
+        begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
+        said = f"rule {rule.id}: the stage decides; construction of the model {begun} at {answer.stage}"
     return f"{said}: {answer.verdict.capitalize()}"
 
 
 _WHOSE = {Fault.OUTSIDE: "a fault outside of the change", Fault.TREES: "a fault in the source under test"}
-
-
-def _why(rule: Rule, answer: Triage) -> str:
-    if rule.fact is not None:
-        return "nothing was raised, but a fact of the log shows the fault"
-    begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
-    return f"the stage decides; construction of the model {begun} at {answer.stage}"
-
-
 _OTHERWISE = {
     COMPLETED: "the last requested step and its metrics are there, and every error is explained",
     INCOMPLETE: "no error ended the run, and the requested steps are not there",
@@ -241,17 +222,17 @@ def _lines(file: str, message: Explained) -> Iterable[str]:
     yield f"  line {answer.line}: {_cut(answer.excerpt)}"
     more = f" of run {answer.run} of {message.runs}" if message.runs > 1 else ""
     yield f"Phases{more} (line, seconds, stage, what proves it):" if message.phases else "Phases: none is proven"
-    yield from (
-        f"  {phase.at.line:>7} {_clock(phase)} {phase.stage:<19} {_cut(phase.at.text)}" for phase in message.phases
-    )
+    for phase in message.phases:
+        clock = " " * 8 + "-" if phase.seconds is None else f"{phase.seconds:9.1f}"
+        yield f"  {phase.at.line:>7} {clock} {phase.stage:<19} {_cut(phase.at.text)}"
     yield "Candidates for the root cause, as they were weighed:" if message.candidates else "Candidates: no error"
-    yield from (_candidate(candidate) for candidate in message.candidates[:SHOWN_CANDIDATES])
+    yield from map(_candidate, message.candidates[:SHOWN_CANDIDATES])
     left = len(message.candidates) - SHOWN_CANDIDATES
     yield from [f"    and {left} more"] if left > 0 else []
-    yield from (
-        f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x" for noise in answer.residual_noise
-    )
-    yield from (f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
+    for noise in answer.residual_noise:
+        yield f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x"
+    for run in answer.others:
+        yield f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}"
     yield f"Decided by {message.decided}"
     yield from [f"What to do: {answer.fix}"] if answer.fix else []
 
@@ -261,14 +242,6 @@ def _candidate(weighed: Weighed) -> str:
     mark = ">" if weighed.chosen else " "
     where = f"{weighed.stage}, rule {weighed.rule}"
     return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]"
-
-
-def _clock(phase: Phase) -> str:
-    return " " * 8 + "-" if phase.seconds is None else f"{phase.seconds:9.1f}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CAP else text[: TEXT_CAP - 3] + "..."
 
 
 def explain_json(file: str, message: Explained) -> dict[str, object]:

@@ -99,7 +99,7 @@ class Rule:
 
     def matches(self, error: LoggedError, origin: Origin | None) -> bool:
         """Whether this rule explains `error`, which comes from `origin`."""
-        if self.fact is not None or (self.stood is not None and error.stage not in self.stood):
+        if self.fact is not None or not self.may_stand(error):
             return False
         if self.kind and not _compiled(self.kind).search(error.kind):
             return False
@@ -108,6 +108,10 @@ class Rule:
         if self.origin is not None and self.origin is origin:
             return True
         return self._says(error, origin) if self.message else self.origin is None
+
+    def may_stand(self, error: LoggedError) -> bool:
+        """Whether the run was in a stage that the rule is for."""
+        return self.stood is None or error.stage in self.stood
 
     def _says(self, error: LoggedError, origin: Origin | None) -> bool:
         texts = [f"{error.kind}: {error.message}", *error.chain]

@@ -1,29 +1,22 @@
 """Triage of a bare log: where the run ended, whose fault it was, and the first relevant line.
 
-Which backend trained: what a run of another one than Megatron shows says nothing about Bridge or Megatron-LM.
+A run of another backend than Megatron says nothing about Bridge or Megatron-LM: the frames of an error show which one
+trained, then the configuration of the actor, then every strategy that the log names. A log that shows none is taken
+for one of Megatron. Of work inside other work (a save exports weights, a resume loads them) the outer one is the stage.
 
-The frames of an error come first, then the configuration of the actor, then every strategy that the log names. A log
-that shows no backend at all is taken for one of Megatron, and no sentence about it names Bridge.
-
-Work inside other work: a save exports weights, and a resume loads them. The outer one is the stage.
-
-Residual noise: what a run may print while it shuts down, after the requested steps completed.
-
-A log that holds several runs: which of them is the answer, and how each of the others ended.
-
-The last whole run is the answer: one that came to its end, or that an error ended. Errors of another run never decide.
-A log whose last run is cut is not a pass, however the run before it ended: then the cut run is the answer.
+Of several runs in one log the last whole one is the answer: one that came to its end, or that an error ended. Errors
+of another run never decide. A log whose last run is cut is not a pass, however the run before it ended.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from verl_e2e.core.log.errors import EXIT_STATUS
 from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, LoggedError, Misread, Noise, RunFacts
+from verl_e2e.core.model.facts import Excerpt, Frame, LogFacts, LoggedError, Noise
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage import silent
 from verl_e2e.core.triage.candidates import (
@@ -123,7 +116,8 @@ def other_backend(facts: LogFacts, calls: tuple[str, ...] = ()) -> str:
     if found is not None:
         name = str(next(group for group in found.groups() if group))
         return "fsdp" if name == "dp" else name
-    strategies = list(_of_actor(facts)) or [
+    of_actor = (lookup(config.values, _ACTOR, None) for config in facts.configs)
+    strategies = [strategy for strategy in of_actor if isinstance(strategy, str)] or [
         sign.name.removeprefix(STRATEGY_SIGN) for sign in facts.signs if sign.name.startswith(STRATEGY_SIGN)
     ]
     return "" if not strategies or any(map(_MEGATRON.search, strategies)) else strategies[0]
@@ -137,11 +131,6 @@ def trained_with(backend: str) -> str:
 def stage_with(stage: Stage, backend: str) -> Stage:
     """The name of a stage for a run of that backend."""
     return Stage.FSDP_WRAP if backend and stage in _CONSTRUCTION else stage
-
-
-def _of_actor(facts: LogFacts) -> Iterator[str]:
-    found = (lookup(config.values, _ACTOR, None) for config in facts.configs)
-    return (strategy for strategy in found if isinstance(strategy, str))
 
 
 # What syncs the rollout's weights; an export that none of these called, while a checkpoint was saved, is of the save.
@@ -188,34 +177,27 @@ def noise_name(error: LoggedError) -> str:
     return next((rule.name for rule in NOISE if re.search(rule.pattern, text)), "")
 
 
-Judge = Callable[[LogFacts], Triage]
-
-
-def judge_runs(facts: LogFacts, judge: Judge) -> Triage:
+def judge_runs(facts: LogFacts, judge: Callable[[LogFacts], Triage]) -> Triage:
     """The answer for a log with any number of runs; `judge` answers for the facts of one."""
     if not facts.parts:
         return judge(facts)
     *before, last = facts.parts
     parts = (*before, replace(last, facts=replace(last.facts, stopped=facts.stopped)))
     answers = [(part, judge(part.facts)) for part in parts]
-    chosen, answer = _answer(answers)
-    others = tuple(_outcome(part, other) for part, other in answers if part is not chosen)
+    # A log whose last run is cut is not a pass.
+    whole = next((row for row in reversed(answers) if row[1].rule != INCOMPLETE), answers[-1])
+    chosen, answer = answers[-1] if whole[1].verdict is TriageVerdict.PASS else whole
+    others = tuple(
+        RunOutcome(part.number, part.begins, part.ends, other.verdict, other.stage, other.cause, other.line)
+        for part, other in answers
+        if part is not chosen
+    )
     return replace(answer, run=chosen.number, others=others)
 
 
 def judged_facts(facts: LogFacts, answer: Triage) -> LogFacts:
     """The facts of the run that the answer is about."""
     return next((part.facts for part in facts.parts if part.number == answer.run), facts)
-
-
-def _answer(answers: list[tuple[RunFacts, Triage]]) -> tuple[RunFacts, Triage]:
-    last = answers[-1]
-    whole = next((answer for answer in reversed(answers) if answer[1].rule != INCOMPLETE), last)
-    return last if whole[1].verdict is TriageVerdict.PASS else whole
-
-
-def _outcome(part: RunFacts, answer: Triage) -> RunOutcome:
-    return RunOutcome(part.number, part.begins, part.ends, answer.verdict, answer.stage, answer.cause, answer.line)
 
 
 NEAR_LINES = 400
@@ -265,17 +247,18 @@ def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bo
 def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
     other = other_trainer(facts)
-    root = next((chosen_test for chosen_test in ranked if chosen_test.decides), None)
+    root = next((candidate for candidate in ranked if candidate.decides), None)
     fault = _silent_fault(facts, rules) if other is None else None
     if fault is not None and (root is None or _comes_first(fault, root)):
         return _judge_silent(fault, facts, noise)
     if root is None and facts.completed_at is None:
-        root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.WARNING), None)
+        root = next((candidate for candidate in ranked if candidate.standing is Standing.WARNING), None)
     if root is None and facts.completed_at is not None:
-        root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.SURVIVED), None)
+        root = next((candidate for candidate in ranked if candidate.standing is Standing.SURVIVED), None)
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
-    if facts.misread is not None and (facts.completed_at is None or _hides_traceback(facts.misread)):
+    if facts.misread is not None and (facts.completed_at is None or (facts.misread.headers and facts.misread.frames)):
+        # A whole traceback may stand in lines that were not understood.
         return _blocked(
             facts, noise, "this format is not understood: known lines begin behind other text", facts.misread.at, FORMAT
         )
@@ -304,14 +287,10 @@ def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts 
     workers: the other cut tracebacks of its kind are asked too.
     """
     for calls in (error.calls, *_torn(error, facts)):
-        rule = next((rule for rule in rules if rule.places and _stands(rule, error) and rule.locates(calls)), None)
+        rule = next((rule for rule in rules if rule.places and rule.may_stand(error) and rule.locates(calls)), None)
         if rule is not None and rule.stage is not None:
             return rule.stage
     return error.stage
-
-
-def _stands(rule: Rule, error: LoggedError) -> bool:
-    return rule.stood is None or error.stage in rule.stood
 
 
 def _torn(error: LoggedError, facts: LogFacts | None) -> Sequence[tuple[str, ...]]:
@@ -396,6 +375,7 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     name = UNEXPLAINED if rule is None else rule.id
     if elsewhere:
         name, rule = OTHER_BACKEND, None
+    may_be_the_changes = rule is None or rule.fault is Fault.CODE or rule.undecided
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
@@ -408,7 +388,7 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         fix=fix_of(name, rule),
         frame=error.frame,
         message=error.full_message,
-        undecided=not fails and not backend and _may_be_the_changes(error, rule),
+        undecided=not fails and not backend and may_be_the_changes and involves_trees(error),
     )
 
 
@@ -422,11 +402,6 @@ def _whatever_trains(rule: Rule, stage: Stage) -> bool:
     return (not rule.places and bool(rule.message)) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
 
 
-def _may_be_the_changes(error: LoggedError, rule: Rule | None) -> bool:
-    """Whether a change of the trees under test can cause an error that blocked the run."""
-    return (rule is None or rule.fault is Fault.CODE or rule.undecided) and involves_trees(error)
-
-
 def fix_of(name: str, rule: Rule | None = None) -> str:
     """What to do about a cause, in a sentence, with its section of the runbook."""
     fix = _FIXES[name] if rule is None else rule.fix
@@ -434,17 +409,11 @@ def fix_of(name: str, rule: Rule | None = None) -> str:
 
 
 def shown(error: LoggedError) -> str:
-    """An error in at most 160 characters."""
-    message = _why_dead(error) or error.message
+    """An error in at most 160 characters; of the report of a death its reason."""
+    reason = error.full_message.partition("is dead because ")[2] if death_reason(error) is not None else ""
+    message = " ".join(reason.split()) or error.message
     text = f"{error.kind}: {message}" if message and error.kind else message or error.kind
     return text if len(text) <= 160 else text[:157] + "..."
-
-
-def _why_dead(error: LoggedError) -> str:
-    """What the report of another process's death says of its reason; else empty."""
-    if death_reason(error) is None:
-        return ""
-    return " ".join(error.full_message.partition("is dead because ")[2].split())
 
 
 def _under_construction(stage: Stage) -> bool:
@@ -496,11 +465,6 @@ def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
         return _blocked(facts, noise, "no sign of a verl run in this log", facts.last)
     how_far = f"at {found}" if (found := furthest(facts)) else f"in {stood}"
     return _blocked(facts, noise, f"incomplete: the log ends {how_far} without an error", facts.last)
-
-
-def _hides_traceback(misread: Misread) -> bool:
-    """Whether a whole traceback may stand in lines that were not understood."""
-    return misread.headers > 0 and misread.frames > 0
 
 
 def _blocked(

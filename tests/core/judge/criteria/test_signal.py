@@ -124,7 +124,6 @@ def test_a_step_that_ends_in_an_exception_over_nan_is_unstable_too() -> None:
         "Rank 0, iteration 0: Unexpected result nan (message='found NaN in local grad norm for bucket #0')",
         stage=Stage.TRAIN_STEP,
         line=1605,
-        frames=("verl/trainer/main_ppo.py", "megatron/core/rerun_state_machine.py"),
         driver=True,
     )
     cut = make_facts(
