@@ -79,8 +79,7 @@ def test_names_that_are_no_literals() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{'a': __import__('os').system('true')}", "{'a': (lambda: 1)()}", "{'a' 1}", "[1, 2]", "{" * 5000, "'x'"],
+    "text", ["{'a': __import__('os').system('true')}", "{'a': (lambda: 1)()}", "{'a' 1}", "[1, 2]", "{" * 5000, "'x'"]
 )
 def test_hostile_or_broken_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the printed configuration"):

@@ -197,14 +197,7 @@ def test_checkpoint_events() -> None:
         W + "[Rank 0] Loaded PEFT adapter checkpoint from /c/global_step_1/actor/model",
     )
     found = [(event.action, event.step) for event in facts.checkpoints]
-    assert found == [
-        ("scratch", None),
-        ("scratch", None),
-        ("saving", 1),
-        ("saved", 1),
-        ("resumed", 1),
-        ("loaded", 1),
-    ]
+    assert found == [("scratch", None), ("scratch", None), ("saving", 1), ("saved", 1), ("resumed", 1), ("loaded", 1)]
     assert facts.stood is Stage.CHECKPOINT_LOAD
 
 

@@ -102,11 +102,7 @@ PLACES = {
         ),
     ),
     "hf_import": Place(
-        "hf_import",
-        1196,
-        WORKER,
-        "WorkerDict.critic_reset",
-        (*IMPORT, f"{BRIDGE}/hf_pretrained/state.py:load_tensors"),
+        "hf_import", 1196, WORKER, "WorkerDict.critic_reset", (*IMPORT, f"{BRIDGE}/hf_pretrained/state.py:load_tensors")
     ),
     "hf_download": Place(
         "hf_import",

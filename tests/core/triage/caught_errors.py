@@ -363,10 +363,7 @@ def _ended() -> Iterator[Case]:
 
 def _nested() -> Iterator[Case]:
     saving, loading = rows_of("level1-resume")[:1360], rows_of("level1-resume")[1506:2708]
-    sides = (
-        ("checkpoint_save", saving, SAVE_OUTER, SAVE_INNER),
-        ("checkpoint_load", loading, LOAD_OUTER, LOAD_INNER),
-    )
+    sides = (("checkpoint_save", saving, SAVE_OUTER, SAVE_INNER), ("checkpoint_load", loading, LOAD_OUTER, LOAD_INNER))
     for stage, rows, outer, inner in sides:
         for (around, first), (inside, then), raised in product(outer.items(), inner.items(), NESTED_RAISED):
             fault = Fault(inside, WORKER, (*first, *then), raised, "verl, megatron_checkpoint_manager.py")

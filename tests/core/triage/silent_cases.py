@@ -234,11 +234,7 @@ REFUSALS = (
         "initialized because the shapes did not match: ['model.embed_tokens.weight']",
     ),
     ("sglang", "srt/model_executor/model_runner.py", "Failed to update parameter online: lm_head.weight"),
-    (
-        "vllm",
-        "weight transfer",
-        "Shape mismatch for model.embed_tokens.weight: [8192, 512], [8064, 512], skipped",
-    ),
+    ("vllm", "weight transfer", "Shape mismatch for model.embed_tokens.weight: [8192, 512], [8064, 512], skipped"),
     ("vllm", "weight transfer", "Skipped 12 tensors of the bucket: unknown parameter names"),
     ("sglang", "srt/model_loader", "Unloaded parameters: ['model.layers.3.input_layernorm.weight']"),
     (

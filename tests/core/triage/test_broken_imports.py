@@ -73,11 +73,7 @@ def test_an_import_between_bridge_and_megatron_lm_is_a_fail_at_any_stage(line: s
     assert origin_of(found) is Origin.TREES
     for before in (b"", b"all initialize finished, ready to fit\nTraining Progress:   0%|  | 0/2 [00:00<?, ?it/s]\n"):
         answer = triage(scan([before + logged(line, importer)]))
-        assert (answer.verdict, answer.stage, answer.rule) == (
-            TriageVerdict.FAIL,
-            Stage.IMPORT,
-            "import-between-trees",
-        )
+        assert (answer.verdict, answer.stage, answer.rule) == (TriageVerdict.FAIL, Stage.IMPORT, "import-between-trees")
         assert not answer.undecided
     shown = explain(scan([logged(line, importer)]))
     assert shown.decided == ("rule import-between-trees: a fault in the source under test, Fail wherever it happens")

@@ -29,15 +29,7 @@ from verl_e2e.core.log.errors import (
 )
 from verl_e2e.core.log.lines import FOLDED, Line
 from verl_e2e.core.log.literals import EXIT_NOISE, STRATEGY_SIGN, Literal, Mark
-from verl_e2e.core.log.printed import (
-    Asked,
-    ConfigCollector,
-    lora_rank,
-    pack,
-    package_paths,
-    parse_step,
-    refuses,
-)
+from verl_e2e.core.log.printed import Asked, ConfigCollector, lora_rank, pack, package_paths, parse_step, refuses
 from verl_e2e.core.log.traceback import LoneMessage, TracebackReader, escaped_rows, exception_of, record_above, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,

@@ -56,23 +56,14 @@ _ERRNO: Mapping[Origin, tuple[tuple[int, ...], str]] = {
         (11, 23, 24, 105),
         "Resource temporarily unavailable|Too many open files in system|Too many open files|No buffer space available",
     ),
-    Origin.HOST_MEMORY: (
-        (12,),
-        "Cannot allocate memory",
-    ),
-    Origin.SPACE: (
-        (28, 122),
-        "No space left on device|Disk quota exceeded",
-    ),
+    Origin.HOST_MEMORY: ((12,), "Cannot allocate memory"),
+    Origin.SPACE: ((28, 122), "No space left on device|Disk quota exceeded"),
     Origin.NETWORK: (
         (98, 99, 100, 101, 102, 110, 111, 112, 113),
         "Address already in use|Cannot assign requested address|Network is down|Network is unreachable"
         "|Network dropped connection on reset|Connection timed out|Connection refused|Host is down|No route to host",
     ),
-    Origin.PEER: (
-        (32, 103, 104),
-        "Broken pipe|Software caused connection abort|Connection reset by peer",
-    ),
+    Origin.PEER: ((32, 103, 104), "Broken pipe|Software caused connection abort|Connection reset by peer"),
 }
 # What a wrong call raises: ENOENT, EBADF, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY, those of sockets.
 _WRONG_ERRNO = frozenset(
