@@ -130,9 +130,7 @@ def test_the_driver_is_known_behind_a_launcher(name: str) -> None:
     assert (error.driver, error.pid, error.at.line) == (True, None, 6)
 
 
-@pytest.mark.parametrize(
-    "name", ["cri", "docker json", "srun in ts in kubectl", "utf-16 big, no mark", "cr only", "cat -n"]
-)
+@pytest.mark.parametrize("name", ["cri", "docker json", "srun in ts in kubectl", "utf-16 big, no mark", "cat -n"])
 def test_how_the_bytes_arrive_does_not_matter(name: str) -> None:
     data = EVERY[name](LABELLED[1].excerpt.decode().split("\n") + LABELLED[25].excerpt.decode().split("\n"))
     at_once = scan([data])

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -443,6 +444,10 @@ _SPLIT_AT = 4096
 MAX_SPLIT = 64
 
 
+# The label of what is around a line, and the lines inside.
+Opened = tuple[str, list[str]]
+
+
 class TextLayer:
     """A head that is written before each line."""
 
@@ -468,29 +473,18 @@ class TextLayer:
         # The longest first: what is padded on its right would else lose a space of its text.
         self._known = re.compile("|".join(sorted(self._exact, key=len, reverse=True)))
 
-    def open(self, text: str) -> tuple[str, list[str]] | None:
-        """The label and the lines inside, None for a line without this around it."""
-        match = self._match(text)
+    def open(self, text: str, *, learn: bool = True) -> Opened | None:
+        """The label and the lines inside, None for a line without this around it; `learn` from the line or not."""
+        assert self._known is not None
+        match = self._known.match(text) or (self._broad.match(text) if self._broad is not None else None)
         if match is None:
             return None
-        label, tag = self._label(match, learn=True)
-        if tag != "P" and not self._ledger.split:
-            return label, [text[match.end() :]]
-        return label, _joined(self._ledger, f"{id(self)} {label}", text[match.end() :], more=tag == "P")
-
-    def peek(self, text: str) -> tuple[str, list[str]] | None:
-        """What `open` gives, without learning from the line."""
-        match = self._match(text)
-        return None if match is None else (self._label(match, learn=False)[0], [text[match.end() :]])
-
-    def _label(self, match: re.Match[str], *, learn: bool) -> tuple[str, str]:
         words = [word for word in match.groups() if word is not None]
         tag = _take_tag(words) if "F" in words or "P" in words else ""
-        return self.labels.of(enumerate(words), learn=learn), tag
-
-    def _match(self, text: str) -> re.Match[str] | None:
-        assert self._known is not None
-        return self._known.match(text) or (self._broad.match(text) if self._broad is not None else None)
+        label, rest = self.labels.of(enumerate(words), learn=learn), text[match.end() :]
+        if not learn or (tag != "P" and not self._ledger.split):
+            return label, [rest]
+        return label, _joined(self._ledger, f"{id(self)} {label}", rest, more=tag == "P")
 
 
 def _take_tag(words: list[str]) -> str:
@@ -513,13 +507,15 @@ class RecordLayer:
         self.labels = Labels(ledger)
         self._ended = 0
 
-    def open(self, text: str) -> tuple[str, list[str]] | None:
-        """The label and the lines inside, None for a line that is no such record."""
+    def open(self, text: str, *, learn: bool = True) -> Opened | None:
+        """See `TextLayer.open`."""
         record = parse_record(text)
         if record is None or self._path not in record:
             return None
-        label = self.label(record)
+        label = self.label(record, learn=learn)
         message = without_colours(record[self._path])
+        if not learn:
+            return label, message.removesuffix("\n").split("\n")
         ended = message.endswith("\n")
         self._ended += ended
         more = self._ended > 0 and not ended and len(message) >= _SPLIT_AT
@@ -529,14 +525,6 @@ class RecordLayer:
     def label(self, record: Mapping[str, str], *, learn: bool = True) -> str:
         """The label that a record gives."""
         return self.labels.of((item for item in record.items() if item[0] != self._path), learn=learn)
-
-    def peek(self, text: str) -> tuple[str, list[str]] | None:
-        """What `open` gives, without learning from the line."""
-        record = parse_record(text)
-        if record is None or self._path not in record:
-            return None
-        message = without_colours(record[self._path]).removesuffix("\n")
-        return self.label(record, learn=False), message.split("\n")
 
 
 def _joined(ledger: Ledger, key: str, text: str, *, more: bool) -> list[str]:
@@ -627,7 +615,7 @@ class Unwrapper:
 
     def glance(self, text: str) -> list[Piece]:
         """The lines inside one line, without learning from it."""
-        return self._top.glance(text, text)
+        return self._top.pieces(text, text, None, learn=False)
 
 
 class _Level:
@@ -640,12 +628,17 @@ class _Level:
         self.layers: list[tuple[Layer, _Level]] = []
         self._tried: dict[str, int] = {}
 
-    def pieces(self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None) -> list[Piece]:
-        """The lines inside `text`."""
+    def pieces(
+        self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None, *, learn: bool = True
+    ) -> list[Piece]:
+        """The lines inside `text`; labels are learned as `learn` says, layers where there are `recent` lines."""
         for layer, inner in self.layers:
-            opened = layer.open(text)
+            opened = layer.open(text, learn=learn)
             if opened is not None:
-                return self._inside(layer, inner, opened, whole, recent)
+                label, texts = opened
+                before = None if recent is None else partial(_opened, layer, recent)
+                inside = (inner.pieces(row, row if layer.is_record else whole, before, learn=learn) for row in texts)
+                return [_named(label, piece) for pieces in inside for piece in pieces]
         strange = False
         if recent is not None and self._depth < _MAX_DEPTH:
             learned, strange = self._learn(text, recent)
@@ -658,29 +651,6 @@ class _Level:
         for layer, inner in self.layers:
             layer.labels.begin()
             inner.begin()
-
-    def glance(self, text: str, whole: str) -> list[Piece]:
-        """See `Unwrapper.glance`."""
-        for layer, inner in self.layers:
-            opened = layer.peek(text)
-            if opened is not None:
-                label, rows = opened
-                inside = (inner.glance(row, row if layer.is_record else whole) for row in rows)
-                return [_named(label, piece) for pieces in inside for piece in pieces]
-        return [Piece(text, "", whole)]
-
-    def _inside(
-        self,
-        layer: Layer,
-        inner: "_Level",
-        opened: tuple[str, list[str]],
-        whole: str,
-        recent: Callable[[], Sequence[str]] | None,
-    ) -> list[Piece]:
-        label, texts = opened
-        before = None if recent is None else lambda: [inside for row in recent() for inside in _peeked(layer, row)]
-        inside = (inner.pieces(text, text if layer.is_record else whole, before) for text in texts)
-        return [_named(label, piece) for pieces in inside for piece in pieces]
 
     def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
         """Whether a layer was learned that opens this line, and whether it is strange that none was."""
@@ -759,9 +729,10 @@ def _named(label: str, piece: Piece) -> Piece:
     return replace(piece, label=f"{label} {piece.label}" if piece.label else label) if label else piece
 
 
-def _peeked(layer: Layer, text: str) -> list[str]:
-    opened = layer.peek(text)
-    return [] if opened is None else opened[1]
+def _opened(layer: Layer, recent: Callable[[], Sequence[str]]) -> list[str]:
+    """The lines inside those of the recent lines that the layer opens."""
+    opened = (layer.open(row, learn=False) for row in recent())
+    return [inside for row in opened if row is not None for inside in row[1]]
 
 
 def begins_known(text: str) -> bool:
