@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
     from verl_e2e.core.pulls.queue import Snapshot
-    from verl_e2e.core.reach.changes import FileDifference
+    from verl_e2e.core.reach.diff import FileDifference
     from verl_e2e.core.reach.entries import Uses
     from verl_e2e.core.reach.program import Summary
     from verl_e2e.core.signal.report import SignalFigure

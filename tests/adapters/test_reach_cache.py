@@ -8,7 +8,7 @@ import pytest
 
 from verl_e2e.adapters.files.caches import SummaryCache, digest_of_program
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 

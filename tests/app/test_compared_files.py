@@ -2,7 +2,7 @@
 
 from tests.fakes.trees import FakeSummaries
 from verl_e2e.app.plan_change import compared_files
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 
 OLD, NEW, OTHER = b"x = 1\n", b"x = 2\n", b"x = 3\n"
 

@@ -43,7 +43,7 @@ FAILED = ("level0-lora-exception",)
 def shown_plan() -> Plan:
     """Levels 0 and 1, for one function of the checkpoint code and a page of documentation."""
     modified = (ChangedPath(CHANGED, PathStatus.MODIFIED), ChangedPath("docs/training.md", PathStatus.MODIFIED))
-    effect = Effect(CHANGED, "_is_model_section", "changed", 120, _WORDS, _CHAIN, sure=True)
+    effect = Effect(CHANGED, "_is_model_section", "changed", _WORDS, _CHAIN, sure=True)
     effects = Effects({CHANGED: Inside((effect,))})
     return plan(Change(BASE, HEAD, BASE, modified), packaged_policy(), effects=effects)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-from verl_e2e.core.reach.changes import FileDifference
+from verl_e2e.core.reach.diff import FileDifference
 from verl_e2e.core.reach.program import Summary
 
 Files = Mapping[str, str | bytes]

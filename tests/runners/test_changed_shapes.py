@@ -22,7 +22,7 @@ from verl_e2e.core.model.execution import (
     ProcessRole,
     Side,
 )
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 
 pytestmark = [pytest.mark.monitoring]
 

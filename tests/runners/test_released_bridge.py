@@ -22,7 +22,7 @@ from verl_e2e.core.compare.rehearsal import (
     judge_rehearsal,
 )
 from verl_e2e.core.model.execution import ChangedFunction
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
 from verl_e2e.wiring.rehearse import consumer_imports
 from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, check_environment, chosen_cells, run_driver

@@ -25,7 +25,7 @@ from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.pulls.wanted_jobs import ASKED_OF_RESULT
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.report.rehearsal_text import first_failure, headline, rehearsal_json, render_rehearsal
 from verl_e2e.core.text import packed
 from verl_e2e.ports import RunFolders, SourceTrees

@@ -22,9 +22,10 @@ from verl_e2e.core.plan.measured_jobs import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.reach.changed_functions import CarriedLines, carried_lines, graph_names
-from verl_e2e.core.reach.changes import FileDifference, compare
+from verl_e2e.core.reach.carried import CarriedLines, carried_lines
+from verl_e2e.core.reach.changed_functions import graph_names
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
+from verl_e2e.core.reach.diff import FileDifference, compare
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.program import ModuleView, Program, Summary, Views, module_name

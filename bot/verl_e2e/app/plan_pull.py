@@ -20,7 +20,7 @@ from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN
 from verl_e2e.core.pulls.pull import Pull, PullRef, Target
-from verl_e2e.core.reach.changes import symbols_of
+from verl_e2e.core.reach.diff import symbols_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.program import SUMMARY_VERSION, module_name
 from verl_e2e.core.text.escape import likely, suggest

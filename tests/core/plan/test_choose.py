@@ -104,7 +104,7 @@ def test_the_tests_that_a_change_touches_are_those_that_are_there_and_may_be_cho
 def test_the_modules_that_differ_are_those_with_an_effect_and_without_an_exemption() -> None:
     top = "src/megatron/bridge/"
     names = (f"{top}peft/lora.py", f"{top}peft/idle.py", f"{top}peft/quiet.py", "docs/a.md")
-    effect = Effect(names[0], "LoRA", "changed", 1, (), (), sure=True)
+    effect = Effect(names[0], "LoRA", "changed", (), (), sure=True)
     effects = Effects(
         {names[0]: Inside((effect,)), names[1]: Inside((), Idle.NO_EFFECT), names[2]: Inside((), Idle.UNREACHED)}
     )

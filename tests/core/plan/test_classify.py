@@ -9,7 +9,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.plan import MODULE_LEVEL, plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.reach.changes import IMPORT_TIME
+from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import IMPORT_ONLY, UNREACHED, Effect, Effects, Inside
 
 POLICY = """
@@ -26,7 +26,7 @@ reach: {package: src, roots: [src], rules: [RULES]}
 """
 SAVING = "{name: saving, levels: [1], reason: it saves, symbols: [save]}"
 PATH = "src/a.py"
-SAVE = Effect(PATH, "save", "changed", 3, (frozenset({"write", "flush"}),), ("verl:7 imports save",), sure=True)
+SAVE = Effect(PATH, "save", "changed", (frozenset({"write", "flush"}),), ("verl:7 imports save",), sure=True)
 IMPORTED = replace(SAVE, symbol="", kind=IMPORT_TIME)
 TWO_STATEMENTS = replace(SAVE, statements=(frozenset({"write"}), frozenset({"flush"})))
 NEW_IMPORT = replace(SAVE, symbol="", kind="imports", statements=(frozenset({"torch"}),))

@@ -7,7 +7,8 @@ from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.execution import ChangedFunction, ExecutionMap, ExecutionMaps, ProcessRole, Side
 from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, Measured, Place, measured_places
-from verl_e2e.core.reach.changed_functions import CarriedLines, TouchedFunction
+from verl_e2e.core.reach.carried import CarriedLines
+from verl_e2e.core.reach.changed_functions import TouchedFunction
 
 A = "src/a.py"
 ALL = ("qwen2-plain", "qwen2-lora", "moe-lora")

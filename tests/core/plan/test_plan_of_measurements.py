@@ -39,7 +39,7 @@ def planned(
     outcomes: Mapping[str, CellOutcome] | None = None,
 ) -> Plan:
     """The plan of a change of two functions that verl reaches, by name the cells that entered each."""
-    effects = (Effect(path, name, "changed", 1, (), ("verl",), sure=True) for name in NAMES)
+    effects = (Effect(path, name, "changed", (), ("verl",), sure=True) for name in NAMES)
     known = Effects({path: Inside(tuple(effects))}, functions=tuple(touched(path, name) for name in NAMES))
     paths = tuple(ChangedPath(name, PathStatus.MODIFIED) for name in (path, GUIDE))
     policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=minutes)})

@@ -3,7 +3,7 @@
 from textwrap import dedent
 
 from verl_e2e.core.model.execution import ChangedFunction, Side
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 
 
 def text_of(function: ChangedFunction) -> str:

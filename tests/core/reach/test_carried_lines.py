@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.reach.changed_functions import CarriedLines, carried_lines
+from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 
 BASE = """\
 def f(x):

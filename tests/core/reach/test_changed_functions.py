@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.reach.changed_text import changed, text_of
 from verl_e2e.core.model.execution import Excuse, Side
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 
 BASE = '''
 import logging

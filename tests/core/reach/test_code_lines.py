@@ -11,7 +11,7 @@ import pytest
 
 import verl_e2e
 from verl_e2e.core.model.execution import Side
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.reach.statements import CodeLines
 
 STANDARD = Path(ast.__file__).parent

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.diff import compare
 
 BASE = """# a comment
 from a import g

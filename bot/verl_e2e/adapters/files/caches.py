@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-from verl_e2e.core.reach.changes import FileDifference
+from verl_e2e.core.reach.diff import FileDifference
 from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.program import SUMMARY_VERSION, Import, Summary, Symbol
 from verl_e2e.core.reach.walk import Entry

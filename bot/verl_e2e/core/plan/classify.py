@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
-from verl_e2e.core.reach.changes import IMPORT_TIME
+from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, Effect, Effects, Inside
 
 # How reasons name the statements of a module that belong to no symbol.

@@ -32,7 +32,8 @@ from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable, Standing, sta
 from verl_e2e.core.plan.job_models import job_on_model, shows, unread
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.reach.changed_functions import CarriedLines, TouchedFunction
+from verl_e2e.core.reach.carried import CarriedLines
+from verl_e2e.core.reach.changed_functions import TouchedFunction
 
 NOT_ENTERED = "no cell of the rehearsal and no measured job enters it"
 _MOST_LINES = 8

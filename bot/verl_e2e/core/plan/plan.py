@@ -33,7 +33,7 @@ from verl_e2e.core.plan.measured_jobs import (
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
 from verl_e2e.core.plan.outline import with_obstacles
 from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
-from verl_e2e.core.reach.changes import IMPORT_TIME
+from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effects, LookedAt
 
 _SHOWN_RULES = 12

@@ -1,19 +1,149 @@
 """The functions that a change touches: their lines, whether the other program reaches them, where they ran."""
 
 import ast
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from verl_e2e.core.model.execution import MOST_READERS, ChangedFunction, Excuse, ExcusedLines, Side
-from verl_e2e.core.reach.normal import TreeNumbers
+from verl_e2e.core.reach.normal import bound_names
 from verl_e2e.core.reach.program import Node, Program
-from verl_e2e.core.reach.statements import CodeLines, first_line
-from verl_e2e.core.reach.syntax import walk
-from verl_e2e.core.reach.tree_differences import Mark, Marked, differences
-from verl_e2e.core.reach.users import ReadBy, Readers
+from verl_e2e.core.reach.statements import CodeLines, Function, first_line
+from verl_e2e.core.reach.syntax import own_nodes, walk
 from verl_e2e.core.reach.walk import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that differs."""
+
+    # Where what differs begins.
+    line: int
+    # The first and the last line of the statement, or of the head of a block, that it is in.
+    first: int
+    last: int
+    # Why it need not be executed.
+    excuse: Excuse | None
+    # Whether the whole statement is in this version alone.
+    whole: bool
+    # The statement, None for the head of a block that no node stands for.
+    node: ast.AST | None = None
+    # The class whose body it is in; None outside of a class body.
+    class_name: str | None = None
+
+
+@dataclass(slots=True)
+class Marked:
+    """One function of one version, or what belongs to no function (`node` None), with what differs in it."""
+
+    node: Function | ast.Lambda | None
+    # Its qualified name as the source has it.
+    name: str
+    # Why nothing of its body need be executed.
+    excuse: Excuse | None = None
+    # Whether this version alone has it.
+    whole: bool = False
+    # Whether a call of it differs wherever its lines do not: its parameters, defaults or decorators, or which names are
+    # its own.
+    head_differs: bool = False
+    # Whether an annotation in its head differs.
+    annotation_differs: bool = False
+    # The same function in the older version, for one of the newer.
+    earlier: "Marked | None" = None
+    marks: list[Mark] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function with the lines on which it reads something."""
+
+    # Its qualified name.
+    symbol: str
+    # The lines that a run of it can report.
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Who reads what statements bind."""
+
+    # The names of the module that they bind: another file may import them. Empty for what classes hold.
+    names: frozenset[str]
+    # The functions of the file.
+    functions: tuple[Reader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a statement binds: names of the module, attributes, and a class."""
+
+    names: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    # Of a class each method counts: what reads its fields and inherits from it may be in another file.
+    classes: frozenset[str] = frozenset()
+
+
+# The lines of each function, by its qualified name.
+_Lines = dict[str, set[int]]
+
+
+class Readers:
+    """The functions of one version of a file."""
+
+    def __init__(self, tree: ast.Module, code: CodeLines) -> None:
+        self._names: dict[str, _Lines] = {}
+        self._attributes: dict[str, _Lines] = {}
+        self._methods: dict[str, _Lines] = {}
+        for node in walk(tree):
+            if isinstance(node, Function | ast.Lambda) and (symbol := code.name(node)):
+                self._read(node, symbol, code.lines(node))
+
+    def of(self, mark: Mark) -> ReadBy | None:
+        """The functions that read what a statement of the module or of a class body binds; None where none does."""
+        bound = _bound_by(mark)
+        found: _Lines = {}
+        tables = ((self._names, bound.names), (self._attributes, bound.attributes), (self._methods, bound.classes))
+        for lines in (table.get(name, {}) for table, asked in tables for name in asked):
+            for symbol, numbers in lines.items():
+                found[symbol] = found.get(symbol, set()) | numbers
+        functions = tuple(Reader(symbol, tuple(sorted(lines))) for symbol, lines in found.items() if lines)
+        functions = tuple(sorted(functions, key=lambda reader: (reader.lines, reader.symbol)))
+        return ReadBy(frozenset() if bound.classes else bound.names, functions) if functions else None
+
+    def _read(self, node: Function | ast.Lambda, symbol: str, reported: frozenset[int]) -> None:
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        inside = [item for statement in body for item in own_nodes(statement)]
+        shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
+        own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
+        self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
+        for item in inside:
+            match item:
+                case ast.Name(id=name, ctx=ast.Load(), lineno=line) if name not in own and line in reported:
+                    self._names.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                case ast.Attribute(attr=name, ctx=ast.Load(), lineno=line) if line in reported:
+                    self._attributes.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                case _:
+                    pass
+
+
+def _bound_by(mark: Mark) -> _Bound:
+    match mark.node:
+        case ast.ClassDef(name=name):
+            outer = mark.class_name
+            return _Bound(frozenset({name}), frozenset({name}), frozenset({f"{outer}.{name}" if outer else name}))
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Import() | ast.ImportFrom():
+            names = frozenset(name for item in own_nodes(mark.node) for name in bound_names(item))
+            stored = frozenset(_attributes(mark.node))
+            if mark.class_name is not None:
+                return _Bound(attributes=names | stored, classes=frozenset({mark.class_name}))
+            return _Bound(names, stored)
+        case _:
+            return _Bound()
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    for item in own_nodes(node):
+        if isinstance(item, ast.Attribute) and not isinstance(item.ctx, ast.Load):
+            yield item.attr
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +175,13 @@ class _Version:
 
 
 def changed_functions(
+    marked: tuple[Sequence[Marked], Sequence[Marked]],
     trees: tuple[ast.Module, ast.Module],
     codes: tuple[CodeLines | None, CodeLines],
-    numbers: TreeNumbers,
-    catching: tuple[list[ast.AST], list[ast.AST]],
 ) -> ChangedFunctions:
-    """Compare two trees in their normal form, older and newer, by the numbers of their parts.
-
-    `catching` are the statements of each that may catch an error.
-    """
+    """The functions of one file by what differs in the older and in the newer version, trees in their normal form."""
+    before, after = marked
     old, new = _Version.of(trees[0], codes[0]), _Version.of(trees[1], codes[1])
-    before, after = differences(old.tree, new.tree, numbers, catching)
     gone = [
         _function(marked, old, Side.MERGE_BASE, [mark for mark in marked.marks if marked.whole or mark.whole])
         for marked in before
@@ -261,96 +387,3 @@ def graph_names(symbol: str) -> Iterator[str]:
     yield f"{outer if inner else ''}:{own}"
     yield outer
     yield symbol_of_effect(symbol)
-
-
-@dataclass(frozen=True)
-class CarriedLines:
-    """For one file, the measured line of each line that is still as it was."""
-
-    # Of the head's lines, by line.
-    head: Mapping[int, int] = field(default_factory=dict)
-    # Of the merge base's.
-    base: Mapping[int, int] = field(default_factory=dict)
-    # The head's text.
-    text: str = ""
-
-    def near(self, line: int) -> int | None:
-        """The measured line that runs with a line of the head: its own, else that of a statement in the same block.
-
-        A block that is new as a whole runs, as far as anyone knows, with what it stands in. None: nothing is known.
-        """
-        while line not in self.head:
-            block = self._blocks.get(line)
-            if block is None:
-                return None
-            others = sorted(block.lines, key=lambda other: (other > line, abs(other - line)))
-            known = next((self.head[other] for other in others if other in self.head), None)
-            if known is not None or block.within is None:
-                return known
-            line = block.within
-        return self.head[line]
-
-    @cached_property
-    def _blocks(self) -> Mapping[int, "_Block"]:
-        try:
-            tree = ast.parse(self.text)
-        except (SyntaxError, ValueError, RecursionError):
-            return {}
-        return {line: block for block in _blocks(tree) for line in block.lines}
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Statements that run one after the other, by their first lines, and the line of what they stand in."""
-
-    lines: tuple[int, ...]
-    within: int | None
-
-
-def carried_lines(measured: bytes | None, base: bytes | None, head: bytes | None) -> CarriedLines:
-    """The lines of a file at the merge base and the head that were measured at some other commit; None: no such file.
-
-    What the change itself adds was not measured, even where the other commit has it.
-    """
-    texts = ["" if content is None else content.decode("utf-8", "replace") for content in (measured, base, head)]
-    if texts[0] == texts[2]:
-        same = range(1, len(texts[2].splitlines()) + 1)
-        return CarriedLines(dict(zip(same, same, strict=True)), _same_lines(texts[0], texts[1]), texts[2])
-    of_base = _same_lines(texts[0], texts[1])
-    kept = _same_lines(texts[1], texts[2])
-    of_head = {line: of_base[earlier] for line, earlier in kept.items() if earlier in of_base}
-    return CarriedLines(of_head, of_base, texts[2])
-
-
-def _same_lines(old: str, new: str) -> dict[int, int]:
-    """By the line of the newer text, the line of the older one that it was."""
-    before, after = old.splitlines(), new.splitlines()
-    least = min(len(before), len(after))
-    # Most of a file is as it was: what lies before and after all differences need not be searched.
-    first = next((at for at in range(least) if before[at] != after[at]), least)
-    last = next((at for at in range(least - first) if before[-1 - at] != after[-1 - at]), least - first)
-    ends = len(before) - last, len(after) - last
-    matcher = difflib.SequenceMatcher(None, before[first : ends[0]], after[first : ends[1]], autojunk=False)
-    found = {at + 1: at + 1 for at in range(first)}
-    found |= {ends[1] + at + 1: ends[0] + at + 1 for at in range(last)}
-    for block in matcher.get_matching_blocks():
-        found |= {first + block.b + at + 1: first + block.a + at + 1 for at in range(block.size)}
-    return found
-
-
-def _blocks(tree: ast.Module) -> Iterator[_Block]:
-    """The blocks of functions; a function as a whole stands in nothing."""
-    for node in walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef):
-            continue
-        within = None if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else getattr(node, "lineno", None)
-        for name in ("body", "orelse", "finalbody"):
-            statements = getattr(node, name, None)
-            if isinstance(statements, list) and statements and isinstance(statements[0], ast.stmt):
-                lines = [item.lineno for item in statements if not _is_text(item)]
-                yield _Block(tuple(lines), within)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    """Whether it is a text alone, which no run enters."""
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.reach.changed_functions import CarriedLines, ReachedTree, TouchedFunction, touched_functions
-from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
+from verl_e2e.core.reach.carried import CarriedLines
+from verl_e2e.core.reach.changed_functions import ReachedTree, TouchedFunction, touched_functions
+from verl_e2e.core.reach.diff import IMPORT_TIME, FileDifference, SymbolChange, compare
 from verl_e2e.core.reach.program import BODY, Node, Program, module_name
 from verl_e2e.core.reach.walk import Entry, Reach, Step
 
@@ -38,7 +39,6 @@ class Effect:
     path: str
     symbol: str
     kind: str
-    line: int
     statements: tuple[frozenset[str], ...]
     via: tuple[str, ...]
     sure: bool
@@ -201,8 +201,8 @@ def _import_alone(inside: Inside, both: Sides, roots: tuple[str, ...]) -> Inside
 def _inside(old: Version, new: Version, difference: FileDifference, both: Sides, roots: tuple[str, ...]) -> Inside:
     modules = (module_name(old.path, roots), module_name(new.path, roots))
     if old.path != new.path and old.content is not None and new.content is not None:
-        moved = SymbolChange(BODY, "renamed", 1, (frozenset(filter(None, modules)),))
-        came = SymbolChange(BODY, IMPORT_TIME, 1, ())
+        moved = SymbolChange(BODY, "renamed", (frozenset(filter(None, modules)),))
+        came = SymbolChange(BODY, IMPORT_TIME)
         difference = replace(difference, changes=(moved, *difference.changes), import_time=(came,))
     elif not difference.changes and not difference.import_time:
         return Inside((), NO_EFFECT, NO_EFFECT_REASON)
@@ -251,7 +251,7 @@ def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolCha
     via = tuple(map(readable, (*(_step_text(step) for step in chain), str(node))))
     above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
     through = tuple(dict.fromkeys(text.symbol for text in above if text.symbol))
-    return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
+    return Effect(path, change.symbol, change.kind, change.statements, via, sure, through)
 
 
 def _step_text(step: Step) -> str:

@@ -19,13 +19,11 @@ equal in both versions: an attribute may be a property, so reading it is never a
 
 import ast
 from collections import Counter, deque
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from types import MappingProxyType
 
-from verl_e2e.core.reach.settled import NOTHING_SETTLED, Settled
-from verl_e2e.core.reach.syntax import copied, dotted, own_nodes, walk
+from verl_e2e.core.reach.syntax import dotted, own_nodes, walk
 
 _LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
 _LOG_METHODS = frozenset(
@@ -61,10 +59,9 @@ class Common:
     plain: frozenset[str]
 
     @classmethod
-    def of(cls, *trees: ast.Module, settled: Settled = NOTHING_SETTLED) -> "Common":
+    def of(cls, *trees: ast.Module) -> "Common":
         """What holds in every one of the trees."""
-        shared = _Names.of(settled.nodes)
-        facts = [_Facts(tree, shared.with_those_of(settled.outside(tree))) for tree in trees]
+        facts = [_Facts(tree) for tree in trees]
         return cls(
             all(fact.deferred_annotations for fact in facts),
             all(not fact.mentioned & _READS_DOCSTRINGS for fact in facts),
@@ -75,38 +72,22 @@ class Common:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What nodes bind, each name as often as it is bound, and what they mention."""
+class _Facts:
+    """What one version binds, each name as often as it is bound, and what it mentions."""
 
-    bound: Counter[str]
-    mentioned: frozenset[str]
-
-    @classmethod
-    def of(cls, nodes: Sequence[ast.AST]) -> "_Names":
-        mentioned: set[str] = set()
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = walk(tree)
+        self.bound = Counter(_all_stored_names(nodes))
+        self.mentioned: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Name):
-                mentioned.add(node.id)
+                self.mentioned.add(node.id)
             elif isinstance(node, ast.Attribute):
-                mentioned.add(node.attr)
+                self.mentioned.add(node.attr)
             elif isinstance(node, ast.alias):
-                mentioned.add(node.name.rpartition(".")[2])
+                self.mentioned.add(node.name.rpartition(".")[2])
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                mentioned.add(node.value)
-        return cls(Counter(_all_stored_names(nodes)), frozenset(mentioned))
-
-    def with_those_of(self, nodes: Sequence[ast.AST]) -> "_Names":
-        """These and those of more nodes."""
-        more = _Names.of(nodes)
-        return _Names(self.bound + more.bound, self.mentioned | more.mentioned)
-
-
-class _Facts:
-    """What one version binds, and what it mentions."""
-
-    def __init__(self, tree: ast.Module, names: _Names) -> None:
-        self.bound, self.mentioned = names.bound, names.mentioned
+                self.mentioned.add(node.value)
         future = any(
             isinstance(node, ast.ImportFrom)
             and node.module == "__future__"
@@ -211,27 +192,23 @@ def logger_of(node: ast.stmt) -> str:
             return ""
 
 
-def normalized(tree: ast.Module, common: Common, settled: Settled = NOTHING_SETTLED) -> ast.Module:
-    """A tree in its normal form, which shares with the tree the nodes of what is settled: they stay as they are."""
-    own = copied(tree, without=settled.tokens)
-    assert isinstance(own, ast.Module)
-    _Normal(common, settled.tokens).module(own)
-    return own
+def normalize(tree: ast.Module, common: Common) -> None:
+    """Bring a tree into its normal form."""
+    _Normal(common).module(tree)
 
 
 _HOLDS_STATEMENTS = ast.stmt | ast.ExceptHandler | ast.match_case
 
 
 class _Normal(ast.NodeTransformer):
-    def __init__(self, common: Common, settled: Container[int]) -> None:
+    def __init__(self, common: Common) -> None:
         self._common = common
-        self._settled = settled
         self._in_function = False
         self._loggers: frozenset[str] = frozenset()
 
     def module(self, tree: ast.Module) -> None:
         """The whole tree; a logger may be relied on only below the statement that makes it."""
-        for constant in (node for node in walk(tree, without=self._settled) if isinstance(node, ast.Constant)):
+        for constant in (node for node in walk(tree) if isinstance(node, ast.Constant)):
             strip_string_prefix(constant)
         tree.body = self._body(tree.body, plain=True)
         strip_type_checking(tree.body, self._common)
@@ -246,7 +223,7 @@ class _Normal(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         # Below an expression there are no statements.
-        if id(node) in self._settled or not isinstance(node, _HOLDS_STATEMENTS):
+        if not isinstance(node, _HOLDS_STATEMENTS):
             return node
         if self._in_function and isinstance(node, ast.Expr | ast.Raise | ast.Assert):
             blank_message(node, self._common)
@@ -499,21 +476,16 @@ def is_plain(decorator: ast.expr, name: str, plain: frozenset[str]) -> bool:
 Frozen = tuple[object, ...] | str | int | None
 
 
-def freeze(node: object, tokens: Mapping[int, Frozen] = MappingProxyType({})) -> Frozen:
-    """A tree as nested tuples, equal for trees that are equal but for positions.
-
-    `tokens` stand for the whole of the nodes whose `id` they are kept by.
-    """
+def freeze(node: object) -> Frozen:
+    """A tree as nested tuples, equal for trees that are equal but for positions."""
     if isinstance(node, ast.Constant):
         value = node.value
         shown = hex(value) if isinstance(value, int) else repr(value)
         return ("Constant", type(value).__name__, shown, node.kind)
     if isinstance(node, ast.AST):
-        if id(node) in tokens:
-            return tokens[id(node)]
-        return (type(node).__name__, *[freeze(getattr(node, name, None), tokens) for name in node._fields])
+        return (type(node).__name__, *[freeze(getattr(node, name, None)) for name in node._fields])
     if isinstance(node, list):
-        return ("list", *[freeze(item, tokens) for item in node])
+        return ("list", *map(freeze, node))
     assert node is None or isinstance(node, str | int)
     return node
 
@@ -525,13 +497,9 @@ Pair = tuple[ast.AST | None, ast.AST | None]
 
 
 class TreeNumbers:
-    """Numbers for the trees of both versions; they must stay as they are while it is in use.
+    """Numbers for the trees of both versions; they must stay as they are while it is in use."""
 
-    `tokens` stand for the whole of the nodes whose `id` they are kept by.
-    """
-
-    def __init__(self, tokens: Mapping[int, Frozen]) -> None:
-        self._tokens = tokens
+    def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[int, int] = {}
 
@@ -543,15 +511,14 @@ class TreeNumbers:
             return self._number((type(part), part))
         known = self._known.get(id(part))
         if known is None:
-            known = self._known[id(part)] = self._number(self._content(part))
+            known = self._known[id(part)] = self._number(self.content(part))
         return known
 
     def _number(self, content: Hashable) -> int:
         return self._numbers.setdefault(content, len(self._numbers))
 
-    def _content(self, node: ast.AST) -> Hashable:
-        if id(node) in self._tokens:
-            return self._tokens[id(node)]
+    def content(self, node: ast.AST) -> Hashable:
+        """What the number of a node stands for."""
         if isinstance(node, ast.Constant):
             return freeze(node)
         return (type(node), *(self.of(getattr(node, name, None)) for name in node._fields))
