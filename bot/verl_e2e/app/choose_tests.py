@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.document import PathPatterns
-from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
+from verl_e2e.core.plan.bridge_tests import (
+    Choice,
+    TestsAtHead,
+    changed_modules,
+    changed_tests,
+    choose,
+    identifiers,
+    is_test_file,
+)
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import (
     MARKS_VERSION,
@@ -21,11 +29,10 @@ from verl_e2e.core.plan.reached_files import (
     read_by_tests,
     read_marks,
 )
-from verl_e2e.core.plan.test_order import identifiers
 from verl_e2e.core.reach.effects import Effects
+from verl_e2e.core.reach.other_paths import is_among
 from verl_e2e.core.reach.program import Program, Summary, module_name
 from verl_e2e.core.reach.reader import summarize
-from verl_e2e.core.reach.standins import is_among
 from verl_e2e.core.reach.users import ChangedModule, Use, nearest_use, use_through
 from verl_e2e.core.text.escape import any_word
 from verl_e2e.ports import SourceTrees, SummaryStore

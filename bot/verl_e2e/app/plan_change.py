@@ -15,22 +15,20 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.plan.contract import Finding, check_contract, registered
-from verl_e2e.core.plan.family_models import families_without_hosts
-from verl_e2e.core.plan.lint import lint_defects, lint_policy
+from verl_e2e.core.plan.contract import Finding, check_contract
+from verl_e2e.core.plan.lint import lint_defects, lint_policy, registered
 from verl_e2e.core.plan.measured_jobs import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 from verl_e2e.core.reach.changed_functions import graph_names
-from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.diff import FileDifference, compare
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.other_paths import TreeNames, changed_requirements, is_among, same_build, stand_ins
 from verl_e2e.core.reach.program import ModuleView, Program, Summary, Views, module_name
 from verl_e2e.core.reach.reader import summarize
-from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
 from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
 from verl_e2e.ports import ChangeSource, SourceTrees, SummaryStore
@@ -501,9 +499,9 @@ def _imported(view: ModuleView, program: Program) -> frozenset[str]:
 
 def _taken(paths: Iterable[str], head: _Tree, policy: Policy, reach: ReachPolicy) -> Mapping[str, frozenset[str]]:
     """What code of the head that a host can run takes from files of families that none can."""
-    modules = {path: module_name(path, reach.roots) for path in paths if families_without_hosts(path, policy)}
+    modules = {path: module_name(path, reach.roots) for path in paths if policy.families_without_hosts(path)}
     return {
-        path: taken_elsewhere(module, head.program, head.reach, lambda user: not families_without_hosts(user, policy))
+        path: taken_elsewhere(module, head.program, head.reach, lambda user: not policy.families_without_hosts(user))
         for path, module in modules.items()
         if module is not None
     }

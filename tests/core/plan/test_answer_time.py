@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
+from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer
 
 
 def job(name: str, minutes: int, *requires: str, gpus: int = 1) -> TimedJob:

@@ -1,7 +1,6 @@
 """Figures of plans against labels."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from verl_e2e.config import packaged_policy
@@ -15,7 +14,6 @@ from verl_e2e.core.plan.backtest import (
     figures,
     render_backtest,
     render_usage,
-    tag_figures,
     usage,
     usage_json,
 )
@@ -63,15 +61,6 @@ def test_a_case_that_cannot_be_planned_misses_all_it_requires() -> None:
     lost = Outcome(OUTCOMES[1].case, None, "commit 'x' is not here")
     assert lost.missed == {Level.SMOKE}
     assert "could not be planned: commit 'x' is not here" in render_backtest((lost,))
-
-
-def test_tags_are_measured_where_labels_name_them() -> None:
-    planned = outcome("src/megatron/bridge/models/qwen/qwen3_moe_bridge.py", {0, 1, 4}, set())
-    labelled = replace(planned.case, features=frozenset({"moe", "mla", "model:other"}), families=frozenset({"any"}))
-    message = tag_figures((replace(planned, case=labelled), OUTCOMES[1]))
-    assert message["features"] == {"recall": 0.5, "precision": 1.0}
-    assert message["families"] == {"recall": 0.0, "precision": 0.0}
-    assert tag_figures(OUTCOMES)["features"]["recall"] == 1.0
 
 
 def test_usage_counts_levels_and_what_else_would_cost() -> None:

@@ -6,9 +6,8 @@ from verl_e2e.config import packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.jobs import WhyChosen
 from verl_e2e.core.plan.bridge_tests import TestsAtHead, changed_modules, changed_tests, choose
-from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.policy import ChoiceOfTests, Policy
 from verl_e2e.core.plan.reached_files import Marks
-from verl_e2e.core.plan.test_choice import ChoiceOfTests
 from verl_e2e.core.reach.effects import Effect, Effects, Idle, Inside
 from verl_e2e.core.reach.users import ChangedModule, Distance, Use
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.core.plan.test_lint import PATHS, SYMBOLS, WORDS, policy
-from verl_e2e.core.plan.contract import Converter, registered
-from verl_e2e.core.plan.lint import lint_policy
+from verl_e2e.core.plan.lint import Converter, lint_policy, registered
 
 KIMI, QWEN = "src/kimi.py", "src/qwen.py"
 DECORATED = """

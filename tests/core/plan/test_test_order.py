@@ -3,8 +3,7 @@
 import pytest
 
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
-from verl_e2e.core.plan.test_choice import ChoiceOfTests
-from verl_e2e.core.plan.test_order import (
+from verl_e2e.core.plan.bridge_tests import (
     SECONDS_PER_TEST,
     START_S,
     RankedTest,
@@ -13,6 +12,7 @@ from verl_e2e.core.plan.test_order import (
     ordered,
     within_time,
 )
+from verl_e2e.core.plan.policy import ChoiceOfTests
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.users import ChangedModule
 

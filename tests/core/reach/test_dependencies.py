@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.reach.dependencies import changed_requirements, same_build
+from verl_e2e.core.reach.other_paths import changed_requirements, same_build
 
 BASE = """
 [project]

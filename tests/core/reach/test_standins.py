@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.reach.standins import TreeNames, stand_ins
+from verl_e2e.core.reach.other_paths import TreeNames, stand_ins
 
 ROOTS, PACKAGE = ("src/", "more/"), "lib"
 FILES = frozenset({"src/lib/__init__.py", "src/lib/a.py", "src/lib/b/__init__.py", "docs/x.md"})

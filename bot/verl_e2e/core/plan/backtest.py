@@ -12,10 +12,7 @@ from verl_e2e.core.plan.plan import Plan, Reason
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One labelled pull request. Levels in neither `required` nor `optional` are not wanted.
-
-    `features` and `families` are None where the label does not state them.
-    """
+    """One labelled pull request. Levels in neither `required` nor `optional` are not wanted."""
 
     pr: int
     base: Sha
@@ -23,8 +20,6 @@ class Case:
     required: frozenset[LevelNumber]
     title: str = ""
     optional: frozenset[LevelNumber] = frozenset()
-    features: frozenset[str] | None = None
-    families: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +78,6 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     )
 
 
-def tag_figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, float]]:
-    """Recall and precision of feature tags (without those of a family) and of families; for information only."""
-    planned = [(outcome.case, outcome.plan) for outcome in outcomes if outcome.plan]
-    features = [
-        (_without_model_tags(case.features), _without_model_tags(made.features))
-        for case, made in planned
-        if case.features is not None
-    ]
-    families = [(case.families, frozenset(made.families)) for case, made in planned if case.families is not None]
-    return {"features": _shares(features), "families": _shares(families)}
-
-
-def _without_model_tags(tags: Iterable[str]) -> frozenset[str]:
-    return frozenset(tag for tag in tags if not tag.startswith("model:"))
-
-
-def _shares(pairs: Sequence[tuple[frozenset[str], frozenset[str]]]) -> dict[str, float]:
-    met = sum(len(wanted & found) for wanted, found in pairs)
-    return {
-        "recall": _share(met, sum(len(wanted) for wanted, _ in pairs)),
-        "precision": _share(met, sum(len(found) for _, found in pairs)),
-    }
-
-
 def cost_table() -> dict[str, int]:
     """The GPU minutes that each variant is counted with: estimates of the levels' table."""
     return {variant.job_id: variant.gpu_minutes for level in Level for variant in variants_of(level)}
@@ -124,7 +95,6 @@ def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
         **asdict(figures(outcomes)),
         "gpu_minutes_everything": everything_minutes(),
         "cost_table": cost_table(),
-        "tags": tag_figures(outcomes),
         "prs": [_outcome_json(outcome) for outcome in outcomes],
     }
 
@@ -193,6 +163,13 @@ def _share(part: int, whole: int) -> float:
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, object]:
+    wasted: list[dict[str, object]] = []
+    for level in sorted(outcome.wasted):
+        reasons = [
+            {"path": reason.path, "symbol": reason.symbol, "reason": reason.reason, "via": list(reason.via)}
+            for reason in _reasons(outcome, level)
+        ]
+        wasted.append({"level": int(level), "reasons": reasons})
     return {
         "pr": outcome.case.pr,
         "title": outcome.case.title,
@@ -200,10 +177,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, object]:
         "required": _numbers(outcome.case.required),
         "optional": _numbers(outcome.case.optional),
         "missed": _numbers(outcome.missed),
-        "wasted": [
-            {"level": int(level), "reasons": [_reason_json(reason) for reason in _reasons(outcome, level)]}
-            for level in sorted(outcome.wasted)
-        ],
+        "wasted": wasted,
         "features": list(outcome.plan.features) if outcome.plan else [],
         "families": list(outcome.plan.families) if outcome.plan else [],
         "gpu_minutes": outcome.plan.gpu_minutes if outcome.plan else 0,
@@ -216,7 +190,9 @@ def _difference(outcome: Outcome) -> Iterable[str]:
     if outcome.problem:
         yield f"  could not be planned: {outcome.problem}"
     for level in sorted(outcome.missed):
-        yield f"  missed level {int(level)}: {_why_not(outcome, level)}"
+        spared = outcome.plan.not_required if outcome.plan else ()
+        why_not = next((item.reason for item in spared if item.level is level), "no plan")
+        yield f"  missed level {int(level)}: {why_not}"
     for level in sorted(outcome.wasted):
         for reason in _reasons(outcome, level)[:3]:
             place = ":".join(filter(None, (reason.path, reason.symbol)))
@@ -224,17 +200,8 @@ def _difference(outcome: Outcome) -> Iterable[str]:
             yield f"  wasted level {int(level)}: {place}: {reason.reason} ({led})"
 
 
-def _why_not(outcome: Outcome, level: Level) -> str:
-    spared = outcome.plan.not_required if outcome.plan else ()
-    return next((why.reason for why in spared if why.level is level), "no plan")
-
-
 def _reasons(outcome: Outcome, level: Level) -> list[Reason]:
     return [reason for reason in outcome.plan.reasons if reason.level is level] if outcome.plan else []
-
-
-def _reason_json(reason: Reason) -> dict[str, object]:
-    return {"path": reason.path, "symbol": reason.symbol, "reason": reason.reason, "via": list(reason.via)}
 
 
 def _numbers(levels: Iterable[Level]) -> list[int]:

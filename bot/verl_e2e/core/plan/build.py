@@ -8,7 +8,6 @@ from verl_e2e.core.model.jobs import (
     PICTURES,
     WRAPPER_SCRIPT,
     Checkpoint,
-    ChosenTest,
     Data,
     Job,
     JobFeature,
@@ -20,7 +19,7 @@ from verl_e2e.core.model.jobs import (
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value, expected_config, expected_of_overrides
-from verl_e2e.core.plan.bridge_tests import Choice, runnable
+from verl_e2e.core.plan.bridge_tests import runnable
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
@@ -102,10 +101,11 @@ def build_job(
     outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
     nodes = _nodes(outline, site)
-    chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
+    # A separate environment for the tests has no GPU.
+    chosen, beyond = runnable(outline.tests.tests, 0 if site.bridge_python else variant.gpu_count)
     fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
     hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
-    site = _site(outline, site, (*beyond, *hidden))
+    site = _site(outline, site, (*beyond, *outline.tests.left_out, *hidden))
     wrapper = _wrapper(outline, site, nodes)
     of_features = (item for feature in outline.features for item in feature.overrides)
     # What a level sets is for the wrapper: another script trains in a way of its own.
@@ -134,7 +134,7 @@ def build_job(
         reward_model=reward_model,
         patches=fitting,
         not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
-        bridge_tests=_in_order(policy, chosen),
+        bridge_tests=tuple(dict.fromkeys((*policy.bridge_tests, *(item.test for item in chosen)))),
         chosen_tests=chosen,
         bridge_tests_limit_s=policy.test_choice.seconds,
         require_bridge_checks=require_bridge_checks,
@@ -160,16 +160,6 @@ def _unable(outline: JobOutline, site: SiteProfile, *, given: Checkpoint | None)
     of_model = set() if given else set(outline.model.features or ())
     found = sorted({*shown, *of_model} & {*site.cannot_run})
     return "; ".join(f"site profile {site.name} cannot run {name}: {site.cannot_run[name]}" for name in found)
-
-
-def _chosen_tests(choice: Choice, site: SiteProfile, gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
-    """The chosen tests that can say something where they run; a separate environment for them has no GPU."""
-    chosen, beyond = runnable(choice.tests, 0 if site.bridge_python else gpu_count)
-    return chosen, (*beyond, *choice.left_out)
-
-
-def _in_order(policy: Policy, chosen: tuple[ChosenTest, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*policy.bridge_tests, *(chosen_test.test for chosen_test in chosen))))
 
 
 def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> SiteProfile:

@@ -110,8 +110,11 @@ class CellTable:
             if not found.possible:
                 continue
             axes = dict(found.axes)
-            if found.axes.get(Axis.ADAPTER) == "none" and self._is_not_needed(at, entered, _without_none(found.axes)):
-                del axes[Axis.ADAPTER]
+            if axes.get(Axis.ADAPTER) == "none":
+                adapted: dict[Axis, Value] = {axis: value for axis, value in axes.items() if axis is not Axis.ADAPTER}
+                counterparts = (self.counterpart(at, axes=adapted, filled=filled) for filled in (True, False))
+                if not any(self.keeps_out(counterpart, entered) for counterpart in counterparts):
+                    axes = adapted
             unfilled = self.counterpart(at, filled=False) if found.filled and moved else None
             if self.keeps_out(unfilled, entered):
                 axes[Axis.ADAPTER_B_START] = "xavier"
@@ -122,15 +125,6 @@ class CellTable:
             if key not in seen:
                 seen.add(key)
                 yield Want(self.rows[at].name, axes, ModelWant(family, dict(found.fields)))
-
-    def _is_not_needed(self, at: int, entered: frozenset[int], axes: Mapping[Axis, Value]) -> bool:
-        """Whether no counterpart with adapters says that they keep a run out."""
-        counterparts = (self.counterpart(at, axes=axes, filled=filled) for filled in (True, False))
-        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
-
-
-def _without_none(axes: Mapping[Axis, Value]) -> Mapping[Axis, Value]:
-    return {axis: value for axis, value in axes.items() if axis is not Axis.ADAPTER}
 
 
 def _usual(rows: Sequence[CellRow]) -> Mapping[str, Mapping[str, Mapping[str, object]]]:

@@ -22,7 +22,6 @@ from verl_e2e.core.model.jobs import Patch
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.cell_settings import leaves_by_itself
 from verl_e2e.core.plan.classify import Classified, Reason
-from verl_e2e.core.plan.family_models import families_without_hosts
 from verl_e2e.core.plan.job_models import is_on_family
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
@@ -227,7 +226,7 @@ class CodePlan:
     def _without_hosts(self, path: str) -> str:
         """The families of a path, where no host can run any of them."""
         counted = self._families.get(readable(path), frozenset())
-        return ", ".join(families_without_hosts(path, self.policy)) if counted else ""
+        return ", ".join(self.policy.families_without_hosts(path)) if counted else ""
 
     def _is_taken(self, touched: TouchedFunction) -> bool:
         """Whether code that a host can run takes the function from its file."""

@@ -10,63 +10,9 @@ from enum import StrEnum
 
 from verl_e2e.core.reach.effects import Sides
 from verl_e2e.core.reach.entries import CallSite, Uses
-from verl_e2e.core.reach.program import Node, Program, parse, parse_to_read
+from verl_e2e.core.reach.program import Node, Program, parse_to_read
 from verl_e2e.core.reach.syntax import walk
 from verl_e2e.core.reach.walk import Entry
-
-REGISTER = "register_bridge"
-
-
-@dataclass(frozen=True, slots=True)
-class Converter:
-    """A class of Bridge that is registered for models of one architecture."""
-
-    # The entry of `architectures` in the model's configuration.
-    architecture: str
-    # The class, and the file that it lies in.
-    name: str
-    path: str
-    # Files that its file imports from.
-    uses: frozenset[str] = frozenset()
-
-
-def registered(path: str, text: bytes, uses: frozenset[str] = frozenset()) -> Iterator[Converter]:
-    """The classes that a file registers, by a decorator or by a call; none of a file that Python does not parse."""
-    if REGISTER.encode() not in text:
-        return
-    module = parse(text)
-    if isinstance(module, str):
-        return
-    texts = dict(_constants(module))
-    for node in ast.walk(module):
-        calls: list[ast.expr] = []
-        if isinstance(node, ast.ClassDef):
-            name, calls = node.name, node.decorator_list
-        elif isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
-            name, calls = node.args[0].id, [node.func]
-        for call in calls:
-            source = _source(call)
-            if source is not None:
-                yield Converter(texts.get(source, source), name, path, uses)
-
-
-def _source(call: ast.expr) -> str | None:
-    """What a call of the registration names as `source`: a text, or the name of a class or of a text."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != REGISTER:
-        return None
-    given = next((keyword.value for keyword in call.keywords if keyword.arg == "source"), None)
-    if isinstance(given, ast.Name):
-        return given.id
-    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
-
-
-def _constants(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """The variables of a module that hold a text, and that text."""
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            value, targets = statement.value.value, statement.targets
-            yield from ((name.id, value) for name in targets if isinstance(name, ast.Name) and isinstance(value, str))
-
 
 Read = Callable[[str], bytes | None]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -220,15 +166,8 @@ def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> 
         return f"no parameter {unknown[0]!r}"
     if site.positional > len(plain) and arguments.vararg is None:
         return f"{site.positional} positional arguments, and it takes {len(plain)}"
-    missing = [name for name in _required(arguments, plain)[site.positional :] if name not in site.keywords]
-    missing += [name for name in _required_by_name(arguments) if name not in site.keywords]
+    by_keyword = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    required = plain[site.positional : len(plain) - len(arguments.defaults)]
+    required += [parameter.arg for parameter, default in by_keyword if default is None]
+    missing = [name for name in required if name not in site.keywords]
     return f"parameter {missing[0]!r} is required" if missing and not site.open_ended else ""
-
-
-def _required(arguments: ast.arguments, plain: list[str]) -> list[str]:
-    return plain[: len(plain) - len(arguments.defaults)] if arguments.defaults else plain
-
-
-def _required_by_name(arguments: ast.arguments) -> list[str]:
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [one.arg for one, default in pairs if default is None]

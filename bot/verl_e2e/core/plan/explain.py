@@ -153,12 +153,8 @@ def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:
     if not own:
         return Explanation(path, name, reason=_UNREACHED)
     levels = tuple(sorted({Level.SMOKE, *(reason.level for reason in own)}))
-    return Explanation(path, name, levels=levels, rules=_rules(own), via=next(_chains(own), ()))
+    return Explanation(path, name, levels=levels, rules=_rules(own), via=own[0].via[:-1] if own[0].rule else own[0].via)
 
 
 def _rules(reasons: Iterable[Reason]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reason.rule for reason in reasons if reason.rule))
-
-
-def _chains(reasons: Iterable[Reason]) -> Iterator[tuple[str, ...]]:
-    return (reason.via[:-1] if reason.rule else reason.via for reason in reasons)

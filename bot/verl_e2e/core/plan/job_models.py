@@ -7,7 +7,6 @@ from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, WITHOUT_
 from verl_e2e.core.model.settings import DETERMINISTIC, Value
 from verl_e2e.core.model.space import VARIANTS, ModelWant, variants_of
 from verl_e2e.core.plan.classify import Classified
-from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
 from verl_e2e.core.plan.synthetic_models import synthetic_checkpoint
@@ -108,7 +107,7 @@ def _why_no_model(model: ModelWant, policy: Policy) -> str:
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
     """The first checkpoint of the table that has what is needed."""
     able = (
-        checkpoint_for(family, model.features, policy)
+        policy.checkpoint_for(family, model.features)
         for family in policy.families
         if model.family in ("", family.name) and model.features <= {*family.features}
     )
@@ -176,7 +175,7 @@ def _of_family(family: Family, tags: frozenset[str], policy: Policy) -> JobOutli
     """A family's job: of its own features those asked for, all of them where the change does not tell."""
     own = frozenset(family.features)
     wanted = tags if tags & own else tags | own
-    checkpoint = checkpoint_for(family, tags & own, policy)
+    checkpoint = policy.checkpoint_for(family, tags & own)
     absent = wanted & (own - {*_had(family, checkpoint, policy)})
     shown, unscripted = _split(wanted - absent, policy, family.name)
     lost = tuple(tag for tag in family.features if tag in absent)

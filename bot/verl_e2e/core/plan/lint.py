@@ -1,6 +1,6 @@
 """Where a policy does not fit a tree: rules without effect, files without a rule, files that verl does not have."""
 
-import re
+import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -9,12 +9,63 @@ from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.known_defects import MOST_DAYS, Validity
-from verl_e2e.core.plan.contract import Converter
-from verl_e2e.core.plan.family_models import checkpoint_for
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
+from verl_e2e.core.reach.program import parse
 
 Symbols = Mapping[str, Collection[str]]
+REGISTER = "register_bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """A class of Bridge that is registered for models of one architecture."""
+
+    # The entry of `architectures` in the model's configuration.
+    architecture: str
+    # The class, and the file that it lies in.
+    name: str
+    path: str
+    # Files that its file imports from.
+    uses: frozenset[str] = frozenset()
+
+
+def registered(path: str, text: bytes, uses: frozenset[str] = frozenset()) -> Iterator[Converter]:
+    """The classes that a file registers, by a decorator or by a call; none of a file that Python does not parse."""
+    if REGISTER.encode() not in text:
+        return
+    module = parse(text)
+    if isinstance(module, str):
+        return
+    texts = dict(_constants(module))
+    for node in ast.walk(module):
+        calls: list[ast.expr] = []
+        if isinstance(node, ast.ClassDef):
+            name, calls = node.name, node.decorator_list
+        elif isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
+            name, calls = node.args[0].id, [node.func]
+        for call in calls:
+            source = _source(call)
+            if source is not None:
+                yield Converter(texts.get(source, source), name, path, uses)
+
+
+def _source(call: ast.expr) -> str | None:
+    """What a call of the registration names as `source`: a text, or the name of a class or of a text."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != REGISTER:
+        return None
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == "source"), None)
+    if isinstance(given, ast.Name):
+        return given.id
+    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+
+
+def _constants(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The variables of a module that hold a text, and that text."""
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            value, targets = statement.value.value, statement.targets
+            yield from ((name.id, value) for name in targets if isinstance(name, ast.Name) and isinstance(value, str))
 
 
 def lint_policy(
@@ -90,7 +141,7 @@ def _promises(policy: Policy) -> Iterator[str]:
         facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
         where = f"{policy.source}: family {family.name}"
         for name in family.features:
-            if not policy.facts_of(checkpoint_for(family, (name,), policy)).shows(name):
+            if not policy.facts_of(policy.checkpoint_for(family, (name,))).shows(name):
                 yield f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
         for name in facts.features or ():
             if name not in family.features:
@@ -226,7 +277,7 @@ def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str])
             yield f"{policy.source}: {rule.name}: its paths meet no source file that is looked into"
         elif not _names_any(rule, paths, symbols):
             yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
-        elif not _says_any(rule.words, words):
+        elif rule.words is not None and not any(map(rule.words.match, words)):
             yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
 
 
@@ -234,10 +285,6 @@ def _names_any(rule: SymbolRule, paths: list[str], symbols: Symbols) -> bool:
     if rule.symbols is None or rule.through is not None or rule.imports is not None:
         return True
     return any(rule.symbols.match(name) for path in paths for name in symbols[path])
-
-
-def _says_any(pattern: re.Pattern[str] | None, words: Collection[str]) -> bool:
-    return pattern is None or any(map(pattern.match, words))
 
 
 def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:

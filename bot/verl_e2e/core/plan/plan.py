@@ -9,7 +9,6 @@ from verl_e2e.core.model.execution import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, variants_of
-from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -31,7 +30,7 @@ from verl_e2e.core.plan.measured_jobs import (
     with_measured_jobs,
 )
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
-from verl_e2e.core.plan.outline import with_obstacles
+from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer, with_obstacles
 from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effects, LookedAt
@@ -69,7 +68,8 @@ def not_required(
     """
     rest = [level for level in Level if level not in levels]
     if not counted:
-        nothing = _nothing_reason(exempted)
+        parts = "; ".join(f"{item.count} in {item.name}: {item.reason}" for item in exempted)
+        nothing = f"every changed path is set aside ({parts})" if parts else "the change has no files"
         return tuple(NotRequired(level, nothing) for level in rest)
     left = Counter(uncovered)
     return tuple(NotRequired(level, _unmatched(level, counted, policy) + _left_open(left[level])) for level in rest)
@@ -98,7 +98,9 @@ def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) ->
         kinds.append("names")
         rules += _rules_for(level, policy.rules)
     none = f"the policy has no rule for this level that judges {' or '.join(kinds)}"
-    matched = f"no rule for this level matches ({_first(rules)})" if rules else none
+    names = list(dict.fromkeys(rules))
+    more = f" and {len(names) - _SHOWN_RULES} more" if len(names) > _SHOWN_RULES else ""
+    matched = f"no rule for this level matches ({', '.join(names[:_SHOWN_RULES])}{more})" if rules else none
     return f"looked at {' and '.join(looked)}; {matched}"
 
 
@@ -110,21 +112,8 @@ def _rules_for(level: Level, rules: Iterable[Rule | SymbolRule]) -> list[str]:
     ]
 
 
-def _first(rules: list[str]) -> str:
-    names = list(dict.fromkeys(rules))
-    more = len(names) - _SHOWN_RULES
-    return ", ".join(names[:_SHOWN_RULES]) + (f" and {more} more" if more > 0 else "")
-
-
 def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
-
-
-def _nothing_reason(exempted: tuple[Exempted, ...]) -> str:
-    if not exempted:
-        return "the change has no files"
-    parts = "; ".join(f"{item.count} in {item.name}: {item.reason}" for item in exempted)
-    return f"every changed path is set aside ({parts})"
 
 
 ANY_FAMILY = "any"
@@ -359,8 +348,11 @@ def _reasons(
     beyond: Iterable[Reason] = (),
 ) -> tuple[Reason, ...]:
     found = {reason for path in paths for reason in _reasons_of(path, policy)} | set(beyond)
-    if effects is not None:
-        found = {_with_problem(reason, effects) for reason in found}
+    for reason in tuple(found):
+        problem = effects.unread.get(reason.path or "") if effects is not None else None
+        if problem:
+            found.remove(reason)
+            found.add(replace(reason, reason=f"{reason.reason}; judged by its name alone, for {problem}"))
     found |= {Reason(level, None, _ASKED) for level in asked}
     found |= set(_beyond_the_bound(paths, policy))
     if found and not any(reason.level is Level.SMOKE for reason in found):
@@ -369,13 +361,6 @@ def _reasons(
     return tuple(
         sorted(found, key=lambda item: (item.level, item.path or "", item.symbol or "", item.reason, item.via))
     )
-
-
-def _with_problem(reason: Reason, effects: Effects) -> Reason:
-    problem = effects.unread.get(reason.path or "")
-    if not problem:
-        return reason
-    return replace(reason, reason=f"{reason.reason}; judged by its name alone, for {problem}")
 
 
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
@@ -417,15 +402,13 @@ def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
         if path.exemption is not None:
             counts = by_reason.setdefault(path.exemption.name, {})
             counts[path.exemption.reason] = counts.get(path.exemption.reason, 0) + 1
-    found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in by_reason.items()]
+    found: list[Exempted] = []
+    for name, counts in by_reason.items():
+        shown = sorted(counts)[:_SHOWN_REASONS]
+        if len(counts) > _SHOWN_REASONS:
+            shown.append(f"and {len(counts) - _SHOWN_REASONS} more")
+        found.append(Exempted(name, sum(counts.values()), "; ".join(shown)))
     return tuple(sorted(found, key=lambda item: (-item.count, item.name)))
-
-
-def _folded(by_reason: dict[str, int]) -> str:
-    """The reasons of one group, the first few by name."""
-    ordered = sorted(by_reason)
-    more = len(ordered) - _SHOWN_REASONS
-    return "; ".join([*ordered[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:
@@ -446,7 +429,7 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
     found: list[JobOutline] = []
     for level in levels:
         if level is Level.FEATURE:
-            found.extend(_feature_jobs(paths, policy)[: policy.family_jobs])
+            found.extend(feature_jobs(_asking(paths, policy) or paths, policy)[: policy.family_jobs])
             continue
         default = variants_of(level)[0]
         for variant in variants_of(level):
@@ -502,10 +485,6 @@ def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy)
     if all(path.families for path in paths):
         return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
     return policy.checkpoint
-
-
-def _feature_jobs(paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
-    return feature_jobs(_asking(paths, policy) or paths, policy)
 
 
 def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, ...]:

@@ -15,6 +15,7 @@ from verl_e2e.core.model.document import (
     InnerPath,
     LevelNumber,
     Levels,
+    PathPatterns,
     Patterns,
     Seconds,
     Text,
@@ -39,7 +40,6 @@ from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
-from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.escape import suggest
 
 _Variants = tuple[Annotated[str, name_among({variant.job_id for variant in VARIANTS}, "a variant")], ...]
@@ -358,6 +358,43 @@ class Budget(DescribedDocument):
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
 
 
+class ConversionTests(DescribedDocument):
+    """Tests that come first for a change of import or export."""
+
+    changes: Patterns
+    """The paths that are about import and export."""
+    tests: Patterns
+    """The tests that come first for them."""
+
+
+class ChoiceOfTests(DescribedDocument):
+    """How Bridge tests are chosen for a change, in addition to those that the policy lists."""
+
+    paths: Patterns
+    """Where tests may be chosen from."""
+    files: Annotated[int, Field(strict=True, ge=1)] | None = None
+    """At most so many files are run, those that the policy lists among them; null: as many as the time allows."""
+    seconds: Seconds = 300
+    """How long all of them together may take."""
+    durations: dict[Text, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Seconds that test files are known to take, by path; others are estimated from the number of their tests."""
+    gpu_marks: tuple[Text, ...] = ("gpu",)
+    """The pytest marks that ask for a GPU."""
+    conversion: ConversionTests | None = None
+    """Tests that come first for a change of import or export."""
+
+    def is_conversion(self, path: str) -> bool:
+        """Whether a path is about import and export."""
+        return self.conversion is not None and self.conversion.changes.match(path)
+
+    def is_conversion_test(self, path: str) -> bool:
+        """Whether a test comes first for such a path."""
+        return self.conversion is not None and self.conversion.tests.match(path)
+
+
+NO_CHOSEN_TESTS = ChoiceOfTests.model_construct(paths=PathPatterns())
+
+
 _OFF_HINT = "to switch a level off, write `switched_off: [{level: N, reason: TEXT}]`"
 _OFF_WORDS = ("level", "levels", "off", "disable", "disabled", "disabled_levels", "skip", "skip_levels", "switch_off")
 
@@ -508,3 +545,29 @@ class Policy(PolicyFile):
         # A synthetic model has the features of its family, whatever fields a job wants of it.
         declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)
+
+    def checkpoint_for(self, family: Family, asked: Collection[str]) -> Checkpoint | None:
+        """The checkpoint of a family for features that are asked for; None where the family has no model.
+
+        A named checkpoint shows pretrained weights, so it stays unless the synthetic model has all that it has of these
+        features, and more.
+        """
+        named = family.checkpoint
+        missing = self._missing(named, asked)
+        if family.named is None or not missing or family.made is None:
+            return named
+        made = family.made.checkpoint
+        return made if self._missing(made, asked) < missing else named
+
+    def _missing(self, checkpoint: Checkpoint | None, asked: Collection[str]) -> frozenset[str]:
+        """The features that a checkpoint is known not to have."""
+        facts = self.facts_of(checkpoint)
+        return frozenset(feature for feature in asked if not facts.shows(feature))
+
+    def families_without_hosts(self, path: str) -> tuple[str, ...]:
+        """The families that a path belongs to, where no host can run any of them; empty where one can."""
+        # Few families have no host, so most paths are held against the patterns of these alone.
+        without = tuple(family.name for family in self.families if family.uncoverable and family.paths.match(path))
+        if without and any(not family.uncoverable and family.paths.match(path) for family in self.families):
+            return ()
+        return without

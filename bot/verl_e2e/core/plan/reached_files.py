@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.reach.other_paths import is_among
 from verl_e2e.core.reach.program import Summary, absolute, module_name, parse_to_read
-from verl_e2e.core.reach.standins import is_among
 from verl_e2e.core.reach.syntax import dotted
 from verl_e2e.core.reach.users import name_tails
 
@@ -206,7 +206,12 @@ def read_by_tests(
     found.follow({*(every & {*tests}), *around, *_modules_in({*first, ""}, every)})
     found.follow_names()
     tops = {"/".join(test.split("/")[:2]) + "/" for test in tests}
-    data = (path for path in every if not path.endswith(".py") and (path.startswith(tuple(tops)) or _in(path, folders)))
+    near = (tuple(tops), folders - {""})
+    data = (
+        path
+        for path in every
+        if not path.endswith(".py") and (path.startswith(near[0]) or f"{path.rpartition('/')[0]}/" in near[1])
+    )
     return frozenset((*found.read, *data))
 
 
@@ -232,10 +237,6 @@ def _modules_in(folders: Collection[str], files: Iterable[str]) -> Iterator[str]
             yield path
 
 
-def _in(path: str, folders: Iterable[str]) -> bool:
-    return bool(path.rpartition("/")[0]) and f"{path.rpartition('/')[0]}/" in folders
-
-
 class _Closure:
     def __init__(
         self, files: frozenset[str], roots: tuple[str, ...], load: Callable[[frozenset[str]], Mapping[str, Summary]]
@@ -249,7 +250,7 @@ class _Closure:
                 for name in self._names(path):
                     self._modules.setdefault(name, []).append(path)
                 if not path.startswith(self._top):
-                    self._stems.setdefault(_stem(path), []).append(path)
+                    self._stems.setdefault(path.rpartition("/")[2].removesuffix(".py"), []).append(path)
         self._files = files
         self._found: dict[str, tuple[str, ...]] = {}
         # Every file without its ending, and every folder, with its own folders.
@@ -327,7 +328,3 @@ def _outer(module: str) -> list[str]:
     """A module's full name and those of the packages around it, the outermost first."""
     parts = module.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _stem(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(".py")

@@ -14,7 +14,7 @@ from verl_e2e.core.model.execution import ChangeExecution, Side
 from verl_e2e.core.model.known_defects import QuarantinedCause
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.plan.answer_time import TimedJob, minutes_to_answer
+from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer
 from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run, turn_of
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
