@@ -12,7 +12,6 @@ from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
 from verl_e2e.core.model.settings import (
     DETERMINISTIC,
     TELLING_LEARNING_RATE,
-    Value,
     expected_config,
     expected_of_overrides,
 )
@@ -43,7 +42,9 @@ def unsharded(job: Job) -> Job:
     Its data-parallel size is 1 as well. It is a job of level 0, for it proves no more than that by itself, and it
     leaves the focused Bridge tests to the job that it is compared with.
     """
-    wrapper = {name: _unsharded_value(name, value) for name, value in {**job.site.wrapper, **job.wrapper}.items()}
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    wrapper |= {name: "1" for name in wrapper if _SIZE_VARIABLE.fullmatch(name)}
+    wrapper |= {name: "null" for name in wrapper if _VIRTUAL_VARIABLE.fullmatch(name)}
     if job.script == WRAPPER_SCRIPT:
         wrapper["NUM_GPUS"] = "1"
     overrides = tuple(override for override in job.overrides if not _SIZE_KEY.fullmatch(_key(override)))
@@ -61,12 +62,6 @@ def unsharded(job: Job) -> Job:
     return _with(job, changes, wrapper, overrides)
 
 
-def _unsharded_value(name: str, value: str) -> str:
-    if _SIZE_VARIABLE.fullmatch(name):
-        return "1"
-    return "null" if _VIRTUAL_VARIABLE.fullmatch(name) else value
-
-
 def _key(override: str) -> str:
     return override.partition("=")[0]
 
@@ -77,35 +72,28 @@ def _with(job: Job, changes: dict[str, object], wrapper: dict[str, str], overrid
         _key(override).lstrip("+") for override in overrides
     }
     kept = {key: value for key, value in job.expected.items() if key not in gone}
-    expected = {**kept, **_expected(job, wrapper, overrides)}
+    whole = job.script == WRAPPER_SCRIPT
+    shown = expected_config(wrapper, overrides) if whole else expected_of_overrides(overrides)
+    expected = {**kept, **shown}
     update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": dict(sorted(expected.items()))}
     return Job.model_validate({**job.model_dump(), **update})
-
-
-def _expected(job: Job, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:
-    if job.script == WRAPPER_SCRIPT:
-        return expected_config(wrapper, overrides)
-    return expected_of_overrides(overrides)
 
 
 def job_differences(job: Job, reference: Job) -> tuple[str, ...]:
     """One sentence for each difference of two jobs that is not a parallel size; a comparison may rest on none."""
     ours, theirs = unsharded(job), unsharded(reference)
+    ours_only = " ".join(sorted({*ours.overrides} - {*theirs.overrides})) or "none"
+    theirs_only = " ".join(sorted({*theirs.overrides} - {*ours.overrides})) or "none"
     rows: list[tuple[str, object, object]] = [
         ("Bridge commit", ours.bridge.commit, theirs.bridge.commit),
         ("verl commit", ours.verl.commit, theirs.verl.commit),
         ("checkpoint", ours.checkpoint.model_dump(), theirs.checkpoint.model_dump()),
         ("training data", ours.data.train_files, theirs.data.train_files),
-        ("overrides", *_only_in_each(ours.overrides, theirs.overrides)),
+        ("overrides", ours_only, theirs_only),
     ]
     names = sorted({*ours.wrapper, *theirs.wrapper})
     rows += [(name, ours.wrapper.get(name), theirs.wrapper.get(name)) for name in names]
     return tuple(f"{name} differs: {value} and {other}." for name, value, other in rows if value != other)
-
-
-def _only_in_each(text: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
-    """What only the first and only the second of two lists holds, as text."""
-    return " ".join(sorted(set(text) - set(other))) or "none", " ".join(sorted(set(other) - set(text))) or "none"
 
 
 # What changes no number of a training: watching, saving, paths, and how many steps it takes.

@@ -150,14 +150,17 @@ def adds_up(parts: Sequence[Tensor], whole: Sequence[Tensor], *, times: int = 1)
 
     Sums that are NaN or infinite add up to the same kind of sum only.
     """
-    for figure, bound in ((_sum, _bound_of_sum), (_square, _bound_of_square)):
-        added, wanted = sum(map(figure, parts)), times * sum(map(figure, whole))
+    # Of each tensor the figure, and how far it can be from the true one; a square is rounded once before it is added.
+    sums = [[(item.sum, rounding(count(item), item.square)) for item in side] for side in (parts, whole)]
+    squares = [[(item.square, _growth(count(item) + 1) * item.square) for item in side] for side in (parts, whole)]
+    for ours, theirs in (sums, squares):
+        added = sum(figure for figure, _ in ours)
+        wanted = times * sum(figure for figure, _ in theirs)
         if not (math.isfinite(added) and math.isfinite(wanted)):
             return repr(added) == repr(wanted)
-        adding = _growth(len(parts) + len(whole)) * (
-            sum(abs(figure(tensor)) for tensor in parts) + times * sum(abs(figure(tensor)) for tensor in whole)
-        )
-        if abs(added - wanted) > adding + sum(map(bound, parts)) + times * sum(map(bound, whole)):
+        sizes = sum(abs(figure) for figure, _ in ours) + times * sum(abs(figure) for figure, _ in theirs)
+        bound = sum(bound for _, bound in ours) + times * sum(bound for _, bound in theirs)
+        if abs(added - wanted) > _growth(len(parts) + len(whole)) * sizes + bound:
             return False
     return True
 
@@ -168,23 +171,6 @@ def rounding(number: int, square: float) -> float:
     That is `n u / (1 - n u)` times the sum of the absolute values, which is at most `sqrt(n * square)`.
     """
     return _growth(number) * math.sqrt(number * square)
-
-
-def _sum(tensor: Tensor) -> float:
-    return tensor.sum
-
-
-def _square(tensor: Tensor) -> float:
-    return tensor.square
-
-
-def _bound_of_sum(tensor: Tensor) -> float:
-    return rounding(count(tensor), tensor.square)
-
-
-def _bound_of_square(tensor: Tensor) -> float:
-    """Each square is rounded once before it is added."""
-    return _growth(count(tensor) + 1) * tensor.square
 
 
 def _growth(number: int) -> float:

@@ -446,7 +446,7 @@ class Point:
         settings, features = completed(asked, self.model.features)
         return replace(
             self,
-            settings=MappingProxyType(_ordered(settings)),
+            settings=MappingProxyType({axis: settings[axis] for axis in Axis if axis in settings}),
             model=replace(self.model, features=features),
             implied=frozenset(settings.keys() - asked.keys()),
         )
@@ -541,7 +541,8 @@ class Point:
         if self.conflict:
             raise ValueError(f"{name}: {self.conflict.reason}")
         if level not in self.levels:
-            raise ValueError(f"{name}: no job of level {int(level)} has the settings {_shown(self.settings)}")
+            shown = ", ".join(f"{axis} {value}" for axis, value in self.settings.items()) or "of level 0"
+            raise ValueError(f"{name}: no job of level {int(level)} has the settings {shown}")
         parts = [axis.in_verl(value) for axis, value in self.settings.items()]
         parts.append(OWN_ROUTING if Axis.EXPERT in self.settings else Setting())
         parts.append(_purpose(level, self.size(Axis.STEPS)))
@@ -564,14 +565,6 @@ def _purpose(level: Level, steps: int) -> Setting:
         return Setting()
     tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
     return Setting({"TOTAL_TRAIN_STEPS": str(steps), **tested}, PROBE_LEARNING_RATE)
-
-
-def _ordered(settings: AxisValues) -> dict[Axis, Value]:
-    return {axis: settings[axis] for axis in Axis if axis in settings}
-
-
-def _shown(settings: AxisValues) -> str:
-    return ", ".join(f"{axis} {value}" for axis, value in settings.items()) or "of level 0"
 
 
 _Count = Annotated[int, Field(strict=True, ge=1)]
@@ -618,10 +611,6 @@ def _misfits(point: Point, shape: ModelShape) -> Iterator[str]:
         yield "experts with biases cannot be divided among expert tensor ranks"
 
 
-def _point(level: Level, axes: dict[Axis, Value]) -> Point:
-    return Point.of_level(level).with_axes(axes)
-
-
 # By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
 # equal and could be swapped unseen.
 _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
@@ -648,7 +637,9 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
 _FEATURES = {"expert": "moe"}
 
 # The named jobs as points, by job id.
-POINTS: dict[str, Point] = {f"{int(level)}-{name}": _point(level, axes) for (level, name), axes in _NAMED.items()}
+POINTS: dict[str, Point] = {
+    f"{int(level)}-{name}": Point.of_level(level).with_axes(axes) for (level, name), axes in _NAMED.items()
+}
 
 VARIANTS: tuple[Variant, ...] = tuple(
     POINTS[f"{int(level)}-{name}"].variant(level, name, feature=_FEATURES.get(name, "")) for level, name in _NAMED

@@ -1,8 +1,6 @@
-"""The attempts of one job as a reader sees them: each with its result and its cause, none left out.
+"""The attempts of a job for people: each with its result and its cause, none left out; and what they wait for.
 
-The causes that come and go, as text for a terminal and as a document.
-
-What the queue says to a reader of a card or of a gate.
+With them the causes that come and go, as text for a terminal and as a document.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +13,7 @@ from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import PRIORITY, RecordedCommand, Run
 from verl_e2e.core.pulls.retry import FlakyCause
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.text.escape import one_line
+from verl_e2e.core.text.escape import counted, one_line
 from verl_e2e.core.triage.table import RULES
 
 _OF_ENGINE: Mapping[EngineEnd, str] = {
@@ -96,17 +94,14 @@ def _rows(item: FlakyCause) -> Iterator[str]:
     mark = f" fingerprint {item.fingerprint}" if item.fingerprint else ""
     yield f"{item.cause_id}{mark}"
     yield f"  {cause_words(item.cause_id)}; a {item.found}"
-    yield f"  {_count(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {one_line(', '.join(item.job_ids), 300)}"
+    jobs = one_line(", ".join(item.job_ids), 300)
+    yield f"  {counted(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {jobs}"
     if item.stages:
         yield f"  at {', '.join(item.stages)}"
     yield (
-        f"  {_count(item.disagreed, 'head')} where another attempt passed, {_count(item.pulls, 'pull request')}, "
-        f"{_count(item.merge_bases, 'merge base')}"
+        f"  {counted(item.disagreed, 'head')} where another attempt passed, {counted(item.pulls, 'pull request')}, "
+        f"{counted(item.merge_bases, 'merge base')}"
     )
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def flaky_json(found: Iterable[FlakyCause]) -> dict[str, object]:

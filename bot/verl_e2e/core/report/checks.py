@@ -1,13 +1,7 @@
-"""The check runs of a head with their texts.
+"""The check runs of a head: the gate, one for each job and the rehearsal, and an end for those of earlier heads.
 
-The text of check runs, for a job and for the gate, within GitHub's limits and with foreign text escaped.
-
-A title is one line of plain text; summary and text are Markdown. GitHub shows the summary under the title and the
-text below it.
-
-The rehearsal of a head as its check run and its line of the card say it.
-
-The check runs to show: the gate, one for each job, and an end for those of heads that were superseded.
+A title is one line of plain text; summary and text are Markdown, within GitHub's limits and with foreign text escaped.
+GitHub shows the summary under the title and the text below it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -90,9 +84,12 @@ def job_check_text(standing: Standing) -> CheckText:
     """The check of a job: the verdict, the deliverables and the lines to look at first; the rest as text."""
     run = standing.run
     verdict = read_verdict(run.verdict) if run is not None else None
-    blocks = (_job_head(standing, verdict), *(() if verdict is None else (*_table(verdict), *_first_lines(verdict))))
+    blocks = (_job_head(standing, verdict), *(() if verdict is None else _job_summary(verdict)))
+    # The options tell it from the same job with other options.
+    options = standing.wanted.options
+    line = _status_line(standing)
     return CheckText(
-        title=title(_with_options(standing, _status_line(standing))),
+        title=title(f"with {options}: {line}" if options else line),
         summary=fit_blocks(blocks, MAX_OUTPUT, _CUT),
         text="" if verdict is None else fit_blocks(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
@@ -110,12 +107,6 @@ def _status_line(standing: Standing) -> str:
     # Gate and card say what it waits for; here it would be one more write for each job.
     quiet = waits(standing) and standing.attempt is None
     return _NOT_BEGUN if quiet else standing.clause
-
-
-def _with_options(standing: Standing, text: str) -> str:
-    """The text with the options of the job, which tell it from the same job with other options."""
-    options = standing.wanted.options
-    return f"with {options}: {text}" if options else text
 
 
 def _job_head(standing: Standing, verdict: Verdict | None) -> TextBlock:
@@ -152,16 +143,11 @@ def _how_it_ran(standing: Standing) -> str:
     return f"{', '.join(parts)}.{links(run.url)}"
 
 
-def _table(verdict: Verdict) -> Iterator[TextBlock]:
-    asked_for, rows = requested_rows(verdict), deliverable_rows(verdict)
-    if asked_for:
-        yield TextBlock("", asked_for, "", 2_000)
-    if rows:
-        yield TextBlock("", rows, "", 20_000)
-
-
-def _first_lines(verdict: Verdict) -> Iterator[TextBlock]:
-    """The lines that decided, not folded: a reader begins with them."""
+def _job_summary(verdict: Verdict) -> Iterator[TextBlock]:
+    """The deliverables, and the lines that decided, not folded: a reader begins with them."""
+    for table, share in ((requested_rows(verdict), 2_000), (deliverable_rows(verdict), 20_000)):
+        if table:
+            yield TextBlock("", table, "", share)
     rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
     if rows:
         yield open_text("First relevant lines", rows, 12_000)
@@ -347,14 +333,11 @@ def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, 
     if not steps.shows_checks:
         return ()
     # Of a group that the queue wants no more, perhaps because it was merged, only what is open is ended.
-    own = () if _is_given_up(target_state) else tuple(_own(target_state, steps))
+    target = target_state.target
+    own = () if isinstance(target, MergeGroup) and target.destroyed else tuple(_own(target_state, steps))
     known = {(check.name, check.head_sha) for check in own}
     others = (check for check in target_state.opened if (check.name, check.head_sha) not in known)
     return (*own, *(end for check in others if (end := _closing(target_state, check, steps.runs)) is not None))
-
-
-def _is_given_up(target_state: TargetState) -> bool:
-    return isinstance(target_state.target, MergeGroup) and target_state.target.destroyed
 
 
 def _own(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
@@ -389,12 +372,8 @@ def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     wanted = {standing.wanted.level for standing in found}
     following = next((level for level in Level if level not in wanted), None)
     if following is not None:
-        actions.append((f"Run level {int(following)}", f"Extra: {following.title}", _button(following)))
+        actions.append((f"Run level {int(following)}", f"Extra: {following.title}", f"{LEVEL_BUTTON}{int(following)}"))
     return tuple(actions)
-
-
-def _button(level: Level) -> str:
-    return f"{LEVEL_BUTTON}{int(level)}"
 
 
 def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterator[CheckRun]:

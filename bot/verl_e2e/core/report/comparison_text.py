@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, Report, RunComparison
-from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Curve, Quantity, Step, curve, sparkline, train_steps
-from verl_e2e.core.signal.report import BaselineSignal, Comparison, SignalReport
+from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Quantity, Step, curve, sparkline, train_steps
+from verl_e2e.core.signal.report import Comparison, SignalReport
 from verl_e2e.core.signal.statistics import Trend
 from verl_e2e.core.text.escape import markdown, one_line
 
@@ -52,11 +52,11 @@ def render_report(report: Report) -> str:
 
 def render_report_markdown(reports: tuple[Report, ...]) -> str:
     """The reports as one Markdown document."""
-    return "\n".join(row for report in reports for row in (*_markdown_head(report), *markdown_rows(report), ""))
-
-
-def _markdown_head(report: Report) -> Iterator[str]:
-    yield f"### {markdown(report.title)}: {markdown(verdict_of(report.comparison))}\n"
+    rows = []
+    for report in reports:
+        rows.append(f"### {markdown(report.title)}: {markdown(verdict_of(report.comparison))}\n")
+        rows += [*markdown_rows(report), ""]
+    return "\n".join(rows)
 
 
 def markdown_rows(report: Report) -> tuple[str, ...]:
@@ -167,14 +167,12 @@ def _curve_row(quantity: Quantity, trained: Sequence[Step], comparison: Comparis
     found = curve(trained, quantity)
     if found is None:
         return
-    against = f"  {comparison.standing} the baseline{_over(comparison, found)}" if comparison else ""
+    against = f"  {comparison.standing} the baseline" if comparison else ""
+    # Where not the whole curve was compared.
+    if comparison and comparison.shared != len(found.values):
+        against += f" over {comparison.shared} of {len(found.values)} steps"
     drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
     yield f"{quantity.title:<28} {drawn} {found.name}{against}"
-
-
-def _over(comparison: Comparison, found: Curve) -> str:
-    """How much of the curve was compared, where it is not the whole."""
-    return "" if comparison.shared == len(found.values) else f" over {comparison.shared} of {len(found.values)} steps"
 
 
 def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
@@ -193,8 +191,20 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
         "notes": list(report.notes),
         "trend": _trend(report.trend),
         "baseline_moved": report.baseline_moved,
-        "baselines": [_baseline(baseline) for baseline in report.baselines],
-        "comparisons": [_comparison(comparison) for comparison in report.comparisons],
+        "baselines": [
+            {"name": item.name, "outcome": item.outcome, "cause": item.cause, "trend": _trend(item.trend)}
+            for item in report.baselines
+        ],
+        "comparisons": [
+            {
+                "quantity": item.quantity.key,
+                "state": item.standing,
+                "shared_steps": item.shared,
+                "gap": _trend(item.gap),
+                "inside_band": item.inside,
+            }
+            for item in report.comparisons
+        ],
         "curves": {one.key: asdict(found) for one, found in curves if found is not None},
     }
     return json.dumps(_to_json(document), indent=2, ensure_ascii=False) + "\n"
@@ -202,25 +212,6 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
 
 def _trend(found: Trend | None) -> dict[str, object] | None:
     return None if found is None else {**asdict(found), "shift": found.shift}
-
-
-def _baseline(baseline_signal: BaselineSignal) -> dict[str, object]:
-    return {
-        "name": baseline_signal.name,
-        "outcome": baseline_signal.outcome,
-        "cause": baseline_signal.cause,
-        "trend": _trend(baseline_signal.trend),
-    }
-
-
-def _comparison(comparison: Comparison) -> dict[str, object]:
-    return {
-        "quantity": comparison.quantity.key,
-        "state": comparison.standing,
-        "shared_steps": comparison.shared,
-        "gap": _trend(comparison.gap),
-        "inside_band": comparison.inside,
-    }
 
 
 def _to_json(value: object) -> object:

@@ -1,10 +1,6 @@
-"""The plan of a change as text and JSON.
+"""The plan of a change as people read it: levels, folded reasons, jobs and their estimated cost, and what must run.
 
-What of a change must run, in which job, as people read it.
-
-What verl makes of the settings of jobs, as text and as JSON.
-
-The plan as people read it: levels, folded reasons, jobs and their estimated cost.
+With it what verl makes of the settings of jobs, as text and as JSON.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +15,7 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
+from verl_e2e.core.text.escape import counted
 
 _SHOWN = 3
 
@@ -38,11 +35,13 @@ def changed_code_lines(plan: Plan) -> Iterator[str]:
         yield f"Removed code, looked for in runs on the merge base: {amount(removed)}"
     unreached = [function for function in code.functions if not function.reached]
     if unreached:
-        yield f"Changed code that verl does not reach by its sources: {_named(map(function_place, unreached))}"
+        more = f" and {len(unreached) - _SHOWN} more" if len(unreached) > _SHOWN else ""
+        names = ", ".join(map(function_place, unreached[:_SHOWN]))
+        yield f"Changed code that verl does not reach by its sources: {names}{more}"
     for path, reason in list(code.unread.items())[:_SHOWN]:
         yield f"Which functions differ is not known for {on_one_line(path)}: {on_one_line(reason)}"
     if len(code.unread) > _SHOWN:
-        yield f"  nor for {_counted(len(code.unread) - _SHOWN, 'more file')}"
+        yield f"  nor for {counted(len(code.unread) - _SHOWN, 'more file')}"
     if code.left_out:
         yield f"Changed functions and files that are not listed: {code.left_out}"
 
@@ -52,7 +51,7 @@ def amount(functions: Iterable[ChangedFunction]) -> str:
     listed = list(functions)
     named = [function for function in listed if function.symbol]
     lines = sum(len(function.lines) for function in listed)
-    return f"{_counted(len(named), 'function')}, {_counted(lines, 'line')}"
+    return f"{counted(len(named), 'function')}, {counted(lines, 'line')}"
 
 
 def function_place(function: ChangedFunction) -> str:
@@ -61,28 +60,15 @@ def function_place(function: ChangedFunction) -> str:
     return on_one_line(name)
 
 
-def _named(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
-    found = list(names)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def settings_text(checks: Sequence[SettingsCheck]) -> str:
     """A line for each job, the reasons below it, and a summary with what was not checked."""
-    lines = [line for check in checks for line in _lines(check)]
+    lines = []
+    for check in checks:
+        lines.append(f"{'accepted' if check.accepted else 'refused '}  {check.job_id}")
+        lines += [f"    {reason}" for reason in (check.refused, *check.mismatches) if reason]
     accepted = sum(check.accepted for check in checks)
     unchecked = dict.fromkeys(check.unchecked for check in checks if check.unchecked)
     return "\n".join([*lines, f"{accepted} of {len(checks)} accepted", *(f"not checked: {text}" for text in unchecked)])
-
-
-def _lines(check: SettingsCheck) -> list[str]:
-    reasons = ([check.refused] if check.refused else []) + list(check.mismatches)
-    return [f"{'accepted' if check.accepted else 'refused '}  {check.job_id}", *(f"    {text}" for text in reasons)]
 
 
 def settings_json(checks: Sequence[SettingsCheck]) -> dict[str, object]:
@@ -131,7 +117,7 @@ def _tests(plan: Plan) -> Iterable[str]:
     if tests:
         yield f"Bridge tests chosen for this change, besides those of the policy, for {plan.tests.limit_s} s at most:"
     for item in tests:
-        gpus = f", needs {_count(item.gpu_count, 'GPU')}" if item.gpu_count else ""
+        gpus = f", needs {counted(item.gpu_count, 'GPU')}" if item.gpu_count else ""
         yield f"  {on_one_line(item.test)}: {on_one_line(item.reason)}{gpus}"
     yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
 
@@ -143,26 +129,22 @@ def _head(plan: Plan) -> str:
         return "\n".join([f"Plan for {span}: no level is required", *basis])
     levels = ", ".join(str(int(level)) for level in plan.levels)
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
-    cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
-    lines = [f"Plan for {span}: level {levels}", *basis, f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    basis_of_cost = sorted({str(job.cost_basis) for job in plan.jobs if not job.obstacles})
+    known_from = " and ".join(basis_of_cost) or "nothing is run"
+    cost = f"about {plan.gpu_minutes} GPU minutes ({known_from}), {counted(most, 'GPU')} at most"
+    lines = [f"Plan for {span}: level {levels}", *basis, f"{counted(len(plan.jobs), 'job')}, {cost}"]
     if plan.minutes_to_answer:
-        minutes = _count(plan.minutes_to_answer, "minute")
+        minutes = counted(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
     if plan.blocked_jobs:
         stopped = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(
-            f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
+            f"{counted(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
             f"closed until the policy has what is missing or level {' and '.join(map(str, stopped))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
     lines.extend(f"Not covered by {job.id}: {on_one_line(job.uncoverable)}" for job in plan.uncoverable_jobs)
     return "\n".join(lines)
-
-
-def _basis(plan: Plan) -> str:
-    """Where the expected cost comes from."""
-    found = {job.cost_basis for job in plan.jobs if not job.obstacles}
-    return " and ".join(sorted(map(str, found))) or "nothing is run"
 
 
 def _required(level: Level, plan: Plan) -> str:
@@ -184,7 +166,7 @@ def _not_covered(plan: Plan) -> Iterable[str]:
     for item in plan.not_covered:
         by_reason.setdefault(item.reason, []).append(item.purpose)
     if by_reason:
-        yield f"No job is planned for {_count(len(plan.not_covered), 'place')} of the change:"
+        yield f"No job is planned for {counted(len(plan.not_covered), 'place')} of the change:"
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
@@ -196,7 +178,7 @@ def _not_entered(plan: Plan) -> Iterable[str]:
     for place in plan.not_entered:
         by_reason.setdefault(place.problem, []).append(place)
     for reason, places in by_reason.items():
-        count = _count(len(places), "place")
+        count = counted(len(places), "place")
         yield f"It is not known whether a planned job enters {count} of the change, for {reason}:"
         yield from (f"  {on_one_line(str(place))}" for place in places[:SHOWN_PATHS])
         if len(places) > SHOWN_PATHS:
@@ -221,7 +203,7 @@ def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
         yield text
         yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
-            yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"
+            yield f"  and {counted(len(paths) - SHOWN_PATHS, 'more path')}"
 
 
 def _places(reason: Reason) -> Iterable[str]:
@@ -244,7 +226,7 @@ def _job_line(job: JobOutline) -> str:
             return f"job {job.id}: not covered: {job.blocked}"
         return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
     reason = job.fitted().reason
-    gpus = _count(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
+    gpus = counted(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
     model = job.checkpoint.model_id if job.checkpoint else ""
     cost = f"about {job.gpu_minutes} GPU minutes ({job.cost_basis})"
     return f"job {job.id}: {gpus}, {cost}, {model}{after}{_features_text(job)}"
@@ -284,7 +266,7 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield plan.looked_at.sentence
     if plan.levels:
         for item in plan.exempted:
-            yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {counted(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def render_contract(findings: Iterable[Finding]) -> str:
@@ -294,7 +276,3 @@ def render_contract(findings: Iterable[Finding]) -> str:
         return ""
     rows = [f"  {finding.kind}: {on_one_line(str(finding))}" for finding in breaks]
     return "\n".join(["verl's uses of Bridge that the head no longer supports:", *rows]) + "\n"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

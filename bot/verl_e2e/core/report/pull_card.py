@@ -1,10 +1,6 @@
-"""The card of a pull request, and the parts of verdicts and plans that it shares with check runs.
+"""The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
 
-Parts of a comment or a check that come from one verdict: rows of Markdown or of plain text, all inert.
-
-The plan's reasons for a comment: one fold for each level, each reason with the chain by which verl reaches it.
-
-The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
+What comes from one verdict, as rows of Markdown or of plain text, is for check runs too.
 
 `render` is deterministic and stays within 60,000 characters at any size of its input. A card that fits is shown whole;
 of one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
@@ -20,7 +16,6 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.execution import JoinedExecution
 from verl_e2e.core.judge.verdict_document import Verdict, merged, of_verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
-from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
@@ -31,6 +26,7 @@ from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.escape import (
     TextBlock,
     code,
+    counted,
     fit_blocks,
     folded,
     folded_text,
@@ -89,12 +85,12 @@ def deliverable_rows(verdict: Verdict) -> tuple[str, ...]:
 
 def key_lines(verdict: Verdict) -> tuple[str, ...]:
     """The lines that decided, as `file:line: text`, for a fence; for curves see `curves`."""
-    return tuple(_key_line(item) for item in verdict.key_lines if item.criterion != Criterion.LEARNING_SIGNAL)
-
-
-def _key_line(item: Evidence) -> str:
-    where = f"{item.file}:{item.line}" if item.line else item.file
-    return f"{one_line(where, 200)}: {one_line(item.excerpt, 300)}"
+    rows = []
+    for item in verdict.key_lines:
+        if item.criterion != Criterion.LEARNING_SIGNAL:
+            where = f"{item.file}:{item.line}" if item.line else item.file
+            rows.append(f"{one_line(where, 200)}: {one_line(item.excerpt, 300)}")
+    return tuple(rows)
 
 
 def curves(verdict: Verdict) -> Iterator[str]:
@@ -144,17 +140,17 @@ SHOWN_STEPS = 8
 def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     """A folded block for each required level and one for the rest; together they take about `share` characters."""
     each = max(600, share // (len(plan.levels) + 1))
-    required = tuple(folded_text(_title(level, plan), tuple(_rows(level, plan)), each) for level in plan.levels)
+    required = []
+    for level in plan.levels:
+        paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
+        verb = "requires" if len(paths) == 1 else "require"
+        asked = f"{counted(len(paths), 'changed path')} {verb} it" if paths else "requested"
+        jobs = counted(sum(job.variant.level is level for job in plan.jobs), "job")
+        title = f"Why level {int(level)}, {level.title}: {asked}, {jobs}"
+        required.append(folded_text(title, tuple(_rows(level, plan)), each))
     rest = tuple(_rest(plan))
     title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
-    return (*required, folded_text(title, rest, each)) if rest else required
-
-
-def _title(level: Level, plan: Plan) -> str:
-    paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
-    jobs = sum(job.variant.level is level for job in plan.jobs)
-    asked = f"{_count(len(paths), 'changed path')} require{'s' if len(paths) == 1 else ''} it" if paths else "requested"
-    return f"Why level {int(level)}, {level.title}: {asked}, {_count(jobs, 'job')}"
+    return (*required, *([folded_text(title, rest, each)] if rest else []))
 
 
 def _rows(level: Level, plan: Plan) -> Iterator[str]:
@@ -164,19 +160,15 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
             groups.setdefault(reason.reason, []).append(reason)
     for text, reasons in groups.items():
         yield text
-        yield from _places(reasons)
+        placed = [reason for reason in reasons if reason.path is not None]
+        for reason in placed[:SHOWN_PLACES]:
+            yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
+            yield from (f"    {step}" for step in _chain(reason.via))
+        if len(placed) > SHOWN_PLACES:
+            yield f"  and {counted(len(placed) - SHOWN_PLACES, 'more place')}"
     for job in plan.jobs:
         rows = purpose_rows(job.purposes) if job.variant.level is level else ()
         yield from (f"job {job.id}: {row}" for row in rows)
-
-
-def _places(reasons: list[Reason]) -> Iterator[str]:
-    placed = [reason for reason in reasons if reason.path is not None]
-    for reason in placed[:SHOWN_PLACES]:
-        yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
-        yield from (f"    {step}" for step in _chain(reason.via))
-    if len(placed) > SHOWN_PLACES:
-        yield f"  and {_count(len(placed) - SHOWN_PLACES, 'more place')}"
 
 
 def _chain(via: tuple[str, ...]) -> Iterable[str]:
@@ -185,7 +177,7 @@ def _chain(via: tuple[str, ...]) -> Iterable[str]:
         return via
     left = len(via) - SHOWN_STEPS + 1
     head = SHOWN_STEPS // 2
-    return (*via[:head], f"... {_count(left, 'step')} ...", *via[head + left :])
+    return (*via[:head], f"... {counted(left, 'step')} ...", *via[head + left :])
 
 
 def _rest(plan: Plan) -> Iterator[str]:
@@ -201,7 +193,7 @@ def _rest(plan: Plan) -> Iterator[str]:
         yield f"Bridge test chosen: {test.test}: {test.reason}"
     if plan.levels:
         for item in plan.exempted:
-            yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {counted(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def _left_open(plan: Plan) -> Iterator[str]:
@@ -209,18 +201,14 @@ def _left_open(plan: Plan) -> Iterator[str]:
     for left in plan.not_covered[:SHOWN_PLACES]:
         yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
     if len(plan.not_covered) > SHOWN_PLACES:
-        yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
+        yield f"No job is planned for {counted(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
     for place in plan.not_entered[:SHOWN_PLACES]:
         yield f"It is not known whether a planned job enters {place}: {place.problem}"
     if len(plan.not_entered) > SHOWN_PLACES:
-        yield f"Nor is it known of {_count(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
+        yield f"Nor is it known of {counted(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
     for unshown in plan.unshown:
         more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
         yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
@@ -329,12 +317,8 @@ def render(card: PullCard) -> str:
     """The comment's Markdown, the marker first, at most 60,000 characters."""
     blocks = (_head(card), _table(card), *_folds(card))
     room = MAX_CARD - len(MARKER) - 1
-    whole = "".join(_unbound(block) for block in blocks)
+    whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
     return f"{MARKER}\n{whole if len(whole) <= room else fit_blocks(blocks, room, _CUT)}"
-
-
-def _unbound(block: TextBlock) -> str:
-    return fit_blocks((replace(block, share=_ANY),), _ANY, _CUT)
 
 
 def _head(card: PullCard) -> TextBlock:
@@ -347,8 +331,12 @@ def _head(card: PullCard) -> TextBlock:
     executed = execution_line(card.executed, done=card.status is not JobStatus.RUNNING)
     if executed:
         rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
-    rows += [_overridden(override) for override in card.overrides]
-    rows += [_not_overridden(item) for item in card.uncounted]
+    for override in card.overrides:
+        who, why = markdown(override.actor, 60), sentence(override.reason, 300)
+        rows.append(f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}")
+    for item in card.uncounted:
+        who, why = markdown(item.override.actor, 60), sentence(item.why, 300)
+        rows.append(f"> ⚠️ The override of level {int(item.override.level)} by {who} does not count: {why}")
     return TextBlock(heading, tuple(rows), "", 8_000)
 
 
@@ -361,16 +349,6 @@ def _cost(card: PullCard) -> str:
     return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}"
 
 
-def _overridden(override: Override) -> str:
-    who, why = markdown(override.actor, 60), sentence(override.reason, 300)
-    return f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}"
-
-
-def _not_overridden(uncounted: Uncounted) -> str:
-    who, why = markdown(uncounted.override.actor, 60), sentence(uncounted.why, 300)
-    return f"> ⚠️ The override of level {int(uncounted.override.level)} by {who} does not count: {why}"
-
-
 def _table(card: PullCard) -> TextBlock:
     if not card.jobs:
         return TextBlock("", (), "", 100)
@@ -380,22 +358,15 @@ def _table(card: PullCard) -> TextBlock:
 
 def _job_row(row: JobRow) -> str:
     again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    required = "yes" if row.required else "extra"
+    used = f"{row.used:.1f}" if row.used else "0" if row.planned else ""
     cells = (
         markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
         f"{row.status.icon} {row.status.word}",
-        required,
-        _minutes(row),
+        "yes" if row.required else "extra",
+        f"{used} of about {row.planned:.0f}" if row.planned else used,
         verdict_sentence(row.detail, 400) + links(row.url),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _minutes(row: JobRow) -> str:
-    if not row.used and not row.planned:
-        return ""
-    used = f"{row.used:.1f}" if row.used else "0"
-    return f"{used} of about {row.planned:.0f}" if row.planned else used
 
 
 def _folds(card: PullCard) -> Iterable[TextBlock]:
@@ -411,15 +382,29 @@ def _folds(card: PullCard) -> Iterable[TextBlock]:
         yield folded_text(
             f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 2_500
         )
-    yield from _bullets("Limitations", _limitations(card), 5_000)
-    yield from _bullets("Follow-ups", _followups(card), 3_000)
-    evidence = tuple(_evidence(card))
+    judged = [(row, row.verdict) for row in card.jobs if row.verdict is not None]
+    # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
+    left = merged(
+        [replace(of_verdict(verdict), job_id=row.job_id) for row, verdict in judged], named=len(card.jobs) > 1
+    )
+    yield from _bullets("Limitations", (*card.limitations, *left), 5_000)
+    followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
+    yield from _bullets("Follow-ups", tuple(followups), 3_000)
+    evidence = []
+    for row, verdict in judged:
+        evidence.append(f"{row.job_id}: {row.status.word}")
+        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
+        evidence += [f"  {line}" for line in key_lines(verdict)]
     if evidence:
-        yield folded_text("Evidence", evidence, 4_000)
+        yield folded_text("Evidence", tuple(evidence), 4_000)
     if card.plan is not None:
         yield from reason_blocks(card.plan, 6_000)
     if card.history:
-        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(item) for item in card.history), 2_000)
+        rows = tuple(
+            f"- `{item.head_sha[:12]}` {item.status.icon} {item.status.word}: {sentence(item.sentence, 300)}"
+            for item in card.history
+        )
+        yield folded(f"Earlier heads ({len(rows)})", rows, 2_000)
     if card.reproduce:
         yield folded_text("Reproduce", (card.reproduce,), 2_000)
 
@@ -444,26 +429,3 @@ def _of_jobs(card: PullCard) -> Iterable[TextBlock]:
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[TextBlock]:
     if rows:
         yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
-
-
-def _limitations(card: PullCard) -> tuple[str, ...]:
-    """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
-    jobs = [replace(of_verdict(row.verdict), job_id=row.job_id) for row in card.jobs if row.verdict is not None]
-    return (*card.limitations, *merged(jobs, named=len(card.jobs) > 1))
-
-
-def _followups(card: PullCard) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for row in card.jobs if row.verdict is not None for text in row.verdict.followups))
-
-
-def _evidence(card: PullCard) -> Iterable[str]:
-    for row in card.jobs:
-        if row.verdict is not None:
-            yield f"{row.job_id}: {row.status.word}"
-            yield from (f"  {one_line(line, 300)}" for line in row.verdict.repositories)
-            yield from (f"  {line}" for line in key_lines(row.verdict))
-
-
-def _earlier(earlier_head: EarlierHead) -> str:
-    status = earlier_head.status
-    return f"- `{earlier_head.head_sha[:12]}` {status.icon} {status.word}: {sentence(earlier_head.sentence, 300)}"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Observation, Rehearsal, Sight
+from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Observation, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES = 20, 40
@@ -34,11 +34,8 @@ def first_failure(found: Rehearsal) -> str:
 def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
-    rows += _failures(found)
-    rows += _changes(found)
-    rows += _before(found)
-    rows += _unentered(found)
-    rows += _unnoticed(found)
+    for section in (_failures, _changes, _before, _unentered, _unnoticed):
+        rows += section(found)
     rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]
     return "\n".join(rows)
 
@@ -96,7 +93,10 @@ def _changes(found: Rehearsal) -> Iterator[str]:
         first = next((cell.differences[0] for cell in cells if cell.differences), None)
         sized = [difference for cell in cells for difference in cell.differences if difference.size is not None]
         largest = max(sized, key=lambda difference: difference.size or 0.0, default=None)
-        shown = "it runs now" if first is None else _difference(first)
+        shown = "it runs now"
+        if first is not None:
+            by = "" if first.size is None or first.what != "differs" else f" by {_number(first.size)}"
+            shown = f"{_plain(first.quantity)} {first.what}{by}"
         size = "" if largest is None else f"{_plain(largest.quantity)} by {_number(largest.size)}"
         yield f"| {code(cause or 'no changed function')} | {markdown(names)} | {markdown(shown)} | {markdown(size)} |"
     yield from _more(len(by_cause))
@@ -165,11 +165,6 @@ def _more(count: int, most: int = _MOST_CELLS) -> Iterator[str]:
     if count > most:
         yield f"\n{count - most} more are in the JSON document."
     yield ""
-
-
-def _difference(difference: Difference) -> str:
-    size = "" if difference.size is None else f" by {_number(difference.size)}"
-    return f"{_plain(difference.quantity)} {difference.what}{size if difference.what == 'differs' else ''}"
 
 
 def _plain(quantity: str) -> str:

@@ -1,10 +1,6 @@
-"""The card of run folders, as Markdown, text and JSON.
+"""The card of run folders: the fixed summary of one or several jobs, as plain text, as GitHub Markdown and as JSON.
 
-What a change's jobs executed of it, for cards and checks: one line, and a row for each function.
-
-The card: the fixed summary of one or several jobs, as plain text and as GitHub Markdown.
-
-The judgement as JSON: deterministic text, the same bytes for the same values on any machine.
+With it what a change's jobs executed of it, for cards and checks: one line, and a row for each function.
 """
 
 import json
@@ -54,7 +50,10 @@ def execution_line(joined: JoinedExecution, *, done: bool = True) -> str:
 
     `done` says whether no other job is still to run.
     """
-    return "; ".join((*_of_head(joined, done=done), *_of_removed(joined), *_of_rest(joined)))
+    rows = [*_of_head(joined, done=done), *_of_removed(joined)]
+    rows += [f"{joined.left_out} more functions not compared"] * bool(joined.left_out)
+    rows += [f"functions not known in {and_more(joined.unread, _SHOWN_PLACES)}"] * bool(joined.unread)
+    return "; ".join(rows)
 
 
 def _of_head(joined: JoinedExecution, *, done: bool) -> Iterator[str]:
@@ -72,7 +71,13 @@ def _of_head(joined: JoinedExecution, *, done: bool) -> Iterator[str]:
     lines = lines_ran + sum(len(item.missed) for item in head)
     jobs = f" ({and_more(joined.jobs, _SHOWN_JOBS)})" if ran else ""
     yield f"{len(ran)} of {len(head)} functions, {lines_ran} of {lines} lines{jobs}"
-    places = [place for item in head if item.never or item.jobs for place in _never_places(item)]
+    places = []
+    for item in head:
+        if item.missed and (item.never or item.jobs):
+            places += [f"{item.function.path}:{lines}" for lines in line_ranges(item.missed)]
+        elif item.never and not item.jobs:
+            # Only its head changed.
+            places.append(f"{item.function.path}:{item.function.first_line}")
     if places:
         yield f"{'never executed' if done else 'not executed so far'}: {and_more(places, _SHOWN_PLACES)}"
     tests = [item.function.place for item in head if item.by_tests and not item.jobs]
@@ -80,14 +85,6 @@ def _of_head(joined: JoinedExecution, *, done: bool) -> Iterator[str]:
         yield f"executed by Bridge tests alone: {and_more(tests, _SHOWN_PLACES)}"
     if unknown:
         yield f"{len(unknown)} not known{why}"
-
-
-def _never_places(item: JoinedFunction) -> list[str]:
-    """The lines that no job ran; the function itself where only its head changed."""
-    path = item.function.path
-    if item.missed:
-        return [f"{path}:{lines}" for lines in line_ranges(item.missed)]
-    return [] if item.jobs else [f"{path}:{item.function.first_line}"]
 
 
 def _of_removed(joined: JoinedExecution) -> Iterator[str]:
@@ -101,22 +98,13 @@ def _of_removed(joined: JoinedExecution) -> Iterator[str]:
     yield f"of the code that the change takes out {ran} of {len(removed)} functions ran on the merge base"
 
 
-def _of_rest(joined: JoinedExecution) -> Iterator[str]:
-    if joined.left_out:
-        yield f"{joined.left_out} more functions not compared"
-    if joined.unread:
-        yield f"functions not known in {and_more(joined.unread, _SHOWN_PLACES)}"
-
-
 def execution_rows(joined: JoinedExecution) -> tuple[str, ...]:
     """A row for each function, as plain text: where it is, what became of it, and which lines did not run."""
-    return tuple(_row(item) for item in joined.functions)
-
-
-def _row(item: JoinedFunction) -> str:
-    function = item.function
-    lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.jobs and item.missed else ""
-    return f"{function.place} {function.name}: {_what_became_of(item)}{lines}"
+    rows = []
+    for item in joined.functions:
+        lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.jobs and item.missed else ""
+        rows.append(f"{item.function.place} {item.function.name}: {_what_became_of(item)}{lines}")
+    return tuple(rows)
 
 
 def _what_became_of(item: JoinedFunction) -> str:
@@ -124,11 +112,8 @@ def _what_became_of(item: JoinedFunction) -> str:
     base = "on the merge base " if function.side is Side.MERGE_BASE else ""
     if item.jobs:
         who = f", first in {item.process}" if item.process else ""
-        when = (
-            ""
-            if function.first_s is None or function.entered is not Entered.IN_VERL
-            else (f" after {function.first_s:.1f} s")
-        )
+        timed = function.first_s is not None and function.entered is Entered.IN_VERL
+        when = f" after {function.first_s:.1f} s" if timed else ""
         how = "" if function.symbol else " at import"
         return f"{base}ran{how} in {and_more(item.jobs, _SHOWN_JOBS)}{who}{when if who else ''}"
     condition = f" ({function.condition})" if function.condition else ""
@@ -232,7 +217,12 @@ def sentence_of(card: Card) -> str:
         allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
         left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
         alone = in_tests_alone(execution_of(card))
-        rows = [*left, *(_passed(card, verdict) for verdict in deciding), *([alone] if alone else []), *allowed]
+        passed = []
+        for verdict in deciding:
+            reason = accepted_in(card, verdict)
+            never = f"{verdict.job_id} ran well and never entered its part of the change; {reason}"
+            passed.append(never if reason else verdict.sentence)
+        rows = [*left, *passed, *([alone] if alone else []), *allowed]
         return "; ".join(rows) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
@@ -241,13 +231,6 @@ def sentence_of(card: Card) -> str:
         first = closing[0]
         return f"{first.coverage} did not run: {first.reason}"
     return f"{short.closing}; {wording.NOT_EVIDENCE}"
-
-
-def _passed(card: Card, verdict: Verdict) -> str:
-    reason = accepted_in(card, verdict)
-    return (
-        f"{verdict.job_id} ran well and never entered its part of the change; {reason}" if reason else verdict.sentence
-    )
 
 
 def coverage_of(card: Card) -> str:
@@ -302,17 +285,14 @@ def _evidence_rows(card: Card) -> Iterable[str]:
         yield from (f"- {one_line(row)}" for row in verdict.repositories)
         yield f"- Command: {one_line(verdict.command, _MAX_COMMAND) or 'unknown'}"
         yield from (f"- Related run: {one_line(row, MAX_RELATED)}" for row in verdict.related)
-        yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
+        for item in verdict.key_lines:
+            where = one_line(f"{item.file}:{item.line}" if item.line else item.file, MAX_EXCERPT)
+            yield f"- Key lines: {where}: {one_line(item.excerpt, MAX_EXCERPT)}"
         if not verdict.key_lines:
             yield "- Key lines: none"
     yield from (f"- Key lines: {one_line(broken, MAX_EXCERPT)}" for broken in card.contract)
     if not card.verdicts and not card.contract:
         yield "- none, nothing was run"
-
-
-def _key_line(item: Evidence) -> str:
-    where = one_line(f"{item.file}:{item.line}" if item.line else item.file, MAX_EXCERPT)
-    return f"{where}: {one_line(item.excerpt, MAX_EXCERPT)}"
 
 
 def limitations_of(card: Card) -> tuple[str, ...]:
@@ -346,25 +326,31 @@ def render_markdown(card: Card) -> str:
 
     At most 60,000 characters; what does not fit is dropped from the end of its block, with a note.
     """
+    tables = [
+        TextBlock(
+            f"| {markdown(job_id)} | | |\n|---|---|---|",
+            tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in rows),
+            "",
+            8_000,
+        )
+        for job_id, rows in _groups(card)
+    ]
+    functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(execution_of(card)))
+    reports = [report for verdict in card.verdicts for report in verdict.reports]
     details = (
         _markdown_head(card),
-        *(_markdown_table(job_id, rows) for job_id, rows in _groups(card)),
-        *_markdown_functions(card),
+        *tables,
+        *([folded_text(f"Changed functions ({len(functions)})", functions, 6_000)] if functions else []),
         folded("Limitations", _markdown_rows(limitations_of(card)), 14_000),
         folded("Follow-ups", _markdown_rows(followups_of(card)), 6_000),
-        *_reports(card),
+        *(
+            folded(summary_html(f"{report.title}: {verdict_of(report.comparison)}"), markdown_rows(report), 8_000)
+            for report in reports
+        ),
         folded_text("Evidence", tuple(_evidence_rows(card)), 16_000),
         *([folded_text("Plan", tuple(card.plan.splitlines()), 8_000)] if card.plan else []),
     )
     return fit_blocks(details, MAX_MARKDOWN, _CUT)
-
-
-def _reports(card: Card) -> Iterable[TextBlock]:
-    """Each comparison with another run, folded."""
-    for verdict in card.verdicts:
-        for report in verdict.reports:
-            title = summary_html(f"{report.title}: {verdict_of(report.comparison)}")
-            yield folded(title, markdown_rows(report), 8_000)
 
 
 def _markdown_head(card: Card) -> TextBlock:
@@ -377,20 +363,6 @@ def _markdown_head(card: Card) -> TextBlock:
         *([f"**{TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
     return TextBlock(heading, rows, "", 16_000)
-
-
-def _markdown_functions(card: Card) -> Iterable[TextBlock]:
-    """What became of each changed function, folded."""
-    rows = execution_rows(execution_of(card))
-    if rows:
-        yield folded_text(
-            f"Changed functions ({len(rows)})", tuple(one_line(row, _MAX_EXECUTED) for row in rows), 6_000
-        )
-
-
-def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> TextBlock:
-    cells = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in rows)
-    return TextBlock(f"| {markdown(job_id)} | | |\n|---|---|---|", cells, "", 8_000)
 
 
 def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
@@ -433,13 +405,13 @@ def card_json(card: Card) -> str:
 
 def triage_line(file: str, answer: Triage) -> str:
     """One JSON line for one triaged log."""
-    return _line(triage_json(file, answer))
+    return _json_line(triage_json(file, answer))
 
 
 def explained_line(file: str, message: Explained) -> str:
     """One JSON line for one triaged log with how the answer came about."""
-    return _line(explain_json(file, message))
+    return _json_line(explain_json(file, message))
 
 
-def _line(document: dict[str, object]) -> str:
+def _json_line(document: dict[str, object]) -> str:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace").decode()
