@@ -59,7 +59,6 @@ class FileCells(Document):
 class CellMap(Document):
     """What the cells of one commit entered."""
 
-    # The commit of Bridge.
     commit: CommitId
     # The cells; a set is about their places here.
     cells: tuple[CellRow, ...]

@@ -45,15 +45,12 @@ class ExecutedProcess(Document):
 
     # The phase of the run: the name of a start of the wrapper, or `bridge_tests`.
     phase: str
-    # What it is for.
     role: ProcessRole
     # What it called itself, without arguments.
     title: str
-    # Its process id.
     pid: int
     # Its rank among the trainers, None for any other process.
     rank: int | None = None
-    # The version of its Python.
     python: str
     # When its record began, in seconds since the folder was opened.
     began_s: float
@@ -75,7 +72,6 @@ class ExecutedFunction(Document):
 class ExecutedFile(Document):
     """What ran of one file."""
 
-    # The file.
     path: str
     # The functions that ran, by line.
     functions: Annotated[tuple[ExecutedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS_OF_FILE)] = ()
@@ -137,16 +133,13 @@ class Excuse(StrEnum):
 class ExcusedLines(Document):
     """Changed lines that need not be executed, with the reason."""
 
-    # Why.
     excuse: Excuse
-    # The lines.
     lines: tuple[int, ...]
 
 
 class ChangedFunction(Document):
     """One function, or what belongs to no function of one file, with its changed lines."""
 
-    # The file.
     path: str
     # The function's qualified name; empty for the statements of a module or a class body, which run at import.
     symbol: str
@@ -155,7 +148,6 @@ class ChangedFunction(Document):
     # The first line of the function, that of its first decorator. For what belongs to no function that of the statement
     # where it has `readers`, and 1 for all other statements together.
     first_line: Annotated[int, Field(ge=1)]
-    # Its last line.
     last_line: Annotated[int, Field(ge=1)]
     # The changed lines that a run must execute; empty where only its signature or only excused lines differ.
     lines: tuple[int, ...] = ()
@@ -224,17 +216,13 @@ EnteredBy = Annotated[dict[str, tuple[ProcessRole, ...]], Field(max_length=MOST_
 class ExecutionMap(Document):
     """Which functions one job entered, measured once."""
 
-    # The id of the job.
     job: str
     # The level and the variant, `<level>-<variant>`.
     variant: str
     # The settings of a derived job that differ from those of level 0, by axis; empty for a job of the table of levels.
     settings: dict[Axis, Value] = Field(default_factory=dict)
-    # The model that it trained.
     model: str
-    # The Bridge commit that ran.
     bridge: CommitId
-    # The verl commit that ran.
     verl: CommitId
     # The Megatron-LM commit that ran, empty where the run did not say it.
     megatron_lm: CommitId | Literal[""] = ""
@@ -358,7 +346,6 @@ class FunctionRun:
     path: str
     # The function's qualified name; empty for what belongs to no function and runs at import.
     symbol: str
-    # Its first line.
     first_line: int
     # Whether it was entered.
     entered: Entered
@@ -435,7 +422,6 @@ _MOST_CHARACTERS = 200
 class Purpose(Document):
     """One place that a job is there for."""
 
-    # The file.
     path: str
     # The function's qualified name; empty for what belongs to no function.
     symbol: str = ""

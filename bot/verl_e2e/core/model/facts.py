@@ -138,7 +138,6 @@ class LoggedError:
     secondary: bool = False
     # Whether it is a bare warning that a run may survive.
     soft: bool = False
-    # How often it was logged.
     count: int = 1
     # Whether Ray folded it: the line came earlier from another worker.
     repeated: bool = False
@@ -296,7 +295,6 @@ class LogFacts:
     adapters: tuple[AdapterReport, ...] = ()
     # The processes that printed something.
     workers: tuple[LoggedProcess, ...] = ()
-    # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
     # What may be an error and is not a traceback: bare last lines of exceptions, and what the last lines of a run that
     # did not complete say of its end.
@@ -343,7 +341,6 @@ class LogFacts:
     timeline: tuple[StageMark, ...] = ()
     # How many runs the log holds.
     runs: int = 0
-    # The first line.
     first: Excerpt | None = None
     # Whether the compressed log ends before its end mark: these are the facts of what could be unpacked.
     truncated: bool = False

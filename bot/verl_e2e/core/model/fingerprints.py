@@ -28,7 +28,6 @@ class Point(StrEnum):
     WEIGHTS_IMPORTED = "weights imported"
     # The state of a checkpoint of verl was loaded.
     CHECKPOINT_LOADED = "checkpoint loaded"
-    # The optimizer made a step.
     OPTIMIZER_STEP = "optimizer step"
     # Before and after the weights were exported for the rollout.
     BEFORE_EXPORT = "before export"
@@ -64,7 +63,6 @@ class Tensor(Document):
 
     # Its name: Megatron's, Hugging Face's or the engine's, as the point says; a moment is `<parameter>/<state>`.
     name: str
-    # What it is.
     kind: TensorKind = TensorKind.PARAMETER
     # The shape of what was read, this rank's shard.
     shape: tuple[int, ...]
@@ -120,7 +118,6 @@ class Adapter(Document):
     # Its input and output features, all ranks together.
     features_in: int
     features_out: int
-    # Its rank.
     rank: int
     # Its parameters on this rank.
     parameters: int
@@ -149,7 +146,6 @@ class Snapshot(Document):
     phase: str = ""
     # Which model: `actor`, `ref`, `critic`, or `rollout`.
     model: str
-    # The process.
     pid: int
     # Where the rank lies.
     ranks: Ranks = Ranks()
@@ -160,7 +156,6 @@ class Snapshot(Document):
     # When, in seconds since the folder was opened, and how long taking it took.
     t_s: float
     cost_s: float = 0.0
-    # The tensors.
     tensors: Annotated[tuple[Tensor, ...], FailFast(), Field(max_length=MOST_TENSORS)] = ()
     # How many tensors were not read because the model is large.
     left_out: int = 0
@@ -178,7 +173,6 @@ class HookState(Document):
     kind: Literal["hook"] = "hook"
     # The phase of the run.
     phase: str = ""
-    # The process.
     pid: int
     # The method that it wraps, as `module:Class.method`.
     target: str
@@ -221,7 +215,6 @@ class ModelInputs(Document):
     phase: str = ""
     # Which model: `actor` or `critic`.
     model: str
-    # The process.
     pid: int
     # Where the rank lies.
     ranks: Ranks = Ranks()

@@ -354,9 +354,7 @@ class Job(Document):
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # Level and variant, as `0-lora-ddp`.
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]-[a-z0-9][a-z0-9-]*$")]
-    # The level that it shows.
     level: Level
-    # The name of its variant.
     variant: str
     # Megatron-Bridge at the commit under test.
     bridge: Repository
@@ -368,9 +366,7 @@ class Job(Document):
     origins: dict[Literal["bridge", "megatron_lm", "verl"], RepositoryOrigin] = Field(default_factory=dict)
     # The script of verl that starts the run.
     script: str = WRAPPER_SCRIPT
-    # How many GPUs it takes.
     gpu_count: Annotated[int, Field(ge=1)]
-    # How many training steps it runs.
     steps: Annotated[int, Field(ge=1)]
     # Variables of verl's wrapper at that commit, which must read each of them.
     wrapper: dict[Variable, str]
@@ -378,11 +374,8 @@ class Job(Document):
     process: dict[Variable, str] = Field(default_factory=dict)
     # Hydra overrides, in order.
     overrides: tuple[str, ...] = ()
-    # The model that it trains.
     checkpoint: Checkpoint
-    # The data that it trains on.
     data: Data
-    # Whether it uses a reward model.
     reward_model: bool = False
     # Declared patches of the repositories.
     patches: tuple[Patch, ...] = ()
@@ -412,7 +405,6 @@ class Job(Document):
     purposes: Annotated[tuple[Purpose, ...], Field(max_length=MOST_PURPOSES)] = ()
     # The settings of a derived job that differ from those of level 0, by axis; empty for a job of the table.
     settings: dict[Axis, Value] = Field(default_factory=dict)
-    # The host that it runs on.
     site: SiteProfile
     # What it takes of each of its hosts; None where it does not say; see `required_of_host`.
     needs: Needs | None = None

@@ -28,7 +28,6 @@ class CachesOrigin(Document):
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # When the run ended, as ISO 8601 in UTC.
     filled: str
-    # The id of its job.
     job: str
     # The commits that it ran, by repository.
     commits: dict[str, str]
@@ -36,7 +35,6 @@ class CachesOrigin(Document):
     changed: tuple[str, ...] = ()
     # Versions of the packages on which compiled kernels depend, by distribution name.
     packages: dict[str, str]
-    # Names of its GPUs.
     gpus: tuple[str, ...]
     # The GPU driver's version.
     driver: str = ""
@@ -140,7 +138,6 @@ class Manifest(Document):
     """`manifest.json`: what the recorder left, written after every process of the run had ended."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
-    # The id of the job.
     job: str
     # The digest of the job as it was given, before its paths were redacted.
     job_digest: Digest
@@ -259,7 +256,6 @@ class Check(StrEnum):
 class Finding(Document):
     """One preflight fact."""
 
-    # Which check found it.
     check: Check
     # Whether all is well.
     ok: bool
@@ -280,15 +276,12 @@ class Finding(Document):
 class ImportLine(Document):
     """Where one process got a module from."""
 
-    # Its name.
     module: str
     # The module's file, empty when the import failed.
     file: str = ""
     # `driver` and `ray_worker` in preflight, `run` for a process of the run itself.
     role: Literal["driver", "ray_worker", "run"]
-    # The process.
     pid: int
-    # The name of the process.
     process: str = ""
     # Why the import failed, empty when it did not.
     error: str = ""
@@ -342,7 +335,6 @@ class IsolationState(Document):
     mode: Mode
     # The user number of the code under test as the recorder sees it, 0 for `none`.
     user: int = 0
-    # The network that it saw.
     network: Network = Network.HOST
     # Why the run was not isolated, empty when it was.
     problem: str = ""
@@ -358,7 +350,6 @@ class Environment(Document):
     import_roots: dict[str, str] = Field(default_factory=dict)
     # Where the processes of preflight got these modules from.
     imports: Annotated[tuple[ImportLine, ...], FailFast()] = ()
-    # What preflight found.
     findings: Annotated[tuple[Finding, ...], FailFast()] = ()
     # The interpreter's version.
     python: str = ""
@@ -370,7 +361,6 @@ class Environment(Document):
     gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
     # The GPU driver's version.
     driver: str = ""
-    # CPUs of the host.
     cpu_count: int = 0
     # None where nothing was recorded of it.
     container: Container | None = None
@@ -378,7 +368,6 @@ class Environment(Document):
     command: tuple[str, ...] = ()
     # Variables of the process.
     process: dict[str, str] = Field(default_factory=dict)
-    # The name of the site.
     site: str = ""
     # Listed Bridge tests that do not exist at the commit.
     absent_tests: tuple[str, ...] = ()

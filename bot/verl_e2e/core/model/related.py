@@ -65,15 +65,12 @@ class RelatedRun(Document):
 
     # Why it was made.
     role: Role
-    # The id of its job.
     job_id: str
-    # The digest of its job.
     job_digest: Digest
     # The Bridge commit that it tested.
     bridge_commit: Sha
     # Its run folder, relative to the folder that holds `related.json` or to the cache of baselines, for the card.
     folder: str
-    # Its verdict.
     result: Result
     # The stage at which it did not pass; None for a Pass.
     stage: Stage | None = None
@@ -85,7 +82,6 @@ class RelatedRun(Document):
     cached: bool = False
     # What identifies its failure, compared by `verl_e2e.core.judge.related_runs`.
     fingerprint: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
-    # Its training steps.
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
 
 

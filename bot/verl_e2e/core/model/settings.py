@@ -576,7 +576,6 @@ def same_value(found: object, wanted: Value) -> bool:
 class SettingsCheck:
     """What verl makes of the settings of one job."""
 
-    # The job.
     job_id: str
     # Why the wrapper, Hydra or verl refuses them; empty when they are accepted.
     refused: str = ""

@@ -47,9 +47,7 @@ class Want:
 class Trait:
     """A value on one axis that a rule is about: of a size at least `value`, of every other axis `value` itself."""
 
-    # The axis.
     axis: Axis
-    # The value.
     value: Value = True
 
     def holds(self, settings: AxisValues) -> bool:

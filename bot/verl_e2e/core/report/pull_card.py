@@ -222,9 +222,7 @@ _ANY = 10**9
 class JobRow:
     """One job on the card."""
 
-    # The id of the job.
     job_id: str
-    # Its status.
     status: JobStatus
     # Whether it decides the gate.
     required: bool

@@ -137,11 +137,9 @@ _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 class NotRun:
     """A planned job that did not run, and why; it keeps the whole from being a Pass unless the policy allows it."""
 
-    # Its id.
     job_id: str
     # What it covers.
     coverage: str
-    # Why it did not run.
     reason: str
     # Whether no host can run it, so that the policy decides what it is to the whole.
     uncoverable: bool = False
@@ -153,7 +151,6 @@ class Card:
 
     # The verdicts, in the order of the plan.
     verdicts: tuple[Verdict, ...]
-    # Planned jobs that did not run.
     not_run: tuple[NotRun, ...] = ()
     # Limitations of the whole: a recording, a narrowed run.
     notes: tuple[str, ...] = ()
