@@ -25,7 +25,6 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
     Check,
-    Container,
     EndReason,
     Environment,
     Event,
@@ -34,6 +33,7 @@ from verl_e2e.core.model.record import (
     ImportLine,
     Record,
     RepositoryState,
+    RunContainer,
     TestCase,
 )
 from verl_e2e.core.model.settings import BASE_WRAPPER, expected_config
@@ -93,7 +93,7 @@ def make_environment(**given: Any) -> Environment:
         "gpus": (Gpu(index=0, name="NVIDIA H200", memory_total_mib=143771, memory_used_mib=4),),
         "command": ("bash", "$VERL/tests/special_e2e/run_ppo_trainer_megatron.sh", "trainer.logger=console"),
         "site": "hopper",
-        "container": Container(
+        "container": RunContainer(
             engine="docker", id="5c" * 32, id_from="/proc/self/mountinfo", asked="verlai/verl:vllm024.dev2"
         ),
         "packages": {"torch": "2.9.0", "vllm": "0.11.0"},

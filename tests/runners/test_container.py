@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.core.model.record import Container
+from verl_e2e.core.model.record import RunContainer
 from verl_e2e_runner.preflight.host import read_container
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
@@ -81,10 +81,10 @@ def test_what_started_the_runner_may_tell_the_container(
 
 def test_no_variable_names_the_image(tmp_path: Path) -> None:
     names = ("VERL_IMAGE", "IMAGE", "SLURM_CONTAINER_IMAGE", "CONTAINER_IMAGE")
-    assert read_container(dict.fromkeys(names, f"verlai/verl@{DIGEST}"), tmp_path) == Container()
+    assert read_container(dict.fromkeys(names, f"verlai/verl@{DIGEST}"), tmp_path) == RunContainer()
 
 
-def inspected(tmp_path: Path, *documents: object, number: str = ID) -> Container:
+def inspected(tmp_path: Path, *documents: object, number: str = ID) -> RunContainer:
     place = tmp_path / "inspect.json"
     place.write_text(json.dumps(documents))
     files = {"proc/self/cgroup": f"0::/docker/{number}\n"} if number else {}

@@ -12,7 +12,7 @@ from tests.runners.world import SUBMODULE, World
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.record import Check, Container, Finding, Gpu
+from verl_e2e.core.model.record import Check, Finding, Gpu, RunContainer
 from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e_runner.findings import stops
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
@@ -170,8 +170,8 @@ PIN, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 PINNED = f"verlai/verl@{PIN}"
 
 
-def of_image(name: str, *digests: str) -> Container:
-    return Container(engine="docker", id="c" * 64, image=name, digests=digests, image_from="docker inspect")
+def of_image(name: str, *digests: str) -> RunContainer:
+    return RunContainer(engine="docker", id="c" * 64, image=name, digests=digests, image_from="docker inspect")
 
 
 @pytest.mark.parametrize(
@@ -183,20 +183,26 @@ def of_image(name: str, *digests: str) -> Container:
         (PINNED, of_image("other/verl:vllm", OTHER), False, True, f"other/verl:vllm@{OTHER}, and the job needs"),
         (
             PINNED,
-            Container(),
+            RunContainer(),
             False,
             False,
             f"is not recorded, because nothing in it names the image; {PINNED} was requested",
         ),
         (PINNED, of_image("verlai/verl:vllm1"), False, False, "its digest is unknown"),
-        ("verlai/verl:vllm", Container(engine="docker", id="c" * 64), False, False, "verlai/verl:vllm was requested"),
-        ("", Container(), False, False, "is not recorded, because nothing in it names the image"),
+        (
+            "verlai/verl:vllm",
+            RunContainer(engine="docker", id="c" * 64),
+            False,
+            False,
+            "verlai/verl:vllm was requested",
+        ),
+        ("", RunContainer(), False, False, "is not recorded, because nothing in it names the image"),
         ("verlai/verl:vllm1", of_image("x/sglang", OTHER), False, False, "does not look like a vLLM image"),
         ("verlai/verl:vllm1", of_image("verlai/verl:vllm1"), True, True, "image verlai/verl:vllm1 (by docker inspect)"),
     ],
 )
 def test_what_runs_is_held_against_what_is_pinned(
-    asked: str, container: Container, ok: bool, blocking: bool, words: str, world: World
+    asked: str, container: RunContainer, ok: bool, blocking: bool, words: str, world: World
 ) -> None:
     finding = check_image(world.job(site=world.site(image=asked)), container)
     assert (finding.ok, finding.blocking) == (ok, blocking)

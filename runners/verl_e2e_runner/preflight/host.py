@@ -19,7 +19,7 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.record import Check, Container, Finding
+from verl_e2e.core.model.record import Check, Finding, RunContainer
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.preflight.wrapper import Config
 from verl_e2e_runner.sharing import Device, Devices, visible
@@ -42,7 +42,7 @@ _VARIABLES = {"SLURM_CONTAINER_ID": "slurm", "ENROOT_CONTAINER_NAME": "enroot", 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> Container:
+def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunContainer:
     """What is known of the container; `environ` are the runner's own variables, `root` where its files are."""
     found = _from_kernel(root) or _from_engine(root) or _from_variables(environ)
     keys = _containerenv(root)
@@ -52,41 +52,43 @@ def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> Contai
     return _inspected(found, environ)
 
 
-def _from_kernel(root: Path) -> Container | None:
+def _from_kernel(root: Path) -> RunContainer | None:
     """The container by its control group, or by the mounts that an engine makes."""
     groups, mounts = _text(root / "proc/self/cgroup"), _text(root / "proc/self/mountinfo")
     if match := _POD.search(groups):
-        return Container(engine="kubernetes", id=match["id"], id_from="/proc/self/cgroup")
+        return RunContainer(engine="kubernetes", id=match["id"], id_from="/proc/self/cgroup")
     if match := _CGROUP.search(groups):
         engine = _ENGINES.get(match["engine"], match["engine"])
-        return Container(engine=engine, id=match["id"], id_from="/proc/self/cgroup")
+        return RunContainer(engine=engine, id=match["id"], id_from="/proc/self/cgroup")
     for engine, pattern in _MOUNTS:
         if match := pattern.search(mounts):
-            return Container(engine=engine, id=match[1], id_from="/proc/self/mountinfo")
+            return RunContainer(engine=engine, id=match[1], id_from="/proc/self/mountinfo")
     if match := _ENROOT_ROOT.search(mounts):
-        return Container(engine="enroot", id=match["name"], id_from="/proc/self/mountinfo")
+        return RunContainer(engine="enroot", id=match["name"], id_from="/proc/self/mountinfo")
     return None
 
 
-def _from_engine(root: Path) -> Container | None:
+def _from_engine(root: Path) -> RunContainer | None:
     """The container by the files that an engine leaves in it."""
     keys = _containerenv(root)
     if keys:
-        return Container(engine="podman", id=keys.get("id", ""), id_from="/run/.containerenv" if "id" in keys else "")
+        return RunContainer(
+            engine="podman", id=keys.get("id", ""), id_from="/run/.containerenv" if "id" in keys else ""
+        )
     if (root / ".dockerenv").exists():
-        return Container(engine="docker")
+        return RunContainer(engine="docker")
     return None
 
 
-def _from_variables(environ: Mapping[str, str]) -> Container:
+def _from_variables(environ: Mapping[str, str]) -> RunContainer:
     """The container by what started the runner: GitHub's runner, Slurm, Kubernetes. None of them names the image."""
     given = environ.get(ID_VARIABLE, "")
     if re.fullmatch("[0-9a-f]{12,64}", given):
-        return Container(engine="docker", id=given, id_from=ID_VARIABLE)
+        return RunContainer(engine="docker", id=given, id_from=ID_VARIABLE)
     for name, engine in _VARIABLES.items():
         if environ.get(name):
-            return Container(engine=engine, id=environ[name], id_from=name)
-    return Container(engine="kubernetes") if environ.get("KUBERNETES_SERVICE_HOST") else Container()
+            return RunContainer(engine=engine, id=environ[name], id_from=name)
+    return RunContainer(engine="kubernetes") if environ.get("KUBERNETES_SERVICE_HOST") else RunContainer()
 
 
 def _containerenv(root: Path) -> dict[str, str]:
@@ -95,7 +97,7 @@ def _containerenv(root: Path) -> dict[str, str]:
     return {key.strip(): value.strip().strip('"') for key, equals, value in rows if equals}
 
 
-def _inspected(found: Container, environ: Mapping[str, str]) -> Container:
+def _inspected(found: RunContainer, environ: Mapping[str, str]) -> RunContainer:
     """With the image that the engine named when it was asked about this container, and not about another."""
     file = environ.get(INSPECT_VARIABLE, "")
     documents = tuple(_documents(_text(Path(file)) if file else ""))
@@ -195,7 +197,7 @@ def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Findin
     return tuple(_free_space(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
 
 
-def check_image(job: Job, container: Container) -> Finding:
+def check_image(job: Job, container: RunContainer) -> Finding:
     """Blocks when the container has another image than the pinned one; a note when its image is unknown.
 
     The image that the job or a variable names was requested; it is not evidence of what runs.
@@ -220,7 +222,7 @@ def check_image(job: Job, container: Container) -> Finding:
     return good(Check.IMAGE, f"image {_named(container)} (by {container.image_from})")
 
 
-def _named(container: Container) -> str:
+def _named(container: RunContainer) -> str:
     """The image by the name that its engine gives, with its first digest."""
     digest = container.digests[0] if container.digests else ""
     return container.image if digest in container.image else f"{container.image}@{digest}".lstrip("@")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.record import Check, Container, Finding, Gpu, ImportLine
+from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
 from verl_e2e_runner.findings import Emit, note, stops
 from verl_e2e_runner.models import made_model
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
@@ -54,7 +54,7 @@ class Preflight:
     gpus: tuple[Gpu, ...] = ()
     # The NVIDIA driver's version.
     driver: str = ""
-    container: Container | None = None
+    container: RunContainer | None = None
     # None where a cheap check already blocked.
     byte_code: ByteCode | None = None
 

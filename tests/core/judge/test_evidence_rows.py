@@ -4,7 +4,7 @@ from tests.core.builders import make_environment, make_facts, make_record
 from verl_e2e.core.judge.verdict import host_rows, instrumentation_rows, judge
 from verl_e2e.core.model.execution import Executed, ExecutedProcess, ProcessRole
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
-from verl_e2e.core.model.record import CachesOrigin, Container, Environment, KernelCaches
+from verl_e2e.core.model.record import CachesOrigin, Environment, KernelCaches, RunContainer
 from verl_e2e.core.report.run_card import Card, render_text
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})
@@ -28,7 +28,7 @@ def host_of(**given: object) -> str:
 
 def test_the_host_is_what_was_measured_and_nothing_else() -> None:
     digest = f"sha256:{'a' * 64}"
-    known = Container(engine="docker", id="0f" * 32, image="verlai/verl:t", image_from="docker inspect")
+    known = RunContainer(engine="docker", id="0f" * 32, image="verlai/verl:t", image_from="docker inspect")
     whole = known.model_copy(update={"digests": (digest,)})
     text = f"container 0f0f0f0f0f0f (docker), image verlai/verl:t@{digest} (by docker inspect)"
     assert text in host_of(container=whole)
@@ -38,9 +38,9 @@ def test_the_host_is_what_was_measured_and_nothing_else() -> None:
 
 
 def test_what_is_not_known_is_not_recorded_whatever_was_asked_for() -> None:
-    asked = Container(asked="verlai/verl:t")
+    asked = RunContainer(asked="verlai/verl:t")
     assert "container not recorded, image not recorded, verlai/verl:t was asked for" in host_of(container=asked)
-    assert "container not recorded, image not recorded, site" in host_of(container=Container())
+    assert "container not recorded, image not recorded, site" in host_of(container=RunContainer())
     assert "image not recorded, site" in host_of(container=None)
 
 

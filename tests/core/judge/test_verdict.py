@@ -35,7 +35,7 @@ from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, Resolved
 from verl_e2e.core.model.facts import TracebackRecord as Printed
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Outcome, Result, Stage
-from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase
+from verl_e2e.core.model.record import Check, EndReason, Event, Finding, Record, RunContainer, TestCase
 from verl_e2e.core.model.space import VARIANTS
 
 FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
@@ -547,7 +547,7 @@ def test_the_command_of_a_run(record: Record, command: str) -> None:
 def test_an_unrecorded_tree_is_said_to_be_unrecorded() -> None:
     verdict = judge(
         make_record(
-            environment=make_environment(repositories=(), gpus=(), container=Container(), packages={}, site="")
+            environment=make_environment(repositories=(), gpus=(), container=RunContainer(), packages={}, site="")
         ),
         make_facts(),
     )

@@ -41,7 +41,7 @@ _LEARNING_RATE = "actor/lr"
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class CorrelationBand:
     """The healthy band of a correlation: the lowest of `count` healthy runs, and the bound below it."""
 
     lowest: float
@@ -49,18 +49,18 @@ class Band:
     count: int
 
 
-def band_of(bands: Bands | None, job: Job) -> Band | None:
+def band_of(bands: Bands | None, job: Job) -> CorrelationBand | None:
     """The band of the job's probe, None until enough healthy runs were measured."""
     return band_from(_probe(bands, job))
 
 
-def band_from(probe: Probe) -> Band | None:
+def band_from(probe: Probe) -> CorrelationBand | None:
     """The band of one probe: below its lowest run by three times the spread of its runs."""
     values = [item.correlation for item in probe.healthy]
     if len(values) < ENOUGH:
         return None
     margin = max(SPREADS * stdev(values), LEAST_MARGIN)
-    return Band(min(values), min(values) - margin, len(values))
+    return CorrelationBand(min(values), min(values) - margin, len(values))
 
 
 def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[StepValues] = ()) -> Tolerances:

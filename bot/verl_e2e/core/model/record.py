@@ -309,7 +309,7 @@ class Gpu(Document):
     memory_used_mib: int
 
 
-class Container(Document):
+class RunContainer(Document):
     """The container that the recorder ran in, as far as it can be known from inside; what is not known is empty."""
 
     # What runs it: docker, podman, kubernetes, enroot ...
@@ -363,7 +363,7 @@ class Environment(Document):
     driver: str = ""
     cpu_count: int = 0
     # None where nothing was recorded of it.
-    container: Container | None = None
+    container: RunContainer | None = None
     # The command of the run, as arguments.
     command: tuple[str, ...] = ()
     # Variables of the process.

@@ -247,7 +247,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
 SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
 
 
-def completed(settings: AxisValues, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
+def with_needs(settings: AxisValues, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
     """The settings, and the features of the model, with what they need; what is set already stays, a size is raised."""
     whole = dict(settings)
     wanted = set(features)
@@ -441,7 +441,7 @@ class Point:
             if problem := axis.invalid(value):
                 raise ValueError(problem)
         asked = {**self.asked, **axes}
-        settings, features = completed(asked, self.model.features)
+        settings, features = with_needs(asked, self.model.features)
         return replace(
             self,
             settings=MappingProxyType({axis: settings[axis] for axis in Axis if axis in settings}),
@@ -468,7 +468,7 @@ class Point:
 
     def joined(self, want: Want) -> "Point | Conflict":
         """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
-        if mask := mask_of(self.settings, completed(want.axes, want.model.features)[0]):
+        if mask := mask_of(self.settings, with_needs(want.axes, want.model.features)[0]):
             return Conflict(f"{mask.hiding}: {mask.reason}")
         settings = self.asked
         for axis, value in want.axes.items():

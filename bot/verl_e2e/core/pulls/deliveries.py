@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal, NoReturn, get_args
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from verl_e2e.core.model.jobs import Sha
+
 # GitHub's own bound for a comment.
 _MAX_TEXT = 262_144
 _NO_NUL = r"^[^\x00]*$"
 
-Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 FullName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}$")]
 Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,100}(\[bot\])?$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=_NO_NUL)]

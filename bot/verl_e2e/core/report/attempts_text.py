@@ -13,7 +13,7 @@ from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import PRIORITY, RecordedCommand, Run
 from verl_e2e.core.pulls.retry import FlakyCause
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.text.escape import counted, one_line
+from verl_e2e.core.text.escape import count_of, one_line
 from verl_e2e.core.triage.table import RULES
 
 _OF_ENGINE: Mapping[EngineEnd, str] = {
@@ -95,12 +95,12 @@ def _rows(item: FlakyCause) -> Iterator[str]:
     yield f"{item.cause_id}{mark}"
     yield f"  {cause_words(item.cause_id)}; a {item.found}"
     jobs = one_line(", ".join(item.job_ids), 300)
-    yield f"  {counted(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {jobs}"
+    yield f"  {count_of(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {jobs}"
     if item.stages:
         yield f"  at {', '.join(item.stages)}"
     yield (
-        f"  {counted(item.disagreed, 'head')} where another attempt passed, {counted(item.pulls, 'pull request')}, "
-        f"{counted(item.merge_bases, 'merge base')}"
+        f"  {count_of(item.disagreed, 'head')} where another attempt passed, {count_of(item.pulls, 'pull request')}, "
+        f"{count_of(item.merge_bases, 'merge base')}"
     )
 
 

@@ -15,7 +15,7 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
-from verl_e2e.core.text.escape import counted
+from verl_e2e.core.text.escape import count_of
 
 _SHOWN = 3
 
@@ -41,7 +41,7 @@ def changed_code_lines(plan: Plan) -> Iterator[str]:
     for path, reason in list(code.unread.items())[:_SHOWN]:
         yield f"Which functions differ is not known for {on_one_line(path)}: {on_one_line(reason)}"
     if len(code.unread) > _SHOWN:
-        yield f"  nor for {counted(len(code.unread) - _SHOWN, 'more file')}"
+        yield f"  nor for {count_of(len(code.unread) - _SHOWN, 'more file')}"
     if code.left_out:
         yield f"Changed functions and files that are not listed: {code.left_out}"
 
@@ -51,7 +51,7 @@ def amount(functions: Iterable[ChangedFunction]) -> str:
     listed = list(functions)
     named = [function for function in listed if function.symbol]
     lines = sum(len(function.lines) for function in listed)
-    return f"{counted(len(named), 'function')}, {counted(lines, 'line')}"
+    return f"{count_of(len(named), 'function')}, {count_of(lines, 'line')}"
 
 
 def function_place(function: ChangedFunction) -> str:
@@ -117,7 +117,7 @@ def _tests(plan: Plan) -> Iterable[str]:
     if tests:
         yield f"Bridge tests chosen for this change, besides those of the policy, for {plan.tests.limit_s} s at most:"
     for item in tests:
-        gpus = f", needs {counted(item.gpu_count, 'GPU')}" if item.gpu_count else ""
+        gpus = f", needs {count_of(item.gpu_count, 'GPU')}" if item.gpu_count else ""
         yield f"  {on_one_line(item.test)}: {on_one_line(item.reason)}{gpus}"
     yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
 
@@ -131,15 +131,15 @@ def _head(plan: Plan) -> str:
     most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
     basis_of_cost = sorted({str(job.cost_basis) for job in plan.jobs if not job.obstacles})
     known_from = " and ".join(basis_of_cost) or "nothing is run"
-    cost = f"about {plan.gpu_minutes} GPU minutes ({known_from}), {counted(most, 'GPU')} at most"
-    lines = [f"Plan for {span}: level {levels}", *basis, f"{counted(len(plan.jobs), 'job')}, {cost}"]
+    cost = f"about {plan.gpu_minutes} GPU minutes ({known_from}), {count_of(most, 'GPU')} at most"
+    lines = [f"Plan for {span}: level {levels}", *basis, f"{count_of(len(plan.jobs), 'job')}, {cost}"]
     if plan.minutes_to_answer:
-        minutes = counted(plan.minutes_to_answer, "minute")
+        minutes = count_of(plan.minutes_to_answer, "minute")
         lines.append(f"Time to an answer: about {minutes} where no job waits for a machine")
     if plan.blocked_jobs:
         stopped = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(
-            f"{counted(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
+            f"{count_of(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
             f"closed until the policy has what is missing or level {' and '.join(map(str, stopped))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
@@ -166,7 +166,7 @@ def _not_covered(plan: Plan) -> Iterable[str]:
     for item in plan.not_covered:
         by_reason.setdefault(item.reason, []).append(item.purpose)
     if by_reason:
-        yield f"No job is planned for {counted(len(plan.not_covered), 'place')} of the change:"
+        yield f"No job is planned for {count_of(len(plan.not_covered), 'place')} of the change:"
     for reason, purposes in by_reason.items():
         yield f"  {on_one_line(reason)}"
         yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
@@ -178,7 +178,7 @@ def _not_entered(plan: Plan) -> Iterable[str]:
     for place in plan.not_entered:
         by_reason.setdefault(place.problem, []).append(place)
     for reason, places in by_reason.items():
-        count = counted(len(places), "place")
+        count = count_of(len(places), "place")
         yield f"It is not known whether a planned job enters {count} of the change, for {reason}:"
         yield from (f"  {on_one_line(str(place))}" for place in places[:SHOWN_PATHS])
         if len(places) > SHOWN_PATHS:
@@ -203,7 +203,7 @@ def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
         yield text
         yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
-            yield f"  and {counted(len(paths) - SHOWN_PATHS, 'more path')}"
+            yield f"  and {count_of(len(paths) - SHOWN_PATHS, 'more path')}"
 
 
 def _places(reason: Reason) -> Iterable[str]:
@@ -226,7 +226,7 @@ def _job_line(job: JobOutline) -> str:
             return f"job {job.id}: not covered: {job.blocked}"
         return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
     reason = job.fitted().reason
-    gpus = counted(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
+    gpus = count_of(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
     model = job.checkpoint.model_id if job.checkpoint else ""
     cost = f"about {job.gpu_minutes} GPU minutes ({job.cost_basis})"
     return f"job {job.id}: {gpus}, {cost}, {model}{after}{_features_text(job)}"
@@ -266,7 +266,7 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield plan.looked_at.sentence
     if plan.levels:
         for item in plan.exempted:
-            yield f"Set aside: {counted(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def render_contract(findings: Iterable[Finding]) -> str:

@@ -26,7 +26,7 @@ from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.escape import (
     TextBlock,
     code,
-    counted,
+    count_of,
     fit_blocks,
     folded,
     folded_text,
@@ -144,8 +144,8 @@ def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     for level in plan.levels:
         paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
         verb = "requires" if len(paths) == 1 else "require"
-        asked = f"{counted(len(paths), 'changed path')} {verb} it" if paths else "requested"
-        jobs = counted(sum(job.variant.level is level for job in plan.jobs), "job")
+        asked = f"{count_of(len(paths), 'changed path')} {verb} it" if paths else "requested"
+        jobs = count_of(sum(job.variant.level is level for job in plan.jobs), "job")
         title = f"Why level {int(level)}, {level.title}: {asked}, {jobs}"
         required.append(folded_text(title, tuple(_rows(level, plan)), each))
     rest = tuple(_rest(plan))
@@ -165,7 +165,7 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
             yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
             yield from (f"    {step}" for step in _chain(reason.via))
         if len(placed) > SHOWN_PLACES:
-            yield f"  and {counted(len(placed) - SHOWN_PLACES, 'more place')}"
+            yield f"  and {count_of(len(placed) - SHOWN_PLACES, 'more place')}"
     for job in plan.jobs:
         rows = purpose_rows(job.purposes) if job.variant.level is level else ()
         yield from (f"job {job.id}: {row}" for row in rows)
@@ -177,7 +177,7 @@ def _chain(via: tuple[str, ...]) -> Iterable[str]:
         return via
     left = len(via) - SHOWN_STEPS + 1
     head = SHOWN_STEPS // 2
-    return (*via[:head], f"... {counted(left, 'step')} ...", *via[head + left :])
+    return (*via[:head], f"... {count_of(left, 'step')} ...", *via[head + left :])
 
 
 def _rest(plan: Plan) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _rest(plan: Plan) -> Iterator[str]:
         yield f"Bridge test chosen: {test.test}: {test.reason}"
     if plan.levels:
         for item in plan.exempted:
-            yield f"Set aside: {counted(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def _left_open(plan: Plan) -> Iterator[str]:
@@ -201,11 +201,11 @@ def _left_open(plan: Plan) -> Iterator[str]:
     for left in plan.not_covered[:SHOWN_PLACES]:
         yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
     if len(plan.not_covered) > SHOWN_PLACES:
-        yield f"No job is planned for {counted(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
+        yield f"No job is planned for {count_of(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
     for place in plan.not_entered[:SHOWN_PLACES]:
         yield f"It is not known whether a planned job enters {place}: {place.problem}"
     if len(plan.not_entered) > SHOWN_PLACES:
-        yield f"Nor is it known of {counted(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
+        yield f"Nor is it known of {count_of(len(plan.not_entered) - SHOWN_PLACES, 'more place')}"
     for unshown in plan.unshown:
         more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
         yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"

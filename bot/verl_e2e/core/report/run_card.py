@@ -178,14 +178,14 @@ def _closing(card: Card) -> tuple[NotRun, ...]:
     return tuple(job for job in card.not_run if not (allows and job.uncoverable))
 
 
-def execution_of(card: Card) -> JoinedExecution:
+def execution_of_card(card: Card) -> JoinedExecution:
     """What the jobs executed of the change together."""
     return join({verdict.job_id: verdict.execution for verdict in card.verdicts if verdict.execution is not None})
 
 
 def shortfall_of(card: Card) -> Shortfall:
     """What no job executed of the change; nothing where each job is judged by itself."""
-    return Shortfall() if card.execution is None else shortfall(execution_of(card), card.execution)
+    return Shortfall() if card.execution is None else shortfall(execution_of_card(card), card.execution)
 
 
 def accepted_in(card: Card, verdict: Verdict) -> str:
@@ -213,7 +213,7 @@ def sentence_of(card: Card) -> str:
     if result is Result.PASS:
         allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
         left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
-        alone = in_tests_alone(execution_of(card))
+        alone = in_tests_alone(execution_of_card(card))
         passed = []
         for verdict in deciding:
             reason = accepted_in(card, verdict)
@@ -271,7 +271,7 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
-    executed = execution_line(execution_of(card))
+    executed = execution_line(execution_of_card(card))
     if executed:
         yield f"- {TITLE}: {one_line(executed, _MAX_EXECUTED)}"
     for verdict in card.verdicts:
@@ -332,7 +332,7 @@ def render_markdown(card: Card) -> str:
         )
         for job_id, rows in _groups(card)
     ]
-    functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(execution_of(card)))
+    functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(execution_of_card(card)))
     reports = [report for verdict in card.verdicts for report in verdict.reports]
     details = (
         _markdown_head(card),
@@ -353,7 +353,7 @@ def render_markdown(card: Card) -> str:
 def _markdown_head(card: Card) -> TextBlock:
     result = result_of(card)
     heading = f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n"
-    executed = execution_line(execution_of(card))
+    executed = execution_line(execution_of_card(card))
     rows = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
@@ -387,8 +387,8 @@ def card_json(card: Card) -> str:
         "notes": list(card.notes),
         "contract": list(card.contract),
         "execution": {
-            "sentence": execution_line(execution_of(card)),
-            "functions": list(execution_rows(execution_of(card))),
+            "sentence": execution_line(execution_of_card(card)),
+            "functions": list(execution_rows(execution_of_card(card))),
             "closing": shortfall_of(card).closing,
             "allowed": shortfall_of(card).allowed,
             "accepted": {verdict.job_id: reason for verdict in card.verdicts if (reason := accepted_in(card, verdict))},

@@ -44,7 +44,7 @@ def _beginning_alike(words: list[str], depth: int) -> str:
     return re.escape(begin) + (_any_of([word.removeprefix(begin) for word in words], depth) if begin else "")
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """A number and its noun: `1 job`, `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
