@@ -10,6 +10,7 @@ from tests.core.builders import ended, make_case, make_facts, make_job, make_rec
 from verl_e2e.core.compare.bands import (
     ENOUGH,
     LEAST_MARGIN,
+    HealthyRun,
     NotHealthyError,
     band_of,
     healthy_of,
@@ -58,6 +59,7 @@ def bands_with(job: Job, *correlations: float) -> Bands:
         {"overrides": ("+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=2477551884",)},
         {"checkpoint": Checkpoint(model_id="local/tiny-qwen2", model_path="$HOME/kit/model", random_weights=True)},
         {"steps": 20, "gpu_count": 4},
+        {"site": make_job().site.model_copy(update={"name": "other", "wrapper": {"ENGINE": "vllm"}})},
     ],
 )
 def test_what_decides_no_first_measurement_leaves_the_probe_as_it_is(given: dict[str, Any]) -> None:
@@ -79,11 +81,6 @@ def test_what_decides_no_first_measurement_leaves_the_probe_as_it_is(given: dict
 )
 def test_what_decides_a_measurement_makes_another_probe(given: dict[str, Any]) -> None:
     assert probe_digest(make_job(**given)) != probe_digest(make_job())
-
-
-def test_a_site_counts_by_what_it_sets() -> None:
-    site = make_job().site.model_copy(update={"name": "other", "wrapper": {"ENGINE": "vllm"}})
-    assert probe_digest(make_job(site=site)) == probe_digest(make_job())
 
 
 def test_a_training_is_more_than_a_probe() -> None:
@@ -143,8 +140,11 @@ def test_the_verdict_names_the_band() -> None:
     assert "the band of 5 healthy runs of this probe" in item.summary
 
 
-def test_the_same_run_counts_once() -> None:
+def test_the_same_run_and_the_same_pair_count_once() -> None:
     job = make_job()
+    paired = with_pair(Bands(), job, pair(0.01))
+    turned = pair(0.01).model_copy(update={"runs": ("2" * 64, "1" * 64)})
+    assert with_pair(paired, job, turned) == paired
     once = bands_with(job, 0.9998)
     assert with_healthy(once, job, healthy(0, 0.9998)) == once
     assert merged_bands(once, once) == once
@@ -202,12 +202,6 @@ def test_noise_at_another_learning_rate_says_nothing() -> None:
     assert tolerances_of(bands, make_job()).source == "tolerances measured on 1 pair(s) of identical runs"
 
 
-def test_a_pair_counts_once() -> None:
-    once = with_pair(Bands(), make_job(), pair(0.01))
-    turned = pair(0.01).model_copy(update={"runs": ("2" * 64, "1" * 64)})
-    assert with_pair(once, make_job(), turned) == once
-
-
 def on(prompts: float, step: int = 1, **more: float) -> StepMetrics:
     """A healthy step on prompts of that mean length."""
     values: dict[str, Any] = {
@@ -260,20 +254,17 @@ def test_two_runs_of_one_training_make_a_pair_of_what_is_compared() -> None:
     }
 
 
-def test_a_run_is_no_pair_with_itself() -> None:
-    with pytest.raises(NotHealthyError, match="a and a: one and the same run"):
-        pair_of(taken("a"), taken("a"))
-
-
-def test_another_training_makes_no_pair() -> None:
-    other = replace(taken("b", late=1.0), job=make_job(wrapper={"COMMON_TP": "2"}))
-    with pytest.raises(NotHealthyError, match="a and b: not the same training"):
-        pair_of(taken("a"), other)
-
-
-def test_other_data_makes_no_pair() -> None:
-    other = replace(taken("b", late=1.0), steps=(on(90.0),))
-    with pytest.raises(NotHealthyError, match="prompt_length/mean is 88 in the run and 90"):
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (taken("a"), "a and a: one and the same run"),
+        (replace(taken("b", late=1.0), job=make_job(wrapper={"COMMON_TP": "2"})), "a and b: not the same training"),
+        (replace(taken("b", late=1.0), steps=(on(90.0),)), "prompt_length/mean is 88 in the run and 90"),
+    ],
+    ids=("itself", "another training", "other data"),
+)
+def test_what_is_not_two_runs_of_one_training_makes_no_pair(other: HealthyRun, words: str) -> None:
+    with pytest.raises(NotHealthyError, match=words):
         pair_of(taken("a"), other)
 
 
