@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -93,40 +92,6 @@ def merged(checkout: Checkout, base: str, head: str) -> set[str] | None:
         return None
     tree = made.stdout.split()[0]
     return set(checkout.git("diff-tree", "-r", "--name-only", "--no-renames", base, tree).splitlines())
-
-
-def made_commit(checkout: Checkout, files: Mapping[str, str], *parents: str) -> str:
-    """A commit with exactly these files; a later one has a later date."""
-    checkout.git("read-tree", "--empty")
-    for name, text in files.items():
-        checkout.write(name, text)
-        checkout.git("add", name)
-    named = [word for parent in parents for word in ("-p", parent)]
-    made = checkout.git("commit-tree", checkout.git("write-tree"), *named, "-m", "c")
-    checkout.git("update-ref", f"refs/kept/{made}", made)
-    return made
-
-
-def test_a_head_between_two_merge_bases_does_not_hide_what_it_takes_back(checkout: Checkout) -> None:
-    """A fix and another commit part from one start and are merged on both sides, on one of them without the fix."""
-    start = made_commit(checkout, {"a.py": "broken\n"})
-    fix = made_commit(checkout, {"a.py": "fixed\n"}, start)
-    other = made_commit(checkout, {"a.py": "broken\n", "docs/x.md": "x\n"}, start)
-    whole = {"a.py": "fixed\n", "docs/x.md": "x\n"}
-    for parents in ((other, fix), (fix, other)):
-        base = made_commit(checkout, whole, *parents)
-        head = made_commit(checkout, {"a.py": "broken\n", "docs/x.md": "x\n", "docs/typo.md": "y\n"}, *parents)
-        assert merged(checkout, base, head) == {"a.py", "docs/typo.md"}
-        change = GitRepository(checkout.path).change(base, head)
-        assert (change.merge_base, change.names()) == (None, ("a.py", "docs/typo.md"))
-
-
-def test_a_head_that_merges_its_base_and_keeps_nothing_of_it_takes_it_back(checkout: Checkout) -> None:
-    start = made_commit(checkout, {"a.py": "broken\n"})
-    base = made_commit(checkout, {"a.py": "fixed\n"}, start)
-    ours = made_commit(checkout, {"a.py": "broken\n"}, start, base)
-    change = GitRepository(checkout.path).change(base, ours)
-    assert (change.merge_base, change.names()) == (base, ("a.py",))
 
 
 def drawn_histories(checkout: Checkout, random: Random, count: int) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from tests.app.test_planning import BASE, CALLER, POLICY
 from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.reach.entries import uses_of
-from verl_e2e.git.repository import GitRepository, KeptContents, KeptListings, Listing
+from verl_e2e.git.repository import GitRepository
 
 
 class CountedGit:
@@ -72,27 +72,6 @@ def test_a_content_is_read_once(checkout: Checkout, counted: CountedGit) -> None
     assert counted.started == before
     missing = "0" * len(ids[0])
     assert repository.read_objects([*ids, missing]) == {**first, missing: None}
-
-
-def test_listings_give_way_to_newer_ones() -> None:
-    kept = KeptListings(most_entries=3)
-    listings = {name: Listing({name: "1"}, {f"link {name}": "2"}) for name in "abc"}
-    kept.put("a", listings["a"])
-    assert kept.get("a") is listings["a"]
-    kept.put("b", listings["b"])
-    assert kept.get("a") is None
-    assert kept.get("b") is listings["b"]
-    assert kept.put("large", Listing({str(number): "1" for number in range(4)}, {})).files
-    assert [kept.get(name) for name in ("a", "b", "large")] == [None, None, None]
-
-
-def test_contents_give_way_to_those_asked_for_later_and_a_large_one_is_not_kept() -> None:
-    kept = KeptContents(most_bytes=64)
-    contents = {str(number): bytes(4) for number in range(16)}
-    kept.put(contents)
-    assert kept.get(["0", "unknown"]) == {"0": bytes(4)}
-    kept.put({"new": bytes(4), "large": bytes(5)})
-    assert kept.get([*contents, "new", "large"]).keys() == {*contents, "new"} - {"1"}
 
 
 @pytest.mark.parametrize(("kind", "most"), (("first", 14), ("next", 8)))

@@ -321,17 +321,6 @@ def test_a_run_that_does_not_end_is_forced(
     assert backend.poll(run).state is RunState.CANCELLED
 
 
-def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: HandClock) -> None:
-    forge.obeys = False
-    run = submitted(GitHubActionsBackend(forge, SETTINGS, clock), state=RunState.CANCELLING)
-    restarted = GitHubActionsBackend(forge, SETTINGS, clock)
-    run = run.model_copy(update={"state": RunState.CANCELLING})
-    restarted.poll(run)
-    clock.time += timedelta(seconds=301)
-    restarted.poll(run)
-    assert forge.orders == [(1, True)]
-
-
 def test_a_process_that_comes_by_once_an_hour_forces_as_well(forge: FakeWorkflows, clock: HandClock) -> None:
     forge.obeys = False
     run = submitted(GitHubActionsBackend(forge, SETTINGS, clock))

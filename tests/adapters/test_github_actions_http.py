@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -89,28 +88,6 @@ def test_a_whole_run(at: GithubAdapters, backend: GitHubActionsBackend, tmp_path
     assert backend.artifacts(run, tmp_path / "home")
     assert (tmp_path / "home/related/base/events.jsonl").is_file()
     assert b"it begins" in b"".join(backend.log(run))
-
-
-def test_a_cancelled_run_ends(at: GithubAdapters, backend: GitHubActionsBackend) -> None:
-    run = order(at)
-    run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.CANCELLING})
-    at.world.start_run()
-    backend.cancel(run)
-    backend.cancel(run)
-    assert backend.poll(run).state is RunState.CANCELLED
-
-
-def test_a_run_without_a_runner_is_given_up(
-    at: GithubAdapters, backend: GitHubActionsBackend, clock: HandClock
-) -> None:
-    run = order(at)
-    changes = {"handle": backend.submit(run), "state": RunState.SUBMITTED, "queue_deadline_s": 7_200}
-    run = run.model_copy(update=changes)
-    clock.time += timedelta(minutes=121)
-    backend.poll(run)
-    progress = backend.poll(run)
-    assert progress.state is RunState.LOST
-    assert "gpu-x1" in progress.note
 
 
 def test_a_repository_without_the_workflow_says_what_to_do(tmp_path: Path, clock: HandClock) -> None:

@@ -1,20 +1,8 @@
 """Answers that GitHub confirms instead of sending them again: they cost no request of the hour, and are never stale."""
 
-import hashlib
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters
 from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.requester import Answer, KnownAnswers
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[GithubAdapters]:
-    with github_adapters(tmp_path) as made:
-        yield made
+from verl_e2e.adapters.github.requester import AnswerKind
 
 
 def statuses(at: GithubAdapters, ending: str) -> list[int]:
@@ -30,7 +18,7 @@ def test_an_unchanged_pull_request_is_confirmed_and_a_changed_one_is_read(at: Gi
     assert pushed.head_sha == at.world.head(1) != first.head_sha
     assert pulls.pull(ONE) == pushed
     assert statuses(at, "/pulls/{number}") == [200, 304, 200, 304]
-    assert at.github.calls.by_answer()["GET", Answer.NOT_MODIFIED] == 2
+    assert at.github.calls.by_answer()["GET", AnswerKind.NOT_MODIFIED] == 2
 
 
 def test_a_confirmed_page_still_leads_to_the_next(at: GithubAdapters) -> None:
@@ -58,24 +46,3 @@ def test_what_is_gone_is_gone_although_it_was_known(at: GithubAdapters) -> None:
     assert pulls.tip(REPOSITORY, "main") == tip is not None
     at.world.delete_branch("main")
     assert pulls.tip(REPOSITORY, "main") is None
-
-
-def test_the_memory_is_bounded_and_the_longest_unused_make_way() -> None:
-    known = KnownAnswers(most_bytes=40_000)
-    for number in range(200):
-        known.keep(f"/{number}", etag="e", link="", body=f"{number} \ud800")
-        assert known.find("/0") is not None
-        assert known.size_bytes <= 40_000
-    assert known.find("/1") is None
-    last = known.find("/199")
-    assert last is not None
-    assert last.body == "199 \ud800"
-
-
-def test_an_answer_that_is_too_long_is_not_kept_and_ends_the_one_before() -> None:
-    known = KnownAnswers(most_bytes=40_000)
-    known.keep("/a", etag="1", link="", body="short")
-    incompressible = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(200))
-    known.keep("/a", etag="2", link="", body=incompressible)
-    assert known.find("/a") is None
-    assert known.size_bytes == 0

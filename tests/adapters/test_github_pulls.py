@@ -1,12 +1,10 @@
 """Pull requests over real HTTP: facts, both names of renames, submodules, contents, long lists, forks that are gone."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, anonymous, github_adapters
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, anonymous
 from tests.fakes.github_standin.repository import Moved
 from verl_e2e.adapters.github.answers import FileAnswer
 from verl_e2e.adapters.github.pulls import GithubPulls, as_changed_path
@@ -14,12 +12,6 @@ from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.pull import OpenPull, PullRef, PullState
 from verl_e2e.ports import ForgeError, UnknownPullError
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[GithubAdapters]:
-    with github_adapters(tmp_path) as made:
-        yield made
 
 
 def test_a_pull_request_as_it_is_now(at: GithubAdapters) -> None:

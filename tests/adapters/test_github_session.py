@@ -23,16 +23,10 @@ from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import ApiRequester, Lane, RateLimiter, RetryPolicy
-from verl_e2e.adapters.github.session import Tokens, as_app, checked_api_url, narrowed, with_token
+from verl_e2e.adapters.github.session import AppIdentity, as_app, checked_api_url, narrowed, with_token
 from verl_e2e.adapters.github.workflows import download
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.ports import ForgeError, UnknownPullError
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[GithubAdapters]:
-    with github_adapters(tmp_path) as made:
-        yield made
 
 
 def test_a_token_is_taken_once_and_for_one_repository_alone(at: GithubAdapters) -> None:
@@ -130,7 +124,7 @@ class Desk:
     def find(self, model: type[InstallationAnswer], _path: str) -> InstallationAnswer:
         return model(id=1, app_id=APP_ID, permissions={"checks": "write"})
 
-    def requestJsonAndCheck(self, *_: object, **__: object) -> tuple[dict[str, str], dict[str, str]]:  # noqa: N802
+    def send(self, *_: object, **__: object) -> tuple[dict[str, str], dict[str, str]]:
         self.given += 1
         ends = f"2040-01-01T00:{self.minutes:02}:00Z"
         return {"date": "Sun, 01 Jan 2040 00:00:00 GMT"}, {"token": f"t{self.given}", "expires_at": ends}
@@ -139,8 +133,9 @@ class Desk:
 @pytest.mark.parametrize(("minutes", "asked"), [(59, 1), (6, 1), (5, 3), (1, 3)])
 def test_a_token_near_its_end_is_renewed_by_githubs_clock(minutes: int, asked: int) -> None:
     desk = Desk(minutes)
-    tokens = Tokens(lambda: cast("ApiRequester", desk))
-    assert [tokens.token(REPOSITORY) for _ in range(3)][-1] == f"t{asked}"
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    identity = AppIdentity(APP_ID, key, lambda: cast("ApiRequester", desk), lambda: None)
+    assert [identity.token(REPOSITORY) for _ in range(3)][-1] == f"t{asked}"
 
 
 def test_a_token_that_was_withdrawn_is_replaced(at: GithubAdapters) -> None:
@@ -505,7 +500,7 @@ def test_a_repository_that_moved_is_told_and_nothing_is_read_or_written_elsewher
         GithubConversation(github).comment(ONE, "body")
     with pytest.raises(ForgeError, match="moved"):
         GithubPulls(github).file_at(REPOSITORY, "0" * 40, "policy.yml")
-    assert github.calls.by_verb() == {"POST": 1, "GET": 1}
+    assert github.calls.by_answer() == {("POST", "moved"): 1, ("GET", "moved"): 1}
     github.close()
 
 

@@ -1,10 +1,9 @@
 """A refusal of GitHub is reported in the words of the page where it is fixed, without an address of its API."""
 
 import pytest
-from github.GithubException import GithubException
 
 from verl_e2e.adapters.github.actions import Doing, refusal_text, refusals
-from verl_e2e.adapters.github.requester import RefusedError, as_forge_error
+from verl_e2e.adapters.github.requester import RefusedError, StatusError, as_forge_error
 from verl_e2e.ports import BackendError, ForgeError
 
 NOT_ACCESSIBLE = "Resource not accessible by integration"
@@ -12,7 +11,7 @@ NOT_ACCESSIBLE = "Resource not accessible by integration"
 
 def refused(what: str, status: int, message: str = "", **headers: str) -> ForgeError:
     found = {name.replace("_", "-"): value for name, value in headers.items()}
-    return as_forge_error(GithubException(status, {"message": message}, found), what)
+    return as_forge_error(StatusError(status, found, message), what)
 
 
 DISPATCH = "POST /repos/o/r/actions/workflows/verl-e2e.yml/dispatches"

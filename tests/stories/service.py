@@ -175,7 +175,7 @@ class Service:
     @property
     def kept_answers_bytes(self) -> int:
         """The memory of GitHub's answers that the service keeps."""
-        return self._github.known_answers.size_bytes
+        return self._github.known_answers.size
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """What the web application does with deliveries; the process may be another by then."""

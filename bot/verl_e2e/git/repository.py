@@ -14,17 +14,19 @@ Besides, `LimitError` for what would take more than is read.
 import os
 import re
 import shutil
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Generic, TypeVar
 from weakref import finalize
 
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus, SubmoduleBump
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.git.program import (
-    SIZES,
+    OBJECT_SIZES,
     SUBMODULE_MODE,
     DiffEntry,
     Finished,
@@ -43,6 +45,43 @@ from verl_e2e.git.program import (
 # What is read of a commit at all.
 MAX_ENTRIES = 200_000
 MAX_PATH_BYTES = 4096
+# What is remembered of contents.
+_MOST_CONTENT_BYTES = 64 << 20
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class SizedCache(Generic[_Key, _Value]):
+    """At most `most` of any unit; a value of more than its `largest_part`th is not kept. Safe to use from threads."""
+
+    def __init__(self, most: int, *, largest_part: int = 1) -> None:
+        self._most, self._largest = most, most // largest_part
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[_Key, tuple[_Value, int]] = OrderedDict()
+        self.size = 0
+        """What the kept values take together."""
+
+    def get(self, key: _Key) -> _Value | None:
+        """The value that is kept under a key."""
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def put(self, key: _Key, value: _Value, size: int) -> None:
+        """Keep a value in the place of the one before; those that were not asked for longest make way."""
+        with self._lock:
+            if key in self._kept:
+                self.size -= self._kept.pop(key)[1]
+            if size > self._largest:
+                return
+            self._kept[key] = (value, size)
+            self.size += size
+            while self.size > self._most:
+                self.size -= self._kept.popitem(last=False)[1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,61 +117,6 @@ class Listing:
         """The plain files below a folder, or the one file of that name."""
         inside = f"{folder.rstrip('/')}/"
         return {path: blob for path, blob in self.files.items() if path.startswith(inside) or path == folder}
-
-
-class KeptListings:
-    """The listings of the commits that were asked for last, with so many entries in all."""
-
-    def __init__(self, most_entries: int = MAX_ENTRIES) -> None:
-        self._most = most_entries
-        self._listings: OrderedDict[str, Listing] = OrderedDict()
-        self._entries = 0
-
-    def get(self, commit: str) -> Listing | None:
-        """The listing of a commit, None where it is not kept."""
-        found = self._listings.get(commit)
-        if found is not None:
-            self._listings.move_to_end(commit)
-        return found
-
-    def put(self, commit: str, listing: Listing) -> Listing:
-        """Keep a listing, in the place of those that were not asked for longest."""
-        self._entries += _entries(listing)
-        self._listings[commit] = listing
-        while self._entries > self._most:
-            _, gone = self._listings.popitem(last=False)
-            self._entries -= _entries(gone)
-        return listing
-
-
-class KeptContents:
-    """Contents by their ids, with so many bytes in all; a large one is not kept."""
-
-    def __init__(self, most_bytes: int = 64 << 20) -> None:
-        self._most = most_bytes
-        self._contents: OrderedDict[str, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, ids: Collection[str]) -> dict[str, bytes]:
-        """Those of the contents that are kept."""
-        found = {object_id: self._contents[object_id] for object_id in ids if object_id in self._contents}
-        for object_id in found:
-            self._contents.move_to_end(object_id)
-        return found
-
-    def put(self, contents: Mapping[str, bytes]) -> None:
-        """Keep more contents, in the place of those that were not asked for longest."""
-        for object_id, content in contents.items():
-            if object_id not in self._contents and len(content) <= self._most // 16:
-                self._contents[object_id] = content
-                self._bytes += len(content)
-        while self._bytes > self._most:
-            _, gone = self._contents.popitem(last=False)
-            self._bytes -= len(gone)
-
-
-def _entries(listing: Listing) -> int:
-    return len(listing.files) + len(listing.links)
 
 
 # What is read of a repository at all, see `Limits` for the sizes of contents.
@@ -204,8 +188,8 @@ class GitRepository:
         work_tree = None if git_dir == self.path else self.path
         self.git = Git(git_dir, work_tree, environ or {}, limits, own_session)
         self._commits: set[str] = set()
-        self._listings = KeptListings()
-        self._contents = KeptContents()
+        self._listings: SizedCache[str, Listing] = SizedCache(MAX_ENTRIES)
+        self._contents: SizedCache[str, bytes] = SizedCache(_MOST_CONTENT_BYTES, largest_part=16)
         self._merges: Path | None = None
         finished = self._try("rev-parse", "--git-dir")
         if not finished.ok:
@@ -342,21 +326,21 @@ class GitRepository:
     def read_sized(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
         """Of contents with these sizes those that may be read, in one go; None for one that cannot be read."""
         wanted = self.readable(sizes)
-        found = self._contents.get(wanted)
+        found = self._kept_contents(wanted)
         if stdin := id_lines(object_id for object_id in wanted if object_id not in found):
             finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * self.git.limits.read_bytes)
-            came = dict(blob_contents(finished.output))
-            self._contents.put(came)
-            found |= came
+            for object_id, content in blob_contents(finished.output):
+                found[object_id] = content
+                self._contents.put(object_id, content, len(content))
         return {object_id: found.get(object_id) for object_id in wanted}
 
     def kept_sizes(self, ids: Collection[str]) -> dict[str, int]:
         """The bytes of those contents that were read before and are remembered."""
-        return {object_id: len(content) for object_id, content in self._contents.get(ids).items()}
+        return {object_id: len(content) for object_id, content in self._kept_contents(ids).items()}
 
     def sizes(self, ids: Collection[str]) -> dict[str, int]:
         """The unpacked bytes of those objects that are here."""
-        return object_sizes(self._try(*SIZES, stdin=id_lines(dict.fromkeys(ids))).output) if ids else {}
+        return object_sizes(self._try(*OBJECT_SIZES, stdin=id_lines(dict.fromkeys(ids))).output) if ids else {}
 
     def readable(self, sizes: Mapping[str, int]) -> list[str]:
         """Of contents with these sizes those that may be read: no large one, and not too much in all."""
@@ -390,14 +374,22 @@ class GitRepository:
 
     def _listing(self, revision: str) -> Listing:
         sha = self.resolve(revision)
-        return self._listings.get(sha) or self._listings.put(sha, Listing.of(self.entries(sha)))
+        listing = self._listings.get(sha)
+        if listing is None:
+            listing = Listing.of(self.entries(sha))
+            self._listings.put(sha, listing, len(listing.files) + len(listing.links))
+        return listing
+
+    def _kept_contents(self, ids: Iterable[str]) -> dict[str, bytes]:
+        kept = ((object_id, self._contents.get(object_id)) for object_id in ids)
+        return {object_id: content for object_id, content in kept if content is not None}
 
     def _entry(self, revision: str, path: str) -> TreeEntry | None:
         """What is at exactly this path at a commit."""
         sha = self.resolve(revision)
         if not path.strip("/") or "\0" in path:
             return None
-        entries = tree_entries(self._run("ls-tree", "-z", "--full-tree", sha, "--", _literal(path)))
+        entries = tree_entries(self._run("ls-tree", "-z", "--full-tree", sha, "--", f":(top,literal){path}"))
         return next((entry for entry in entries if entry.path == path.rstrip("/")), None)
 
     def _differences(self, old: str, new: str, *, renames: bool) -> tuple[DiffEntry, ...]:
@@ -446,10 +438,6 @@ def _git_dir(path: Path) -> Path:
     if (path / "HEAD").exists() and (path / "objects").is_dir():
         return path
     raise NotARepositoryError(f"{path} is not a git repository; {_NAME_ANOTHER}")
-
-
-def _literal(path: str) -> str:
-    return f":(top,literal){path}"
 
 
 def _changed_path(entry: DiffEntry) -> ChangedPath:

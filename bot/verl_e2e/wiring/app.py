@@ -36,8 +36,7 @@ from verl_e2e.adapters.store import (
     Store,
     open_store,
 )
-from verl_e2e.adapters.worker import Work, Worker
-from verl_e2e.adapters.worker.lanes import MakePool, thread_pool
+from verl_e2e.adapters.worker import MakePool, Work, Worker, thread_pool
 from verl_e2e.app.on_event import DeliveryHandler, LostEvents, Redelivery, lane_of
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
@@ -372,11 +371,10 @@ def _handlers(
     watcher: RunWatcher,
     queue: SharedQueue,
 ) -> Handlers:
-    tokens = github.tokens
     mirrors = Mirrors(
         settings.data,
         web_of(settings.api_url),
-        token=lambda repository: tokens.token(repository) if tokens else None,
+        token=github.token,
         environ=environ,
     )
     analysis = makers.analysis(settings, mirrors)

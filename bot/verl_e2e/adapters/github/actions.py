@@ -214,7 +214,8 @@ class GitHubActionsBackend:
 
     def _artifact(self, run: Run) -> Artifact | None:
         """The newest run folder that the workflow run left, None when it left none."""
-        number = self._number(run)
+        found = None if run.handle.isdigit() else self._found(run)
+        number = int(run.handle) if run.handle.isdigit() else found.id if found else 0
         left = self._workflows.artifacts(run.repository, number) if number else ()
         ours = [artifact for artifact in left if artifact.name == artifact_name(run.key) and not artifact.expired]
         return max(ours, key=lambda artifact: artifact.id, default=None)
@@ -261,11 +262,6 @@ class GitHubActionsBackend:
             commit=found.head_sha,
             run=f"{found.url}/attempts/{found.attempt}",
         )
-
-    def _number(self, run: Run) -> int:
-        """The workflow run's number, 0 when there is none."""
-        found = None if run.handle.isdigit() else self._found(run)
-        return int(run.handle) if run.handle.isdigit() else found.id if found else 0
 
     def _found(self, run: Run) -> WorkflowRun | None:
         if run.handle.isdigit():
@@ -393,14 +389,10 @@ def labels_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> tuple[
     return runners[sizes[0]]
 
 
-def _pool(run: Run, settings: DispatchSettings) -> Mapping[int, tuple[str, ...]]:
-    """The runners that may take a run: a fork's has a pool of its own where one is named."""
-    return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
-
-
 def _labels(job: RunOrder, run: Run, settings: DispatchSettings) -> tuple[str, ...]:
-    """The labels of the runner of a run."""
-    return labels_for(job.gpu_count, _pool(run, settings)) if isinstance(job, Job) else (job.runner,)
+    """The labels of the runner of a run; a fork's has a pool of its own where one is named."""
+    pool = settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
+    return labels_for(job.gpu_count, pool) if isinstance(job, Job) else (job.runner,)
 
 
 def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:

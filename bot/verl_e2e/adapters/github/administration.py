@@ -1,4 +1,4 @@
-"""How our App and a repository are set up: endpoints for which PyGithub has no method."""
+"""How our App and a repository are set up: endpoints that no other module asks."""
 
 from datetime import datetime
 from urllib.parse import quote
@@ -11,8 +11,7 @@ from verl_e2e.adapters.github.answers import (
     StateAnswer,
     read,
 )
-from verl_e2e.adapters.github.requester import next_page
-from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.adapters.github.session import AppIdentity, GitHub
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 from verl_e2e.ports import ForgeError
 
@@ -35,9 +34,9 @@ class GithubAdministration:
 
     def installation(self, repository: str) -> Installation | None:
         """Our App in the repository, None where it is not installed."""
-        if self._github.tokens is None:
+        if not isinstance(self._github.identity, AppIdentity):
             raise ForgeError("Only the App itself can see how it is installed: set GITHUB_APP_ID and its private key")
-        found = self._github.tokens.installation(repository)
+        found = self._github.identity.installation(repository)
         if found is None:
             return None
         return Installation(
@@ -51,7 +50,8 @@ class GithubAdministration:
 
     def branch_rules(self, repository: str, branch: str) -> BranchRules:
         """What the branch asks for, by protection and rulesets together, as far as we may see."""
-        rules = self._rules(repository, branch)
+        path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
+        rules = self._github.requester(repository).read_all(RuleAnswer, path)
         asked = [
             RequiredCheck(check.context, _app(check.app_id), f"ruleset {rule.ruleset_id}")
             for rule in rules
@@ -76,7 +76,16 @@ class GithubAdministration:
             # A person's repository, or an organisation that does not let us look.
             if error.passing:
                 raise
-        return tuple(map(_as_machine, found))
+        return tuple(
+            Machine(
+                runner.name,
+                runner.status == "online",
+                runner.busy,
+                tuple(label.name for label in runner.labels),
+                runner.ephemeral,
+            )
+            for runner in found
+        )
 
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
@@ -90,22 +99,17 @@ class GithubAdministration:
         kept: list[DeliveryAttempt] = []
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
         for _ in range(_MOST_PAGES):
-            headers, data = requester.requestJsonAndCheck("GET", path, cursor)
+            headers, data = requester.send("GET", path, parameters=cursor)
             page = [_as_attempt(read(DeliveryAnswer, entry, path)) for entry in data or ()]
             kept += [attempt for attempt in page if attempt.at >= since]
-            following = next_page(headers)
-            if not following or not page or page[-1].at < since:
+            path, cursor = requester.next_page(headers), {}
+            if not path or not page or page[-1].at < since:
                 return tuple(kept)
-            path, cursor = requester.path_of(following), {}
         raise ForgeError(f"There are more than {_MOST_PAGES * 100:,} deliveries since {since:%Y-%m-%d %H:%M}")
 
     def redeliver(self, delivery_id: int) -> None:
         """Ask GitHub to deliver once more."""
         self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
-
-    def _rules(self, repository: str, branch: str) -> list[RuleAnswer]:
-        path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
-        return self._github.requester(repository).read_all(RuleAnswer, path)
 
     def _protected(self, repository: str, branch: str) -> tuple[RequiredCheck, ...]:
         path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
@@ -117,11 +121,6 @@ class GithubAdministration:
         return tuple(
             RequiredCheck(name, bound.get(name), "branch protection") for name in sorted({*bound, *asked.contexts})
         )
-
-
-def _as_machine(found: RunnerAnswer) -> Machine:
-    labels = tuple(label.name for label in found.labels)
-    return Machine(found.name, found.status == "online", found.busy, labels, found.ephemeral)
 
 
 def _app(app_id: int | None) -> int | None:

@@ -6,7 +6,7 @@ from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, 
 
 from verl_e2e.ports import ForgeError
 
-T = TypeVar("T", bound=BaseModel)
+_T = TypeVar("_T", bound=BaseModel)
 
 
 class Answer(BaseModel):
@@ -21,7 +21,7 @@ class Named(Answer):
     name: str
 
 
-class Repo(Answer):
+class RepoAnswer(Answer):
     """A repository."""
 
     full_name: str
@@ -41,12 +41,12 @@ class IdAnswer(Answer):
     id: int
 
 
-class Side(Answer):
+class SideAnswer(Answer):
     """The head or the base of a pull request; `repo` is None when a fork is gone."""
 
     ref: str
     sha: str
-    repo: Repo | None = None
+    repo: RepoAnswer | None = None
 
 
 class PullAnswer(Answer):
@@ -60,8 +60,8 @@ class PullAnswer(Answer):
     author_association: str = "NONE"
     labels: tuple[Named, ...] = ()
     changed_files: int = 0
-    head: Side
-    base: Side
+    head: SideAnswer
+    base: SideAnswer
 
 
 class FileAnswer(Answer):
@@ -300,7 +300,7 @@ class RuleAnswer(Answer):
     parameters: RuleParameters = Field(default_factory=RuleParameters)
 
 
-def read(model: type[T], data: object, what: str) -> T:
+def read(model: type[_T], data: object, what: str) -> _T:
     """The model of what answers a request; ForgeError when GitHub answered something else."""
     try:
         return model.model_validate(data)

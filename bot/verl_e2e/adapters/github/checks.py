@@ -18,7 +18,7 @@ from verl_e2e.ports import ForgeError
 
 # GitHub's own figure for the summary and for the text.
 _MAX_TEXT = 65_535
-MAX_TITLE = 255
+MAX_CHECK_TITLE = 255
 MAX_MESSAGE_BYTES = 65_536
 
 
@@ -44,21 +44,12 @@ def output(check: CheckRun, annotations: tuple[Annotation, ...] = ()) -> dict[st
     return shown
 
 
-def actions(check: CheckRun) -> list[dict[str, str]]:
-    """Its buttons."""
-    return [
-        {"label": label, "description": description, "identifier": identifier}
-        for label, description, identifier in check.actions
-    ]
-
-
-def batches(annotations: tuple[Annotation, ...]) -> list[tuple[Annotation, ...]]:
-    """Annotations as many at once as GitHub takes."""
-    return [annotations[start : start + MAX_ANNOTATIONS] for start in range(0, len(annotations), MAX_ANNOTATIONS)]
-
-
 def _texts(check: CheckRun) -> list[str]:
-    limits = (("title", check.title, MAX_TITLE), ("summary", check.summary, _MAX_TEXT), ("text", check.text, _MAX_TEXT))
+    limits = (
+        ("title", check.title, MAX_CHECK_TITLE),
+        ("summary", check.summary, _MAX_TEXT),
+        ("text", check.text, _MAX_TEXT),
+    )
     return [
         f"its {name} has {len(text):,} of {limit:,} characters" for name, text, limit in limits if len(text) > limit
     ]
@@ -85,7 +76,7 @@ def _annotations(check: CheckRun) -> list[str]:
         if not 1 <= note.first_line <= note.last_line
         or note.level not in ("notice", "warning", "failure")
         or not 0 < len(note.message.encode()) <= MAX_MESSAGE_BYTES
-        or len(note.title) > MAX_TITLE
+        or len(note.title) > MAX_CHECK_TITLE
     ]
 
 
@@ -137,31 +128,30 @@ class GithubChecks:
             return read(IdAnswer, self._github.requester(repository).ask("POST", path, body=body), path).id, len(first)
 
         def find() -> tuple[int, int] | None:
-            found = [run.id for run in self._list(repository, check.head_sha, check.name) if self._is_ours(run, check)]
+            ours = (self._github.app_id, check.name, check.external_id)
+            listed = self._list(repository, check.head_sha, check.name)
+            found = [run.id for run in listed if (run.app_id, run.name, run.external_id) == ours]
             # One of an earlier attempt may be it as well, so it is brought to what is wanted now.
             return self._update(repository, max(found), check) if found else None
 
         return once(write, find, retry_policy=self._github.retry_policy)
 
     def _update(self, repository: str, check_id: int, check: CheckRun) -> tuple[int, int]:
-        self._edit(repository, check_id, check)
+        self._send(repository, check_id, {**_fields(check), "output": output(check)})
         return check_id, self._annotated(repository, check_id) if check.annotations else 0
 
-    def _edit(self, repository: str, check_id: int, check: CheckRun) -> None:
-        self._send(repository, check_id, {**_fields(check), "output": output(check)})
-
     def _annotate(self, repository: str, check_id: int, check: CheckRun, known: int) -> None:
-        for batch in batches(check.annotations[known:]):
+        for start in range(known, len(check.annotations), MAX_ANNOTATIONS):
+            batch = check.annotations[start : start + MAX_ANNOTATIONS]
 
             def write(batch: tuple[Any, ...] = batch) -> bool:
                 self._send(repository, check_id, {"output": output(check, batch)})
                 return True
 
-            def find(wanted: int = known + len(batch)) -> bool | None:
+            def find(wanted: int = start + len(batch)) -> bool | None:
                 return True if self._annotated(repository, check_id) >= wanted else None
 
             once(write, find, retry_policy=self._github.retry_policy)
-            known += len(batch)
 
     def _annotated(self, repository: str, check_id: int) -> int:
         path = f"/repos/{repository}/check-runs/{check_id}"
@@ -176,9 +166,6 @@ class GithubChecks:
         answers = self._github.requester(repository).read_all(CheckAnswer, path, "check_runs", **wanted)
         return tuple(sorted((_as_check(answer) for answer in answers), key=lambda check: check.id))
 
-    def _is_ours(self, found: CheckRun, wanted: CheckRun) -> bool:
-        return (found.app_id, found.name, found.external_id) == (self._github.app_id, wanted.name, wanted.external_id)
-
 
 def _fields(check: CheckRun) -> dict[str, Any]:
     """The fields without the output. Buttons are always sent, so that those of an earlier state disappear."""
@@ -188,7 +175,9 @@ def _fields(check: CheckRun) -> dict[str, Any]:
         "conclusion": check.conclusion,
     }
     known = {name: value for name, value in optional.items() if value}
-    return {"name": check.name, "status": check.status, "actions": actions(check), **known}
+    names = ("label", "description", "identifier")
+    actions = [dict(zip(names, action, strict=True)) for action in check.actions]
+    return {"name": check.name, "status": check.status, "actions": actions, **known}
 
 
 def _as_check(answer: CheckAnswer) -> CheckRun:

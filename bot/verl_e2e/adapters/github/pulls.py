@@ -84,7 +84,13 @@ class GithubConversation:
             return read(IdAnswer, requester.ask("POST", path, body={"body": body}), path).id
 
         def find() -> int | None:
-            same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
+            same = [
+                found.id
+                for found in self.comments(ref)
+                if found.id > newest
+                and found.app_id == self._github.app_id
+                and _normalised(found.body) == _normalised(body)
+            ]
             return max(same, default=None)
 
         return once(write, find, retry_policy=self._github.retry_policy)
@@ -104,9 +110,6 @@ class GithubConversation:
             raise ForgeError(f"{reaction!r} is not a reaction: use one of {', '.join(sorted(REACTIONS))}")
         path = f"{_comment(ref, comment_id)}/reactions"
         self._github.requester(ref.repository).act("POST", path, {"content": reaction})
-
-    def _wrote(self, found: Comment, body: str) -> bool:
-        return found.app_id == self._github.app_id and _normalised(found.body) == _normalised(body)
 
 
 def _as_comment(answer: CommentAnswer) -> Comment:
@@ -333,7 +336,7 @@ class PublicRepository:
         # Our App sees another repository by its token for one where it is installed.
         self._github, self._name, self._seen_from = github, name, seen_from or name
         self._pulls = GithubPulls(github)
-        self._content = lru_cache(_CONTENTS)(self._read)
+        self._content = lru_cache(_CONTENTS)(lambda revision, path: self._pulls.file_at(name, revision, path))
 
     def resolve(self, revision: str) -> str:
         """The full SHA that a branch, tag or SHA names; ForgeError."""
@@ -360,6 +363,3 @@ class PublicRepository:
     def change(self, base: str, head: str) -> Change:
         """No one compares revisions of verl by way of the API."""
         raise ForgeError(f"{self._name}: {base[:12]}..{head[:12]} can be compared in a clone only")
-
-    def _read(self, revision: str, path: str) -> bytes | None:
-        return self._pulls.file_at(self._name, revision, path)

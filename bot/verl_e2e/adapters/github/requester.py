@@ -5,6 +5,7 @@ No other module repeats a request.
 
 import bisect
 import errno
+import json
 import math
 import os
 import re
@@ -13,7 +14,7 @@ import ssl
 import threading
 import time
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,17 +22,10 @@ from email.utils import parsedate_to_datetime
 from enum import Enum, StrEnum
 from fractions import Fraction
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from github.Auth import Auth
-from github.GithubException import GithubException
-from github.Requester import (
-    HTTPRequestsConnectionClass,
-    HTTPSRequestsConnectionClass,
-    Requester,
-    RequestsResponse,
-)
+import requests
 from pydantic import BaseModel
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ConnectTimeout, ProxyError, RequestException
@@ -40,9 +34,11 @@ from tenacity.wait import wait_random_exponential
 
 from verl_e2e.adapters.github.answers import read
 from verl_e2e.core.pulls.figures import API_RESOURCES, OTHER, ApiBudget
+from verl_e2e.git.repository import SizedCache
 from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, ForgeError, UncertainError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=BaseModel)
 
 # What belongs to which permission, where GitHub does not say so itself.
 _PERMISSIONS = (
@@ -94,6 +90,14 @@ class RefusedError(ForgeError):
         self.status = status
 
 
+class StatusError(Exception):
+    """GitHub's answer to one request was a refusal."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], message: str) -> None:
+        super().__init__(f"{status} {message}")
+        self.status, self.headers, self.message = status, headers, message
+
+
 class Trouble(StrEnum):
     """What a failed request means."""
 
@@ -130,18 +134,18 @@ def trouble_of(error: BaseException) -> Trouble | None:
         return Trouble.UNCERTAIN
     if isinstance(error, ValueError):
         return Trouble.UNCERTAIN  # an answer cut short
-    if not isinstance(error, GithubException):
+    if not isinstance(error, StatusError):
         return None
-    if is_limit(error.status, error.headers or {}, _message(error)):
+    if is_limit(error.status, error.headers, error.message):
         return Trouble.LIMITED
     return Trouble.UNCERTAIN if error.status >= 500 else Trouble.FINAL
 
 
 def named_wait_s(error: BaseException) -> float | None:
     """The wait that GitHub names in a refusal, in seconds by GitHub's own clock; None where it names none."""
-    if not isinstance(error, GithubException):
+    if not isinstance(error, StatusError):
         return None
-    headers = error.headers or {}
+    headers = error.headers
     if (seconds := _number(headers.get("retry-after"))) is not None:
         return min(max(seconds, 0.0), _LONGEST_NAMED_WAIT_S)
     if headers.get("x-ratelimit-remaining") == "0" and (reset := _number(headers.get("x-ratelimit-reset"))) is not None:
@@ -158,7 +162,7 @@ def server_time(headers: Mapping[str, str]) -> datetime | None:
         return None
 
 
-def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], retry_policy: RetryPolicy) -> T:
+def persist(attempt: Callable[[], _T], *, again: frozenset[Trouble], retry_policy: RetryPolicy) -> _T:
     """Attempt until it succeeds, fails with a trouble outside `again`, or its time ends; the last error is raised."""
     pause = wait_random_exponential(multiplier=retry_policy.first_wait_s, max=retry_policy.longest_wait_s)
 
@@ -177,7 +181,7 @@ def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], retry_policy
     return retrying(attempt)
 
 
-def once(create: Callable[[], T], find: Callable[[], T | None], *, retry_policy: RetryPolicy) -> T:
+def once(create: Callable[[], _T], find: Callable[[], _T | None], *, retry_policy: RetryPolicy) -> _T:
     """Create something once: after an attempt that may have succeeded, look for it before trying again.
 
     It is tried again when a list that lags must show it by now; UncertainError when its time ends before that.
@@ -204,8 +208,8 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
     if trouble is Trouble.LIMITED:
         wait_s = named_wait_s(error) or UNNAMED_WAIT_S
         return ForgeError(f"GitHub's rate limit is reached: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
-    if isinstance(error, GithubException) and trouble is Trouble.FINAL:
-        text = f"{error.status} {_message(error)}".rstrip()
+    if isinstance(error, StatusError) and trouble is Trouble.FINAL:
+        text = f"{error.status} {error.message}".rstrip()
         missing = _permission(error, what)
         fix = f"; our App does not have the permission {missing}: {_FIX}" if missing else ""
         fix = f"; {CREDENTIAL_FIX}" if error.status == _UNAUTHORIZED else fix
@@ -215,7 +219,8 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
     if why := _no_connection(error):
         message = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
         return ForgeError(message, passing=True, unreached=why)
-    return ForgeError(f"GitHub did not answer: {what}: {_kind_of(error)}", passing=True)
+    kind = f"status {error.status}" if isinstance(error, StatusError) else type(error).__name__
+    return ForgeError(f"GitHub did not answer: {what}: {kind}", passing=True)
 
 
 def _no_connection(error: Exception) -> str:
@@ -231,12 +236,12 @@ def _no_connection(error: Exception) -> str:
     return "no answer of the proxy" if isinstance(error, ProxyError) else ""
 
 
-def _permission(error: GithubException, what: str) -> str:
+def _permission(error: StatusError, what: str) -> str:
     """The permission that our App does not have, `NAME: ACCESS`; empty when GitHub refused for another reason."""
-    if error.status != 403 or "not accessible by" not in _message(error).lower():
+    if error.status != 403 or "not accessible by" not in error.message.lower():
         return ""
     # GitHub names those that would do, several with a semicolon between.
-    named = str((error.headers or {}).get("x-accepted-github-permissions", "")).partition(";")[0]
+    named = str(error.headers.get("x-accepted-github-permissions", "")).partition(";")[0]
     if found := re.fullmatch(r"\s*([a-z_]+)=(read|write|admin)\s*", named.partition(",")[0]):
         return f"{found[1]}: {found[2]}"
     access = "read" if what.startswith("GET ") else "write"
@@ -256,22 +261,22 @@ def holds_all_s(error: BaseException) -> float:
 
     Retry-After is about one request, and the limit of one resource, as that of searches, is not that of the others.
     """
-    if not isinstance(error, GithubException) or trouble_of(error) is not Trouble.LIMITED:
+    if not isinstance(error, StatusError) or trouble_of(error) is not Trouble.LIMITED:
         return 0.0
-    headers = error.headers or {}
+    headers = error.headers
     used_up = headers.get("x-ratelimit-remaining") == "0"
     of_one = used_up and headers.get("x-ratelimit-resource", _CORE) != _CORE
     return 0.0 if of_one or "retry-after" in headers else named_wait_s(error) or 0.0
 
 
-def _message(error: GithubException) -> str:
-    data = error.data
-    text = data.get("message") if isinstance(data, dict) else error.message
-    return str(text or "")[:500]
-
-
-def _kind_of(error: Exception) -> str:
-    return f"status {error.status}" if isinstance(error, GithubException) else type(error).__name__
+def _message(content: bytes) -> str:
+    """What a refusal says; empty where it is not what GitHub sends."""
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return ""
+    message = document.get("message") if isinstance(document, dict) else None
+    return message[:500] if isinstance(message, str) else ""
 
 
 def _number(text: str | None) -> float | None:
@@ -304,7 +309,7 @@ class Lane(Enum):
         return max(1, math.ceil(number * self.value))
 
 
-class Answer(StrEnum):
+class AnswerKind(StrEnum):
     """How a request was answered."""
 
     OK = "ok"
@@ -317,21 +322,15 @@ class Answer(StrEnum):
 
 
 class Calls:
-    """The requests that were sent, by verb, and their answers; shared by threads."""
+    """The requests that ended, by verb and answer; shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_verb: Counter[str] = Counter()
         self._by_answer: Counter[tuple[str, str]] = Counter()
         self._budgets: dict[tuple[str, str], ApiBudget] = {}
         self._last_answer_s = -math.inf
         self.booted_s: float | None = None
         """When our monotonic clock began by GitHub's own, in seconds since 1970; None before it said a time."""
-
-    def count(self, verb: str) -> None:
-        """One more is sent."""
-        with self._lock:
-            self._by_verb[verb] += 1
 
     def answered(
         self, owner: str, verb: str, status: int, headers: Mapping[str, str], *, limited: bool = False
@@ -346,14 +345,9 @@ class Calls:
                 self.booted_s = theirs.timestamp() - time.monotonic()
             if status < _REFUSALS:
                 self._last_answer_s = time.monotonic()
-            self._by_answer[verb, Answer.LIMITED if limited else _answer(status)] += 1
+            self._by_answer[verb, AnswerKind.LIMITED if limited else _answer(status)] += 1
             if budget is not None:
                 self._budgets[owner, budget.resource] = budget
-
-    def by_verb(self) -> dict[str, int]:
-        """The numbers so far."""
-        with self._lock:
-            return dict(self._by_verb)
 
     def silent_s(self) -> float:
         """For how long GitHub has not given what it was asked for."""
@@ -363,7 +357,7 @@ class Calls:
     def unanswered(self, verb: str) -> None:
         """One was sent, and no answer came."""
         with self._lock:
-            self._by_answer[verb, Answer.NONE] += 1
+            self._by_answer[verb, AnswerKind.NONE] += 1
 
     def by_answer(self) -> dict[tuple[str, str], int]:
         """The numbers so far of those that ended, by verb and answer."""
@@ -378,14 +372,14 @@ class Calls:
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(self.by_verb().values())
+        return sum(self.by_answer().values())
 
 
-def _answer(status: int) -> Answer:
+def _answer(status: int) -> AnswerKind:
     if status == 304:
-        return Answer.NOT_MODIFIED
-    ends = ((300, Answer.OK), (400, Answer.MOVED), (500, Answer.REFUSED))
-    return next((answer for end, answer in ends if status < end), Answer.FAILED)
+        return AnswerKind.NOT_MODIFIED
+    ends = ((300, AnswerKind.OK), (400, AnswerKind.MOVED), (500, AnswerKind.REFUSED))
+    return next((answer for end, answer in ends if status < end), AnswerKind.FAILED)
 
 
 def _budget(headers: Mapping[str, str]) -> ApiBudget | None:
@@ -462,9 +456,16 @@ class RateLimiter:
 
 
 # At 1,000 open pull requests about 5,000 answers of up to 30 KB, which shrink to a tenth.
-_MOST_BYTES = 32 * 1024 * 1024
-# One answer may take this part, so that none drives all others out.
-_LARGEST_PART = 16
+
+
+USER_AGENT = "verl-e2e"
+PAGE = 100
+# Cancelling a run and creating a check run go first.
+_URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
+# Of what a refusal says.
+_MOST_SAID = 64 * 1024
+# At 1,000 open pull requests about 5,000 answers of up to 30 KB, which shrink to a tenth.
+MOST_KNOWN_BYTES, LARGEST_PART = 32 * 1024 * 1024, 16
 # What Python's objects around one answer take.
 _OBJECTS = 600
 
@@ -480,256 +481,142 @@ class KnownAnswer:
     # The body, compressed.
     packed: bytes
 
-    @property
-    def body(self) -> str:
-        """The body as it came."""
-        return zlib.decompress(self.packed).decode("utf-8", "surrogatepass")
+
+class GithubIdentity(Protocol):
+    """Who asks; `place` is a repository, an organisation with a slash, or empty for the App itself."""
+
+    def token(self, place: str) -> str:
+        """A token that stays valid for some minutes, empty for no one."""
+
+    def authorization(self, place: str) -> str:
+        """The header of a request, empty for no one."""
+
+    def renew(self, place: str) -> bool:
+        """GitHub refused the last one: take another the next time; whether that may help."""
 
 
-class KnownAnswers:
-    """The latest answers by the address that was asked, at most `most_bytes` of them together; shared by threads."""
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What every request of one identity shares."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most = most_bytes
-        self._lock = threading.Lock()
-        self._answers: OrderedDict[str, KnownAnswer] = OrderedDict()
-        self._bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """How much memory they take, about."""
-        return self._bytes
-
-    def find(self, address: str) -> KnownAnswer | None:
-        """The answer that was kept for an address."""
-        with self._lock:
-            found = self._answers.get(address)
-            if found is not None:
-                self._answers.move_to_end(address)
-            return found
-
-    def keep(self, address: str, *, etag: str, link: str, body: str) -> None:
-        """Keep an answer in the place of the one before; the longest unused ones make way."""
-        packed = zlib.compress(body.encode("utf-8", "surrogatepass"), 1)
-        answer = KnownAnswer(etag, link, packed)
-        with self._lock:
-            self._remove(address)
-            if _size(address, answer) * _LARGEST_PART > self._most:
-                return
-            self._answers[address] = answer
-            self._bytes += _size(address, answer)
-            while self._bytes > self._most:
-                self._remove(next(iter(self._answers)))
-
-    def _remove(self, address: str) -> None:
-        found = self._answers.pop(address, None)
-        if found is not None:
-            self._bytes -= _size(address, found)
+    api_url: str
+    identity: GithubIdentity
+    calls: Calls
+    # What GitHub may confirm, by the address that was asked.
+    known: SizedCache[str, KnownAnswer]
+    http: requests.Session
+    retry_policy: RetryPolicy
+    timeout_s: int
+    lane: Lane = Lane.NORMAL
 
 
-def _size(address: str, answer: KnownAnswer) -> int:
-    return _OBJECTS + len(address) + len(answer.etag) + len(answer.link) + len(answer.packed)
+class ApiRequester:
+    """Requests as one identity about one place. Threads may share it."""
 
+    def __init__(self, connection: Connection, place: str, pace: RateLimiter) -> None:
+        self.connection, self.place, self.pace = connection, place, pace
 
-M = TypeVar("M", bound=BaseModel)
-USER_AGENT = "verl-e2e"
-PAGE = 100
-# Cancelling a run and creating a check run go first.
-_URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
-
-
-class CountedConnection:
-    """A PyGithub connection that counts requests and rejects redirects.
-
-    PyGithub itself follows a redirect without the query, so it could read the content of another revision. For a
-    redirected write it takes the redirect page for a success.
-    """
-
-    def __init__(
-        self, inner: HTTPRequestsConnectionClass | HTTPSRequestsConnectionClass, calls: Calls, owner: str
-    ) -> None:
-        self._inner = inner
-        self._calls, self._owner = calls, owner
-
-    def request(self, verb: str, url: str, body: Any, headers: dict[str, str], stream: object = None) -> None:
-        """Prepare the request that `getresponse` sends."""
-        del stream
-        self._inner.request(verb, url, body, headers)
-
-    def getresponse(self) -> RequestsResponse:
-        """Send it once."""
-        self._calls.count(self._inner.verb)
-        try:
-            response = self._inner.getresponse()
-        except RequestException:
-            self._calls.unanswered(self._inner.verb)
-            raise
-        limited = is_limit(response.status, response.headers, response.read() if response.status == 403 else "")
-        self._calls.answered(self._owner, self._inner.verb, response.status, response.headers, limited=limited)
-        if 300 <= response.status < 400 and response.status != 304:
-            place = response.headers.get("location", "another place")
-            raise GithubException(response.status, None, dict(response.headers), f"moved to {place}")
-        if response.status == 202 and self._inner.verb == "GET":
-            # PyGithub would wait without an end.
-            raise GithubException(503, None, dict(response.headers), "not ready yet")
-        return response
-
-    def close(self) -> None:
-        """Close it."""
-        self._inner.close()
-
-
-class ApiRequester(Requester):
-    """PyGithub's requester with our rules. Use one for each thread: PyGithub's connections cannot be shared."""
-
-    def __init__(
+    def exchange(
         self,
-        auth: Auth | None,
-        api_url: str,
+        verb: str,
+        url: str,
+        headers: Mapping[str, str],
         *,
-        calls: Calls,
-        limiter: RateLimiter,
-        retry_policy: RetryPolicy,
-        timeout_s: int,
-        lane: Lane = Lane.NORMAL,
-        known: KnownAnswers | None = None,
-        owner: str = "",
-    ) -> None:
-        super().__init__(
-            auth=auth,
-            base_url=api_url,
-            timeout=timeout_s,
-            user_agent=USER_AGENT,
-            per_page=PAGE,
-            verify=True,
-            retry=None,
-            pool_size=None,
-            seconds_between_requests=None,
-            seconds_between_writes=None,
-            lazy=True,
-        )
-        parts = urlsplit(api_url)
-        kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
-        self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls, owner)
-        self.pace = limiter
-        self._lane = lane
-        self._calls = calls
-        self._known = known if known is not None else KnownAnswers()
-        self.retry_policy = retry_policy
+        body: Any = None,
+        stream: bool = False,
+    ) -> requests.Response:
+        """Send one request once. StatusError for a refusal, and for an answer that is not ready yet.
 
-    def close(self) -> None:
-        """Close the connections."""
-        super().close()
-        self._connection.close()
+        A redirect is not followed: the query would be lost, and a redirected write is not done.
+        """
+        connection, calls = self.connection, self.connection.calls
+        given = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json", **headers}
+        try:
+            answer = connection.http.request(
+                verb,
+                url,
+                json=body,
+                headers=given,
+                timeout=connection.timeout_s,
+                allow_redirects=False,
+                stream=stream,
+            )
+        except RequestException:
+            calls.unanswered(verb)
+            raise
+        status, said = answer.status_code, ""
+        if status >= _REFUSALS:
+            said = _message(next(answer.iter_content(_MOST_SAID), b""))
+            answer.close()
+        limited = is_limit(status, answer.headers, said)
+        calls.answered(self.place.partition("/")[0], verb, status, answer.headers, limited=limited)
+        if status >= _REFUSALS:
+            raise StatusError(status, answer.headers, said)
+        if status == 202 and verb == "GET":
+            raise StatusError(503, answer.headers, "not ready yet")
+        return answer
 
-    def requestJson(  # noqa: N802 - PyGithub's name
-        self,
-        verb: str,
-        url: str,
-        parameters: dict[str, Any] | None = None,
-        headers: dict[str, Any] | None = None,
-        input: Any | None = None,  # noqa: A002 - PyGithub's name
-        cnx: Any = None,  # noqa: ARG002
-        follow_302_redirect: bool = False,
-    ) -> tuple[int, dict[str, Any], str]:
-        """Send one request once, over our connection; what GitHub confirms by 304 is the answer that it gave before."""
-        address = self.add_parameters_to_url(url, dict(parameters or {}))
-        known = self._known.find(address) if verb == "GET" else None
-        asked = dict(headers or {}) | ({"If-None-Match": known.etag} if known is not None else {})
-        status, answered, body = super().requestJson(
-            verb,
-            url,
-            parameters,
-            asked,
-            input,
-            self._connection,  # type: ignore[arg-type]
-            follow_302_redirect,
-        )
-        if status == 304 and known is not None:
-            return 200, {**answered, "link": known.link}, known.body
-        if verb == "GET" and status == 200 and answered.get("etag"):
-            self._known.keep(address, etag=answered["etag"], link=answered.get("link", ""), body=body)
-        return status, answered, body
-
-    def requestJsonAndCheck(  # noqa: N802 - PyGithub's name
-        self,
-        verb: str,
-        url: str,
-        parameters: dict[str, Any] | None = None,
-        headers: dict[str, str] | None = None,
-        input: Any | None = None,  # noqa: A002 - PyGithub's name
-        follow_302_redirect: bool = False,
-    ) -> tuple[dict[str, Any], Any]:
-        """Send a request until it is answered or the retry policy gives up.
+    def send(
+        self, verb: str, path: str, *, parameters: Mapping[str, Any] | None = None, body: Any = None
+    ) -> tuple[Mapping[str, str], Any]:
+        """Send a request until it is answered or the retry policy gives up; the answer's headers and its JSON.
 
         Raises ForgeError; UncertainError when it may have succeeded and must not be repeated; RefusedError on a final
         status.
         """
-        path = self.path_of(url)
-        may_repeat = repeatable(verb, path, input)
+        retry_policy, may_repeat = self.connection.retry_policy, repeatable(verb, path, body)
 
-        def attempt() -> tuple[dict[str, Any], Any]:
-            self.pace.wait_while_held(self.retry_policy.total_s)
+        def attempt() -> tuple[Mapping[str, str], Any]:
+            self.pace.wait_while_held(retry_policy.total_s)
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
-                lane = Lane.URGENT if urgent else self._lane
-                self.pace.wait(self.retry_policy.total_s, lane, what=_identity(verb, path, input))
-            ask = super(ApiRequester, self).requestJsonAndCheck
-            given = verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect
+                lane = Lane.URGENT if urgent else self.connection.lane
+                self.pace.wait(retry_policy.total_s, lane, what=_identity(verb, path, body))
             try:
                 try:
-                    return ask(*given)
-                except GithubException as error:
+                    return self._ask_once(verb, path, parameters, body)
+                except StatusError as error:
                     # What GitHub says of a JWT that it refuses is a sentence of its own for each reason.
-                    if error.status != _UNAUTHORIZED or not self._renew():
+                    if error.status != _UNAUTHORIZED or not self.connection.identity.renew(self.place):
                         raise
-                    return ask(*given)
-            except GithubException as error:
+                    return self._ask_once(verb, path, parameters, body)
+            except StatusError as error:
                 # The others stop as well: who goes on after a refusal is blocked for longer.
                 self.pace.hold(holds_all_s(error))
                 raise
 
         again = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN} if may_repeat else {Trouble.LIMITED})
         try:
-            return persist(attempt, again=again, retry_policy=self.retry_policy)
-        except (GithubException, RequestException, ValueError) as error:
+            return persist(attempt, again=again, retry_policy=retry_policy)
+        except (StatusError, RequestException, ValueError) as error:
             if trouble_of(error) is Trouble.UNCERTAIN and not may_repeat:
                 raise UncertainError(
                     f"GitHub did not confirm the request, which may have succeeded: {verb} {path}"
                 ) from error
             raise as_forge_error(error, f"{verb} {path}") from error
 
-    @classmethod
-    def createException(  # noqa: N802 - PyGithub's name
-        cls, status: int, headers: dict[str, Any], output: Any
-    ) -> GithubException:
-        """The error for a status, also when what came with it is not what GitHub sends."""
-        message = output.get("message") if isinstance(output, dict) else None
-        return super().createException(status, headers, {"message": message if isinstance(message, str) else ""})
+    def ask(self, verb: str, path: str, *, parameters: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        """The JSON that answers a request, None for an empty answer."""
+        return self.send(verb, path, parameters=parameters, body=body)[1]
 
-    def ask(self, verb: str, path: str, *, parameters: dict[str, Any] | None = None, body: Any | None = None) -> Any:
-        """The JSON that answers a request.
-
-        PyGithub's own objects are not used for it: they send further requests for keys that an answer does not have.
-        """
-        return self.requestJsonAndCheck(verb, path, parameters, None, body)[1]
+    def authorization(self) -> dict[str, str]:
+        """The header that says who asks; empty for no one."""
+        who = self.connection.identity.authorization(self.place)
+        return {"Authorization": who} if who else {}
 
     def entries(self, path: str, item: str = "", **parameters: Any) -> Iterator[Any]:
         """All entries of a list, page by page; `item` names the key that holds them."""
         following = {"per_page": PAGE, **parameters}
-        while True:
-            headers, data = self.requestJsonAndCheck("GET", path, following)
+        while path:
+            headers, data = self.send("GET", path, parameters=following)
             yield from (data or {}).get(item, []) if item else data or []
-            url = next_page(headers)
-            if not url:
-                return
-            path, following = self.path_of(url), {}
+            path, following = self.next_page(headers), {}
 
-    def read(self, model: type[M], path: str, *, parameters: dict[str, Any] | None = None) -> M:
+    def read(self, model: type[_M], path: str, *, parameters: Mapping[str, Any] | None = None) -> _M:
         """What lies at a path, as its model; RefusedError where there is nothing."""
         return read(model, self.ask("GET", path, parameters=parameters), path)
 
-    def find(self, model: type[M], path: str, *, parameters: dict[str, Any] | None = None) -> M | None:
+    def find(self, model: type[_M], path: str, *, parameters: Mapping[str, Any] | None = None) -> _M | None:
         """What lies at a path, as its model; None where there is nothing, or nothing that we may see."""
         try:
             return self.read(model, path, parameters=parameters)
@@ -738,7 +625,7 @@ class ApiRequester(Requester):
                 return None
             raise
 
-    def read_all(self, model: type[M], path: str, item: str = "", **parameters: Any) -> list[M]:
+    def read_all(self, model: type[_M], path: str, item: str = "", **parameters: Any) -> list[_M]:
         """All entries of a list, over all its pages, as their model; `item` names the key that holds them.
 
         A page of pull requests has several MB, so one is turned into models before the next is asked for.
@@ -755,30 +642,48 @@ class ApiRequester(Requester):
             raise
         return True
 
-    def path_of(self, url: str) -> str:
-        """An address of GitHub's API as a path below ours: whatever a list says, our token goes nowhere else."""
-        if url.startswith("/"):
-            return url
+    def next_page(self, headers: Mapping[str, str]) -> str:
+        """The path of a list's next page, empty at its end: whatever a list says, our token goes nowhere else."""
+        links = requests.utils.parse_header_links(headers.get("link", ""))
+        url = next((link["url"] for link in links if link.get("rel") == "next"), "")
         parts = urlsplit(url)
-        prefix = urlsplit(self.base_url).path.rstrip("/")
-        path = parts.path.removeprefix(prefix) if parts.path.startswith(prefix + "/") else parts.path
+        prefix = urlsplit(self.connection.api_url).path
+        path = parts.path.removeprefix(prefix) if parts.path.startswith(f"{prefix}/") else parts.path
         return f"{path}?{parts.query}" if parts.query else path
 
-    def _renew(self) -> bool:
-        renew = getattr(self.auth, "renew", None)
-        return bool(renew and renew())
+    def _ask_once(
+        self, verb: str, path: str, parameters: Mapping[str, Any] | None, body: Any
+    ) -> tuple[Mapping[str, str], Any]:
+        """What GitHub answers; what it confirms by 304 is the answer that it gave before."""
+        url, kept = f"{self.connection.api_url}{path}", self.connection.known
+        address = str(requests.Request(verb, url, params=parameters).prepare().url)
+        known = kept.get(address) if verb == "GET" else None
+        asked = self.authorization() | ({"If-None-Match": known.etag} if known else {})
+        answer = self.exchange(verb, address, asked, body=body)
+        if answer.status_code == 304 and known:
+            return {"link": known.link}, _document(zlib.decompress(known.packed))
+        if answer.status_code >= 300:
+            place = answer.headers.get("location", "another place")
+            raise StatusError(answer.status_code, answer.headers, f"moved to {place}")
+        found, etag = _document(answer.content), answer.headers.get("etag")
+        if verb == "GET" and answer.status_code == 200 and etag:
+            link, packed = answer.headers.get("link", ""), zlib.compress(answer.content, 1)
+            size = _OBJECTS + len(address) + len(etag) + len(link) + len(packed)
+            kept.put(address, KnownAnswer(etag, link, packed), size)
+        return answer.headers, found
+
+
+def _document(content: bytes) -> Any:
+    """The JSON of an answer; ValueError for one that was cut short. Whatever else it is has no form of ours."""
+    try:
+        return json.loads(content) if content else None
+    except ValueError:
+        if content.lstrip()[:1] in (b"{", b"["):
+            raise
+        return content.decode("utf-8", "replace")
 
 
 def _identity(verb: str, path: str, body: Any) -> tuple[str, ...]:
     """By what a write is known when it is attempted again later: its text may be another by then."""
     fields = body if isinstance(body, dict) else {}
     return verb, path, *(str(fields.get(name, "")) for name in ("head_sha", "name", "inputs"))
-
-
-def next_page(headers: dict[str, Any]) -> str:
-    """The address of a list's next page, empty at its end."""
-    for link in str(headers.get("link", "")).split(","):
-        url, _, kind = link.partition(";")
-        if 'rel="next"' in kind:
-            return url.strip().strip("<>")
-    return ""

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from urllib.parse import quote, urljoin, urlsplit
 
 import requests
-from github.GithubException import GithubException
 
 from verl_e2e.adapters.github.answers import (
     ArtifactAnswer,
@@ -30,13 +29,11 @@ from verl_e2e.adapters.github.answers import (
     read,
 )
 from verl_e2e.adapters.github.requester import (
-    USER_AGENT,
-    ApiRequester,
     RefusedError,
+    StatusError,
     Trouble,
     as_forge_error,
     holds_all_s,
-    is_limit,
     once,
     persist,
 )
@@ -113,8 +110,6 @@ def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, part: Path, left:
 
 
 _MOST_REDIRECTS = 3
-# Of what a refusal says.
-_MOST_SAID = 4096
 _AGAIN = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN})
 
 
@@ -128,7 +123,7 @@ def download(github: GitHub, repository: str, path: str, file: Path, *, limit: i
 
     try:
         persist(attempt, again=_AGAIN, retry_policy=github.retry_policy)
-    except (GithubException, requests.RequestException) as error:
+    except (StatusError, requests.RequestException) as error:
         raise as_forge_error(error, f"GET {path}") from error
 
 
@@ -136,12 +131,12 @@ def stream(github: GitHub, repository: str, path: str, *, limit: int) -> Iterato
     """The first `limit` bytes of what lies at a path of the API; tried once."""
     try:
         yield from _chunks(github, repository, path, limit, cut=True)
-    except (GithubException, requests.RequestException) as error:
+    except (StatusError, requests.RequestException) as error:
         raise as_forge_error(error, f"GET {path}") from error
 
 
 def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool) -> Iterator[bytes]:
-    with requests.Session() as session, closing(_opened(github, session, repository, path)) as response:
+    with closing(_opened(github, repository, path)) as response:
         left = limit
         for chunk in response.iter_content(_CHUNK):
             if len(chunk) > left:
@@ -153,45 +148,26 @@ def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool
             yield chunk
 
 
-def _opened(github: GitHub, session: requests.Session, repository: str, path: str) -> requests.Response:
+def _opened(github: GitHub, repository: str, path: str) -> requests.Response:
     """The answer at the end of the redirects; our token goes to the API alone."""
-    headers = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json"}
     requester = github.requester(repository)
     requester.pace.wait_while_held(github.retry_policy.total_s)
-    auth = requester.auth
-    if auth is not None:
-        auth.authentication(headers)
-    # Else a .netrc file would add what we do not send.
-    session.auth = ApiRequester.noopAuth
-    url, api = f"{github.api_url}{path}", urlsplit(github.api_url)
+    url, headers = f"{github.api_url}{path}", requester.authorization()
     for _ in range(_MOST_REDIRECTS + 1):
-        github.calls.count("GET")
-        response = session.get(url, headers=headers, timeout=github.timeout_s, allow_redirects=False, stream=True)
-        said = (
-            next(response.iter_content(_MOST_SAID), b"").decode("utf-8", "replace")
-            if response.status_code == 403
-            else ""
-        )
-        limited = is_limit(response.status_code, response.headers, said)
-        owner = repository.partition("/")[0]
-        github.calls.answered(owner, "GET", response.status_code, response.headers, limited=limited)
-        if not response.is_redirect:
-            break
-        url = urljoin(url, response.headers["location"])
+        try:
+            response = requester.exchange("GET", url, headers, stream=True)
+        except StatusError as error:
+            requester.pace.hold(holds_all_s(error))
+            raise
+        if response.status_code == 200:
+            return response
         response.close()
-        there = urlsplit(url)
-        if there.scheme not in ("https", api.scheme):
+        url = urljoin(url, response.headers.get("location", ""))
+        if urlsplit(url).scheme not in ("https", urlsplit(github.api_url).scheme):
             raise ForgeError(f"GitHub sends {path} to an address that is not secure")
         # The address itself is the right to what lies there, and storage refuses a second one.
-        headers.pop("Authorization", None)
-    if response.status_code != 200:
-        response.close()
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        text = said if limited else f"status {response.status_code}"
-        error = GithubException(response.status_code, None, headers, text)
-        requester.pace.hold(holds_all_s(error))
-        raise error
-    return response
+        headers = {}
+    raise StatusError(response.status_code, response.headers, f"status {response.status_code}")
 
 
 # A run that was just started may not be listed yet.
@@ -208,7 +184,6 @@ class Unpacking(Protocol):
 
     def __call__(self, archive: Path, into: Path, *, limit: int) -> None:
         """Unpack it whole or not at all."""
-        ...
 
 
 class GithubWorkflows:
