@@ -12,17 +12,12 @@ import pytest
 
 from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.engines import LocalEngine, order, ready, runners_of, unending, until
-from tests.runners.world import World, make_world
+from tests.runners.world import World
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import Capacity, SiteNeeds
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Backend
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture

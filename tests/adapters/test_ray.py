@@ -14,58 +14,51 @@ import pytest
 
 from tests.fakes.clocks import StoryClock
 from tests.fakes.engines import order
-from tests.runners.world import World, make_world
+from tests.runners.world import World
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
-from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_jobs import (
-    BROKEN,
-    CLAIM,
+from verl_e2e.adapters.dispatch.ray_backend import (
     KEY_OF_RUN,
-    Phase,
+    RAY_FAILURES,
+    RayBackend,
     RayJob,
+    RayRefusedError,
     RaySettings,
-    RefusedError,
     entrypoint,
     resources,
     runtime_env,
     submission_id,
 )
+from verl_e2e.adapters.dispatch.shared_disk import CLAIM, JobPhase
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import BackendError
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
-
-
 @pytest.mark.parametrize(
     ("job", "phase"),
     [
-        (RayJob("PENDING"), Phase.WAITING),
-        (RayJob("RUNNING"), Phase.RUNNING),
-        (RayJob("SUCCEEDED"), Phase.ENDED),
-        (RayJob("STOPPED"), Phase.STOPPED),
+        (RayJob("PENDING"), JobPhase.WAITING),
+        (RayJob("RUNNING"), JobPhase.RUNNING),
+        (RayJob("SUCCEEDED"), JobPhase.ENDED),
+        (RayJob("STOPPED"), JobPhase.CANCELLED),
         (RayJob("OF_A_LATER_VERSION"), None),
-        (RayJob("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", exit_code=1), Phase.ENDED),
-        (RayJob("FAILED", exit_code=4), Phase.ENDED),
-        (RayJob("FAILED"), Phase.BROKEN),
-        (RayJob("FAILED", "OF_A_LATER_VERSION", exit_code=1), Phase.BROKEN),
-        *((RayJob("FAILED", error), Phase.BROKEN) for error in BROKEN),
+        (RayJob("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", exit_code=1), JobPhase.ENDED),
+        (RayJob("FAILED", exit_code=4), JobPhase.ENDED),
+        (RayJob("FAILED"), JobPhase.BROKEN),
+        (RayJob("FAILED", "OF_A_LATER_VERSION", exit_code=1), JobPhase.BROKEN),
+        *((RayJob("FAILED", error), JobPhase.BROKEN) for error in RAY_FAILURES),
     ],
 )
-def test_only_a_command_that_ended_by_itself_is_judged_by_its_folder(job: RayJob, phase: Phase | None) -> None:
+def test_only_a_command_that_ended_by_itself_is_judged_by_its_folder(job: RayJob, phase: JobPhase | None) -> None:
     assert job.phase is phase
-    assert job.live is (phase in (Phase.WAITING, Phase.RUNNING, None))
 
 
 @pytest.mark.ray
 def test_every_error_type_of_ray_has_a_meaning() -> None:
     from ray.job_submission import JobErrorType
 
-    assert {error.value for error in JobErrorType} == {*BROKEN, "JOB_ENTRYPOINT_COMMAND_ERROR"}
+    assert {error.value for error in JobErrorType} == {*RAY_FAILURES, "JOB_ENTRYPOINT_COMMAND_ERROR"}
 
 
 @pytest.mark.parametrize(("count", "share", "gpus"), [(1, 1.0, 1.0), (1, 0.25, 0.25), (2, 1.0, 2), (2, 0.5, 2)])
@@ -139,7 +132,7 @@ class ScriptedRay:
 
     jobs: dict[str, RayJob] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
-    refusal: RefusedError | None = None
+    refusal: RayRefusedError | None = None
     written: str = ""
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
@@ -229,10 +222,10 @@ def test_a_cancelled_run_that_began_ends_when_ray_says_so(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("values", "state", "says"),
     [
-        ({"state": "STOPPED"}, RunState.CANCELLED, "someone stopped"),
+        ({"state": "STOPPED"}, RunState.CANCELLED, "someone cancelled"),
         ({"state": "SUCCEEDED"}, RunState.LOST, "left no folder"),
         ({"state": "FAILED", "error": "JOB_ENTRYPOINT_COMMAND_ERROR"}, RunState.LOST, "left no folder"),
-        *(({"state": "FAILED", "error": error}, RunState.LOST, f"as {error}: ") for error in BROKEN),
+        *(({"state": "FAILED", "error": error}, RunState.LOST, f"as {error}: ") for error in RAY_FAILURES),
         ({"state": "FAILED", "error": "NEW"}, RunState.LOST, "as NEW: Ray gives no cause"),
     ],
 )
@@ -269,7 +262,7 @@ def test_a_job_of_another_program_is_not_taken_for_ours(scene: Scene) -> None:
 def test_a_refusal_is_final_only_where_the_order_is_at_fault(
     scene: Scene, world: World, code: int, final: bool, uncertain: bool
 ) -> None:
-    scene.ray.refusal = RefusedError(code, "Traceback\nValueError: no such resource\n")
+    scene.ray.refusal = RayRefusedError(code, "Traceback\nValueError: no such resource\n")
     with pytest.raises(BackendError, match=f"{code} ValueError: no such resource") as refused:
         scene.backend.submit(order(world.job(), attempt=2))
     assert (refused.value.final, refused.value.uncertain) == (final, uncertain)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.engines import LocalEngine, order, ready, unending, until
-from tests.runners.world import World, make_world
+from tests.runners.world import World
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
-from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, resources
-from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings, batch_script, sbatch_words
+from verl_e2e.adapters.dispatch.ray_backend import RaySettings, resources
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmContainer, SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
 from verl_e2e.app.judge_finished import judge_ended_rehearsal
@@ -51,11 +51,6 @@ def rehearsal(job: RehearsalJob = JOB) -> Run:
     )
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
-
-
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
     with ready(LocalEngine(tmp_path / "runs")) as made:
@@ -78,7 +73,7 @@ def test_a_workflow_gets_it_without_an_image_for_a_runner_of_github() -> None:
 
 
 def test_slurm_is_asked_for_cores_and_no_gpu_and_makes_no_container(tmp_path: Path) -> None:
-    settings = SlurmSettings(folder=tmp_path, gpus="--gres=gpu:N", container=Container.PYXIS)
+    settings = SlurmSettings(folder=tmp_path, gpus="--gres=gpu:N", container=SlurmContainer.PYXIS)
     folder = OrderFolder.of(tmp_path, rehearsal().key)
     words = sbatch_words(rehearsal(), folder, settings)
     assert "--cpus-per-task=2" in words

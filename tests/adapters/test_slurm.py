@@ -16,26 +16,23 @@ from tests.fakes.engines import SlurmEngine, engine, order, own_host, runners_of
 from tests.fakes.patience import HANG_S
 from tests.fakes.slurm_accounting import accounted_cluster
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.runners.world import World, make_world
+from tests.runners.world import World
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
+from verl_e2e.adapters.dispatch.shared_disk import ClusterJob, JobPhase
 from verl_e2e.adapters.dispatch.slurm_backend import (
-    BROKEN,
-    Phase,
+    HANDED_DOWN,
+    SLURM_FAILURES,
     SlurmBackend,
     SlurmCommands,
-    SlurmJob,
-    check_cluster,
-    read_jobs,
-    read_submitted,
-)
-from verl_e2e.adapters.dispatch.slurm_script import (
-    HANDED_DOWN,
-    Container,
+    SlurmContainer,
     SlurmSettings,
     batch_script,
+    check_cluster,
     container_words,
     enroot_image,
     enroot_words,
+    read_jobs,
+    read_submitted,
     sbatch_words,
 )
 from verl_e2e.adapters.files.logs import open_log
@@ -44,11 +41,6 @@ from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.ports import BackendError
 
 __all__ = ["engine"]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 def test_a_listing_is_read_by_its_numbers() -> None:
@@ -61,24 +53,26 @@ def test_a_listing_is_read_by_its_numbers() -> None:
     )
     begun = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert read_jobs(text) == (
-        SlurmJob("9", "CANCELLED", "None", begun, begun + timedelta(minutes=1)),
-        SlurmJob("12", "PENDING", "Resources"),
+        ClusterJob("9", "CANCELLED", JobPhase.CANCELLED, "None", None, begun, begun + timedelta(minutes=1)),
+        ClusterJob("12", "PENDING", JobPhase.WAITING, "Resources"),
     )
 
 
 @pytest.mark.parametrize(
     ("state", "phase"),
     [
-        ("PENDING", Phase.WAITING),
-        ("COMPLETING", Phase.RUNNING),
-        ("FAILED", Phase.ENDED),
-        ("CANCELLED", Phase.CANCELLED),
+        ("PENDING", JobPhase.WAITING),
+        ("COMPLETING", JobPhase.RUNNING),
+        ("FAILED", JobPhase.ENDED),
+        ("CANCELLED", JobPhase.CANCELLED),
         ("OF_A_LATER_VERSION", None),
-        *((state, Phase.BROKEN) for state in BROKEN),
+        *((state, JobPhase.BROKEN) for state in SLURM_FAILURES),
     ],
 )
-def test_a_state_that_is_not_known_is_no_end(state: str, phase: Phase | None) -> None:
-    assert SlurmJob("1", state, "").phase is phase
+def test_a_state_that_is_not_known_is_no_end(state: str, phase: JobPhase | None) -> None:
+    (job,) = read_jobs(f"1|{state}|None|N/A|N/A")
+    assert job.phase is phase
+    assert (job.broken is not None) == (phase is JobPhase.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ def test_the_options_of_a_job(world: World, tmp_path: Path) -> None:
 
 
 def test_a_container_has_the_image_of_the_job_and_the_folder_of_orders(world: World, tmp_path: Path) -> None:
-    settings = SlurmSettings(tmp_path, container=Container.PYXIS, mounts=("/models:/models:ro",))
+    settings = SlurmSettings(tmp_path, container=SlurmContainer.PYXIS, mounts=("/models:/models:ro",))
     job = world.job(site=world.site(image="verlai/verl:vllm"))
     mounts = f"--container-mounts={tmp_path}:{tmp_path},/models:/models:ro"
     assert container_words(job, settings) == ["--container-image=verlai/verl:vllm", mounts]
@@ -144,7 +138,7 @@ esac
 def test_enroot_makes_the_image_once_and_runs_the_step_in_a_container(world: World, tmp_path: Path) -> None:
     """By a stand-in for `enroot`, whose options are those of its documentation (doc/cmd/*.md)."""
     settings = SlurmSettings(
-        tmp_path, container=Container.ENROOT, mounts=("/models:/models:ro",), command=("/bin/echo", "called")
+        tmp_path, container=SlurmContainer.ENROOT, mounts=("/models:/models:ro",), command=("/bin/echo", "called")
     )
     for name, text in {"enroot": ENROOT, "srun": '#!/bin/bash\nshift 3\nexec "$@"\n'}.items():
         (tmp_path / name).write_text(text)
@@ -207,7 +201,7 @@ def test_a_script_of_any_folder_is_one_that_bash_reads(world: World, tmp_path: P
         for _ in range(2)
     ]
     assert [answer.returncode for answer in answers] == [0, 76], answers
-    assert folder.read("claim/job") == "7\n"
+    assert folder.read("claim").split()[::2] == ["begun", "7"]
     asked = f"run --job {folder.job_file} --out {folder.run_folder} --work {root / 'work'} --follow-ups\n"
     assert folder.read("called") == asked
     again = subprocess.run(["bash"], input=script, env=environ | {"SLURM_RESTART_COUNT": "1"}, text=True, check=False)
@@ -215,21 +209,21 @@ def test_a_script_of_any_folder_is_one_that_bash_reads(world: World, tmp_path: P
     assert {path.name for path in root.iterdir()} == {run.key}
 
 
-@pytest.mark.parametrize("note", ["cancel", "overdue"])
+@pytest.mark.parametrize("note", ["cancelled", "overdue"])
 def test_a_second_job_of_a_run_that_is_over_begins_nothing(world: World, tmp_path: Path, note: str) -> None:
     """After a lost answer two jobs can wait; the one that was found is cancelled, and the other begins later."""
     run = order(world.job())
     folder = OrderFolder.of(tmp_path / "orders", run.key)
     folder.write_order(run, ())
-    folder.write(note, "1")
+    folder.write("claim", note)
     script = batch_script(run, (), folder, SlurmSettings(tmp_path / "orders"))
     (tmp_path / "srun").write_text("#!/bin/bash\ntouch begun\n")
     (tmp_path / "srun").chmod(0o755)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     answer = subprocess.run(["bash"], input=script, env=environ, capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stderr) == (76, "the run was ended before it began\n")
+    assert answer.returncode == 76
+    assert answer.stderr.endswith("another job has this order, or it was cancelled\n")
     assert not folder.has("begun")
-    assert not folder.has("claim")
 
 
 def test_no_secret_and_no_default_of_the_user_reaches_the_commands() -> None:
@@ -359,9 +353,10 @@ def test_a_run_that_no_node_takes_in_time_is_lost(slow: Job, engine: SlurmEngine
     backend.submit(run)
     assert backend.poll(run).state is RunState.SUBMITTED
     engine.clock.pass_s(61)
-    assert backend.poll(run).state is RunState.CANCELLING
-    until(lambda: backend.poll(run).state is RunState.LOST)
-    assert "no node" in backend.poll(run).note
+    late = backend.poll(run)
+    assert (late.state, "no node" in late.note) == (RunState.LOST, True)
+    engine.cluster.wait_until("squeue", "--noheader", "--states=PENDING", shows="")
+    assert backend.poll(run) == late
 
 
 @pytest.mark.slurm

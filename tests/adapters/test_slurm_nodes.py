@@ -9,9 +9,8 @@ import pytest
 
 from tests.fakes.engines import SlurmEngine, engine, order, until
 from tests.fakes.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.runners.world import World, make_world
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_script import SlurmSettings
+from tests.runners.world import World
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands, SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.pulls.ledger import RunState
@@ -49,11 +48,6 @@ out.mkdir()
 __all__ = ["engine"]
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

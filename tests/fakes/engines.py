@@ -28,10 +28,8 @@ from tests.runners.world import World
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import CAPS, ORDER_VARIABLE, Caps
-from verl_e2e.adapters.dispatch.ray_backend import RayBackend
-from verl_e2e.adapters.dispatch.ray_jobs import RaySettings
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
-from verl_e2e.adapters.dispatch.slurm_script import SlurmSettings
+from verl_e2e.adapters.dispatch.ray_backend import RayBackend, RaySettings
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands, SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.adapters.dispatch.ray_jobs import RaySettings, RefusedError, asked_of, no_place
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, check_cluster
-from verl_e2e.adapters.dispatch.slurm_script import Container, SlurmSettings
+from verl_e2e.adapters.dispatch.ray_backend import RayRefusedError, RaySettings, no_place, resources_of
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, SlurmContainer, SlurmSettings, check_cluster
 from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
@@ -20,10 +19,9 @@ from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import PERMISSIONS, GitHub, as_app
 from verl_e2e.adapters.store import open_store
 from verl_e2e.app.doctor import DoctorServices, Setup, examine
-from verl_e2e.config.policy import packaged_policy
+from verl_e2e.config.policy import packaged_policy, workflow_text
 from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
-from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import RepositoryOrigin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
@@ -33,7 +31,7 @@ from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
 from verl_e2e.core.pulls.pull import web_of
-from verl_e2e.git.program import Git, Limits, Remote, error_of
+from verl_e2e.git.program import Git, Limits, Remote, fetch_error
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
 from verl_e2e.wiring.pulls import verl_at
@@ -102,7 +100,7 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         options=settings.slurm_options,
         command=settings.slurm_command,
         setup=settings.slurm_setup,
-        container=Container(settings.slurm_container),
+        container=SlurmContainer(settings.slurm_container),
         mounts=settings.slurm_mounts,
         token_file=settings.fetch_token_file,
     )
@@ -151,7 +149,7 @@ def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
         return f"{TOKEN_VARIABLE} cannot be read on this machine: {error}"
     git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
     asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
-    return "" if asked.ok else str(error_of(asked, url, TOKEN_VARIABLE))
+    return "" if asked.ok else str(fetch_error(asked, url, TOKEN_VARIABLE))
 
 
 def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
@@ -193,9 +191,9 @@ def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
     client = ray_client(settings, environ)
     try:
         version, nodes, grows = client.check(), client.nodes(), client.grows()
-    except (BackendError, RefusedError) as error:
+    except (BackendError, RayRefusedError) as error:
         raise UserError(f"VERL_E2E_RAY_ADDRESS: {error}") from error
-    problem = no_place(asked_of(site_of(settings, environ).needs_of(1), ray_cluster(settings)), nodes)
+    problem = no_place(resources_of(site_of(settings, environ).needs_of(1), ray_cluster(settings)), nodes)
     if problem and not grows:
         fix = "add such a node, or correct VERL_E2E_RAY_RESOURCES or `needs` of the site profile"
         raise UserError(f"VERL_E2E_RAY_ADDRESS: {problem}; {fix}")

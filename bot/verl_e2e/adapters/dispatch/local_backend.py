@@ -45,6 +45,7 @@ from verl_e2e.adapters.dispatch.order_folder import (
     follow_ups,
     safe_environment,
 )
+from verl_e2e.adapters.dispatch.shared_disk import SharedDiskBackend
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
@@ -129,13 +130,12 @@ _UNSURE = timedelta(seconds=1)
 HOST_VARIABLE = "VERL_E2E_HOST_FOLDER"
 
 
-class LocalBackend:
+class LocalBackend(SharedDiskBackend):
     """One GPU host that is this machine.
 
-    `environ` is the environment to hand down, without secrets and without the service's own settings; `open_log` reads
-    a compressed log; `arguments` are more words for `verl-e2e run`; `command` is how `verl-e2e` is called.
-    A run that does not end within `grace_s` of being asked to is ended with everything it started. `capacity`
-    says how many runs the host takes at the same time.
+    `environ` is the environment to hand down, without secrets and without the service's own settings; `command` is how
+    `verl-e2e` is called. A run that does not end within `grace_s` of being asked to is ended with everything it
+    started. `capacity` says how many runs the host takes at the same time.
     """
 
     def __init__(
@@ -151,15 +151,11 @@ class LocalBackend:
         caps: Caps = CAPS,
         capacity: Capacity = ONE_RUN,
     ) -> None:
-        self._root = root.resolve()
+        super().__init__(root.resolve(), clock=clock, open_log=open_log, arguments=arguments, caps=caps)
         kept = {name: value for name, value in environ.items() if name in (HOST_VARIABLE, TOKEN_VARIABLE)}
         self._environ = {**safe_environment(environ), **kept}
-        self._clock = clock
-        self._open_log = open_log
-        self._arguments = arguments
         self._command = tuple(command)
         self._grace_s = grace_s
-        self._caps = caps
         self._capacity = capacity
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -174,9 +170,6 @@ class LocalBackend:
     def find(self, run: Run) -> str:
         """The run's key when its order is on this host, else empty."""
         return run.key if OrderFolder.of(self._root, run.key).ordered else ""
-
-    def end_doubles(self, run: Run) -> None:
-        """Nothing to end: there is one folder for each key."""
 
     def poll(self, run: Run) -> Progress:
         """Where the run stands, by its files and the process table; starts what waits when the host is free."""
@@ -197,21 +190,8 @@ class LocalBackend:
                 with suppress(psutil.NoSuchProcess):
                     runner.terminate()
 
-    def log(self, run: Run) -> Iterator[bytes]:
-        """The log of the run so far, else the output of the runner before the log exists."""
-        yield from self._folder(run).log(self._open_log)
-
-    def artifacts(self, run: Run, into: Path) -> bool:
-        """Copy the run folder of a run that has ended; false while it runs and when it left none."""
-        folder = self._folder(run)
-        return not _held(folder.path / "run.lock") and folder.copy_run(into, self._caps)
-
-    def unattested(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
-        """Always empty: the recorder on this host wrote the folder itself."""
-        return ""
-
-    def _folder(self, run: Run) -> OrderFolder:
-        return OrderFolder.of(self._root, run.handle or run.key)
+    def _is_live(self, run: Run) -> bool:
+        return _held(self._folder(run).path / "run.lock")
 
     def _ended(self, folder: OrderFolder) -> bool:
         return (folder.has("process.json") or folder.has(RUN_FOLDER)) and not _held(folder.path / "run.lock")
@@ -310,8 +290,7 @@ class LocalBackend:
         return folder.has("process.json") or folder.has(RUN_FOLDER) or _held(folder.path / "run.lock")
 
     def _start(self, folder: OrderFolder, locks: tuple[int, ...]) -> None:
-        words = [*self._command, "run", "--job", str(folder.job_file), "--out", str(folder.run_folder)]
-        words += ["--work", str(self._root / "work"), *_order(folder)["arguments"]]
+        words = folder.call(self._command, _order(folder)["arguments"])
         with (folder.path / RUNNER_LOG).open("wb") as log:
             runner = subprocess.Popen(
                 words,

@@ -13,18 +13,17 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO
 
 from pydantic import ValidationError
 
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.jobs import REHEARSAL
+from verl_e2e.core.model.jobs import REHEARSAL, Job
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import (
     EVENTS_FILE,
@@ -117,29 +116,6 @@ class Caps:
 CAPS = Caps()
 
 
-class _Budget:
-    """What may still be copied; BackendError when a limit is exceeded."""
-
-    def __init__(self, caps: Caps) -> None:
-        self.caps = caps
-        self._bytes = caps.total_bytes
-        self._files = caps.files
-
-    def spend_file(self, name: str) -> None:
-        self._files -= 1
-        if self._files < 0:
-            raise _over(f"more than {self.caps.files:,} files")
-        if len(name) > self.caps.name_chars or name.count("/") >= self.caps.depth:
-            raise _over(f"a path longer or deeper than allowed: {name[:60]!r}")
-
-    def copy(self, source: BinaryIO, target: BinaryIO) -> None:
-        while block := source.read(_CHUNK):
-            self._bytes -= len(block)
-            if self._bytes < 0:
-                raise _over(f"more than {self.caps.total_bytes:,} bytes")
-            target.write(block)
-
-
 def _over(what: str) -> BackendError:
     return BackendError(
         f"the run folder holds {what}, so nothing was copied; look at it on the host of the run, and run the job again",
@@ -157,51 +133,47 @@ def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | No
     """
     if into.exists():
         return True
-    budget = _Budget(caps)
-    with _Arriving(into) as arriving:
-        for name, descriptor in _regular_files(source, budget, within):
-            target = arriving.folder / name
+    arriving = into.with_name(f".{into.name}.arriving-{os.getpid()}")
+    shutil.rmtree(arriving, ignore_errors=True)
+    arriving.mkdir(parents=True)
+    left = caps.total_bytes
+    try:
+        for name, descriptor in _regular_files(source, caps, within):
+            target = arriving / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(descriptor, "rb") as read, target.open("xb") as written:
-                budget.copy(read, written)
-        return arriving.keep()
+                while block := read.read(_CHUNK):
+                    left -= len(block)
+                    if left < 0:
+                        raise _over(f"more than {caps.total_bytes:,} bytes")
+                    written.write(block)
+        if not any(arriving.iterdir()):
+            return False
+        arriving.rename(into)
+        return True
+    finally:
+        shutil.rmtree(arriving, ignore_errors=True)
 
 
-def _regular_files(source: Path, budget: _Budget, within: int | None) -> Iterator[tuple[str, int]]:
+def _regular_files(source: Path, caps: Caps, within: int | None) -> Iterator[tuple[str, int]]:
     """The name and an open descriptor of each file; `fwalk` opens every folder by itself, so that none is a link."""
+    count = 0
     for root, folders, names, descriptor in os.fwalk(source, follow_symlinks=False, dir_fd=within):
         folder = Path(root).relative_to(source)
-        if len(folder.parts) > budget.caps.depth:
+        if len(folder.parts) > caps.depth:
             raise _over(f"a path longer or deeper than allowed: {folder.as_posix()[:60]!r}")
         folders.sort()
         for name in sorted(names):
-            if S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                budget.spend_file((folder / name).as_posix())
-                # It may have become a link or a pipe since it was listed.
-                yield (folder / name).as_posix(), open_regular(descriptor, name)
-
-
-class _Arriving:
-    """A temporary folder next to the target that is renamed to it when complete, and removed otherwise."""
-
-    def __init__(self, into: Path) -> None:
-        self._into = into
-        self.folder = into.with_name(f".{into.name}.arriving-{os.getpid()}")
-
-    def __enter__(self) -> "_Arriving":
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        return self
-
-    def keep(self) -> bool:
-        """Put the folder in its place; false, and nothing there, when it is empty."""
-        if not any(self.folder.iterdir()):
-            return False
-        self.folder.rename(self._into)
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+            if not S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                continue
+            count += 1
+            if count > caps.files:
+                raise _over(f"more than {caps.files:,} files")
+            path = (folder / name).as_posix()
+            if len(path) > caps.name_chars or path.count("/") >= caps.depth:
+                raise _over(f"a path longer or deeper than allowed: {path[:60]!r}")
+            # It may have become a link or a pipe since it was listed.
+            yield path, open_regular(descriptor, name)
 
 
 ORDER_VARIABLE = "VERL_E2E_ORDER"
@@ -229,6 +201,13 @@ def follow_ups(run: Run) -> tuple[str, ...]:
     if run.rehearsal is not None:
         return ()
     return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
+
+
+def ordered_job(run: Run) -> Job:
+    """The job of a run; BackendError, final, where there is none."""
+    if run.job is None:
+        raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
+    return run.job
 
 
 def safe_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -316,9 +295,14 @@ class OrderFolder:
             self.write(NONCE_FILE, run.nonce)
         self.write(self.job_file.name, _job_text(run))
 
-    def digest_of_order(self, run: Run) -> str:
-        """SHA-256 of `job.json` as this order writes it."""
-        return hashlib.sha256(_job_text(run).encode()).hexdigest()
+    def digest_line(self, run: Run) -> str:
+        """What `sha256sum --check` reads: the digest of `job.json` as this order writes it, and its name."""
+        return f"{hashlib.sha256(_job_text(run).encode()).hexdigest()}  {self.job_file.name}"
+
+    def call(self, command: Sequence[str], arguments: Sequence[str]) -> list[str]:
+        """The words that run the order; `command` is how `verl-e2e` is called."""
+        words = [*command, "run", "--job", str(self.job_file), "--out", str(self.run_folder)]
+        return [*words, "--work", str(self.path.parent / "work"), *arguments]
 
     def ask_for_end(self, now: datetime) -> None:
         """Note when someone first asked for the end of the run."""

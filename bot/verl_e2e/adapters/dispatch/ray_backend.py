@@ -1,40 +1,123 @@
 """Run jobs on a Ray cluster: one job of Ray Jobs for each run, named by the run's key.
 
-Ray takes each name once, so a lost answer never starts a run twice. The order lies below `root/<run key>` on a disk
-that the nodes share. Ray cannot withdraw a job that waits for resources, so a file in the order, `claim`, decides
-whether the run begins: the job on its node makes it, or we do first, and no one makes it twice.
+Ray takes each name once, so a lost answer never starts a run twice. It cannot withdraw a job that waits for resources:
+the claim of the order does. Nothing here imports Ray; `ray_client` asks it.
 """
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from verl_e2e.adapters.dispatch.order_folder import CAPS, Caps, OpenLog, OrderFolder, disk_errors, follow_ups
-from verl_e2e.adapters.dispatch.ray_jobs import (
+from verl_e2e.adapters.dispatch.order_folder import (
+    CAPS,
+    KEY_VARIABLE,
+    ORDER_VARIABLE,
+    RECORDER_KEY,
+    RUNNER_LOG,
+    Caps,
+    OpenLog,
+    OrderFolder,
+    follow_ups,
+    ordered_job,
+)
+from verl_e2e.adapters.dispatch.shared_disk import (
     BEGUN,
-    CANCELLED,
     CLAIM,
-    ENDS,
-    KEY_OF_RUN,
-    OVERDUE,
-    Phase,
-    RayJob,
-    RaySettings,
-    RefusedError,
-    entrypoint,
-    resources,
-    runtime_env,
-    submission_id,
+    CLAIMING,
+    ClusterBackend,
+    ClusterJob,
+    EngineFailure,
+    JobPhase,
 )
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
+from verl_e2e.core.model.jobs import REHEARSAL_CORES, REHEARSAL_MEMORY_GIB
+from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.ports import BackendError, Clock, Progress
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.ports import BackendError, Clock
 
-# A note in an order: asked by us to end, and Ray took it.
-_SENT = "cancel-sent"
+_PHASES: Mapping[str, JobPhase] = {
+    "PENDING": JobPhase.WAITING,
+    "RUNNING": JobPhase.RUNNING,
+    "SUCCEEDED": JobPhase.ENDED,
+    "STOPPED": JobPhase.CANCELLED,
+}
+_FAILED = "FAILED"
+# The command ended with another exit code than 0, as the runner does for a run that did not pass.
+_COMMAND_ERROR = "JOB_ENTRYPOINT_COMMAND_ERROR"
+
+# Ray's error types in which Ray ended a job, or could not run it.
+RAY_FAILURES: Mapping[str, EngineFailure] = {
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": EngineFailure(
+        "its node could not start the command; look at Ray's log of the job, and rerun", EngineEnd.NODE_NOT_READY
+    ),
+    "JOB_SUPERVISOR_ACTOR_DIED": EngineFailure(
+        "its node was lost, or the process of Ray that watched it was killed, as for want of memory; look at `ray list "
+        "nodes` and at the memory of the node, and rerun",
+        EngineEnd.NODE_FAILED,
+    ),
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": EngineFailure(
+        "Ray could not start the process that runs it; look at the dashboard's log, and rerun", EngineEnd.NODE_NOT_READY
+    ),
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": EngineFailure(
+        "no node took it in the time that Ray lets a job wait; set RAY_JOB_START_TIMEOUT_SECONDS on the head node to "
+        "the policy's `gate.queue_deadline_s`, and rerun",
+        EngineEnd.NO_MACHINE,
+    ),
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": EngineFailure(
+        "Ray lost the process that ran it; look at the dashboard's log, and rerun", EngineEnd.NODE_FAILED
+    ),
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": EngineFailure(
+        "no node of the cluster can take it; see `ray status`, and rerun", EngineEnd.NO_MACHINE
+    ),
+    "RUNTIME_ENV_SETUP_FAILURE": EngineFailure(
+        "its node could not prepare the job's variables; look at the log of the runtime environment there, and rerun",
+        EngineEnd.NODE_NOT_READY,
+    ),
+}
+_OTHER = EngineFailure("Ray gives no cause that this version knows; look at `ray job logs`, and rerun", None)
+
+
+@dataclass(frozen=True, slots=True)
+class RayJob:
+    """One job in Ray's words."""
+
+    state: str
+    """As `RUNNING`."""
+    error: str = ""
+    """Why it failed, as `JOB_SUPERVISOR_ACTOR_DIED`; empty where it did not, or Ray is too old."""
+    message: str = ""
+    """Ray's sentence, at most 300 characters."""
+    exit_code: int | None = None
+    """The exit code of the command, None where it did not end."""
+    key: str = ""
+    """The run's key in its metadata; empty for a job of another program."""
+    submitted: datetime | None = None
+    """When Ray took it."""
+    ended: datetime | None = None
+    """When it ended, None before."""
+
+    @property
+    def phase(self) -> JobPhase | None:
+        """What the state means, None for a state that no version we know has."""
+        if self.state != _FAILED:
+            return _PHASES.get(self.state)
+        by_itself = self.error == _COMMAND_ERROR or (not self.error and self.exit_code is not None)
+        return JobPhase.ENDED if by_itself else JobPhase.BROKEN
+
+
+class RayRefusedError(Exception):
+    """The server answered with an error; `code` is its HTTP status."""
+
+    def __init__(self, code: int, text: str) -> None:
+        lines = text.strip().splitlines()
+        super().__init__(f"{code} {lines[-1][:300] if lines else ''}".rstrip())
+        self.code = code
 
 
 class RayJobs(Protocol):
@@ -42,23 +125,117 @@ class RayJobs(Protocol):
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job; RefusedError where the cluster does not take it."""
-        ...
 
     def job(self, name: str) -> RayJob | None:
         """A job, None where the cluster has none."""
-        ...
 
     def stop(self, name: str) -> None:
         """Have a job ended; one that is gone is left alone."""
-        ...
 
     def log(self, name: str) -> str:
         """The end of what Ray itself wrote of a job; empty where there is nothing."""
-        ...
 
 
-class RayBackend:
-    """The nodes of one Ray cluster. Ray kills a run that does not end in the settings' time of being asked to."""
+# In the metadata of a job.
+KEY_OF_RUN = "verl-e2e-run"
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """How jobs are submitted to a cluster."""
+
+    folder: Path
+    """The folder of orders, at the same path here and on the nodes."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What else of Ray's resources a job takes, by name."""
+    command: tuple[str, ...] = ("verl-e2e",)
+    """How `verl-e2e` is called on a node."""
+    setup: str = ""
+    """A bash script that is read before that; empty for none."""
+    token_file: str = ""
+    """The file on the nodes with the token for fetching repositories; empty for none."""
+    grace_s: int = 300
+    """Seconds that a run has to end itself before Ray kills it."""
+
+
+# After the claim: `$4` is a script to read first, the command follows. `exec` makes the runner the process that Ray
+# signals. Variables of the cluster, its token among them, must not reach verl, which starts a Ray of its own; Ray sets
+# OMP_NUM_THREADS by the CPUs that it was asked for.
+_SCRIPT = f"""\
+{CLAIMING}unset OMP_NUM_THREADS PYTHONBREAKPOINT ${{!RAY_@}}
+exec >> {RUNNER_LOG} 2>&1
+if [ -n "$4" ]; then . "$4" || exit 78; fi
+shift 4
+exec "$@"
+"""
+
+
+def submission_id(run: Run) -> str:
+    """The name of a run's job in Ray, which takes each name once."""
+    return f"verl-e2e-{run.key}"
+
+
+def entrypoint(run: Run, arguments: tuple[str, ...], folder: OrderFolder, settings: RaySettings) -> str:
+    """The command that a shell of the node runs; Ray keeps its text, so no one who can write the folder changes it."""
+    given = [str(folder.path), submission_id(run), folder.digest_line(run), settings.setup]
+    called = folder.call(settings.command, arguments)
+    return f"exec {shlex.join(['bash', '-c', _SCRIPT, 'verl-e2e', *given, *called])}"
+
+
+def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
+    """Ray's description of the environment: variables alone, nothing is installed or uploaded."""
+    variables = {
+        ORDER_VARIABLE: run.key,
+        KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
+        TOKEN_VARIABLE: settings.token_file,
+        # Ray's own limit is 3 s, in which no run can complete its folder.
+        "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace_s),
+    }
+    return {"env_vars": variables}
+
+
+def resources(run: Run, settings: RaySettings) -> dict[str, Any]:
+    """What a run asks of one node, in the words of Ray's `submit_job`."""
+    if run.rehearsal is None:
+        return resources_of(ordered_job(run).required_of_host, settings)
+    asked = {"entrypoint_num_cpus": REHEARSAL_CORES, "entrypoint_memory": REHEARSAL_MEMORY_GIB << 30}
+    return asked | ({"entrypoint_resources": dict(settings.resources)} if settings.resources else {})
+
+
+def resources_of(needs: Needs, settings: RaySettings) -> dict[str, Any]:
+    """What a job that needs so much asks of one node, in the words of Ray's `submit_job`."""
+    asked = {
+        # Ray takes a part of one GPU, and whole GPUs where there are several.
+        "entrypoint_num_gpus": needs.gpu_share if needs.gpu_count == 1 else needs.gpu_count,
+        "entrypoint_num_cpus": needs.cores,
+        "entrypoint_memory": int(needs.memory_gib * 2**30),
+        "entrypoint_resources": dict(settings.resources),
+    }
+    return {name: value for name, value in asked.items() if value}
+
+
+def no_place(asked: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> str:
+    """Why no node can ever take a job that asks for this, in words; empty where one can."""
+    names = {"entrypoint_num_gpus": "GPU", "entrypoint_num_cpus": "CPU", "entrypoint_memory": "memory"}
+    needed = {names[name]: float(amount) for name, amount in asked.items() if name in names}
+    needed |= asked.get("entrypoint_resources", {})
+    if any(all(node.get(name, 0.0) >= amount for name, amount in needed.items()) for node in nodes):
+        return ""
+    most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in needed}
+
+    def shown(name: str, amount: float) -> str:
+        return f"{amount / 2**30:.0f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+
+    rows = [
+        f"{shown(name, amount)} (the most of one node: {shown(name, most[name])})" for name, amount in needed.items()
+    ]
+    return f"no node has all that a job with one GPU asks for: {', '.join(rows)}"
+
+
+class RayBackend(ClusterBackend):
+    """The nodes of one Ray cluster."""
+
+    engine, shows_job, shows_nodes = "Ray", "ray job status", "ray status"
 
     def __init__(
         self,
@@ -70,23 +247,30 @@ class RayBackend:
         arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
         caps: Caps = CAPS,
     ) -> None:
-        self._settings = settings
-        self._jobs = jobs
-        self._clock = clock
-        self._open_log = open_log
-        self._arguments = arguments
-        self._caps = caps
+        super().__init__(settings.folder, clock=clock, open_log=open_log, arguments=arguments, caps=caps)
+        self._settings, self._jobs = settings, jobs
 
-    def submit(self, run: Run) -> str:
-        """Submit the job once; the handle is its name in Ray."""
-        folder, arguments = self._folder(run), self._arguments(run)
-        with disk_errors():
-            folder.write_order(run, arguments)
+    def log(self, run: Run) -> Iterator[bytes]:
+        """The log of the run so far, else the output of the runner, else of a job that never began Ray's own words."""
+        folder = self._folder(run)
+        if folder.ordered and not folder.has(CLAIM):
+            yield self._jobs.log(submission_id(run)).encode()
+        else:
+            yield from super().log(run)
+
+    def _job(self, run: Run, folder: OrderFolder) -> ClusterJob | None:  # noqa: ARG002  (Ray knows which job has it)
         name = submission_id(run)
-        if self._job(run) is not None:
-            return name
-        if folder.has(CLAIM):
-            raise BackendError("Ray no longer has its job, which began or was cancelled; run it again", final=True)
+        job = self._jobs.job(name)
+        if job is None:
+            return None
+        if job.key != run.key:
+            raise BackendError(f"the job {name} in Ray is not ours; run the job again", final=True)
+        broken = RAY_FAILURES.get(job.error, _OTHER) if job.phase is JobPhase.BROKEN else None
+        state = job.error[:60] or job.state if broken else job.state
+        return ClusterJob(name, state, job.phase, job.message, broken, job.submitted, job.ended, job.exit_code)
+
+    def _start(self, run: Run, arguments: tuple[str, ...], folder: OrderFolder) -> str:
+        name = submission_id(run)
         try:
             self._jobs.submit(
                 name,
@@ -95,140 +279,22 @@ class RayBackend:
                 runtime_env=runtime_env(run, self._settings),
                 **resources(run, self._settings),
             )
-        except RefusedError as error:
+        except RayRefusedError as error:
             # Another process may have submitted it meanwhile.
-            if self._job(run) is None:
+            if self._job(run, folder) is None:
                 what = f"Ray did not take the job: {error}; see the dashboard's log, and run the job again"
                 raise BackendError(what, final=400 <= error.code < 500, uncertain=error.code >= 500) from error
         return name
 
-    def find(self, run: Run) -> str:
-        """The name of the run's job in Ray, empty when the cluster has none."""
-        return submission_id(run) if self._job(run) is not None else ""
+    def _send_end(self, job: ClusterJob) -> bool:
+        # Ray sends SIGTERM to the runner and all that it started, and SIGKILL to what is left after the grace.
+        self._jobs.stop(job.id)
+        return True
 
-    def end_doubles(self, run: Run) -> None:
-        """Nothing to end: Ray takes each name once."""
-
-    def poll(self, run: Run) -> Progress:
-        """Where the run stands, by Ray and by its files. A run that no node takes in time never begins."""
-        folder = self._folder(run)
-        if not folder.ordered:
-            return folder.gone(run)
-        if ended := _withdrawn(folder):
-            return ended
-        job = self._job(run)
-        if job is None:
-            return self._ended(folder, None)
-        match job.phase:
-            case Phase.WAITING | Phase.RUNNING:
-                return self._going(run, folder, job)
-            case Phase.ENDED | Phase.STOPPED | Phase.BROKEN:
-                return self._ended(folder, job)
-            case None:
-                what = f"Ray says that the job is {job.state[:40]!r}, which this version does not know"
-                raise BackendError(f"{what}; update verl-e2e, or look at it with `ray job status {submission_id(run)}`")
-
-    def cancel(self, run: Run) -> None:
-        """Ask the runner to end its run and complete the folder; a waiting job never starts."""
-        folder = self._folder(run)
-        if not folder.ordered or _withdrawn(folder):
-            return
-        job = self._job(run)
-        if job is not None and not job.live:
-            return
-        with disk_errors():
-            folder.ask_for_end(self._clock.now())
-            _withdraw(folder, CANCELLED)
-        self._send_end(run, folder)
-
-    def log(self, run: Run) -> Iterator[bytes]:
-        """The log of the run so far, else the output of the runner, else of a job that never began Ray's own words."""
-        folder = self._folder(run)
-        if folder.ordered and not folder.has(CLAIM):
-            yield self._jobs.log(submission_id(run)).encode()
-        else:
-            yield from folder.log(self._open_log)
-
-    def artifacts(self, run: Run, into: Path) -> bool:
-        """Copy the run folder of a run that has ended; false while it runs and when it left none."""
-        job = self._job(run)
-        return not (job is not None and job.live) and self._folder(run).copy_run(into, self._caps)
-
-    def unattested(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
-        """Always empty: the recorder on the node wrote the folder itself, on a disk that is ours."""
-        return ""
-
-    def _folder(self, run: Run) -> OrderFolder:
-        return OrderFolder.of(self._settings.folder, run.key)
-
-    def _job(self, run: Run) -> RayJob | None:
-        """The run's job; BackendError where Ray does not say, or where another program's job has the name."""
-        name = submission_id(run)
-        job = self._jobs.job(name)
-        if job is not None and job.key != run.key:
-            raise BackendError(f"the job {name} in Ray is not ours; run the job again", final=True)
-        return job
-
-    def _going(self, run: Run, folder: OrderFolder, job: RayJob) -> Progress:
-        if folder.cancelled:
-            if not folder.has(_SENT):
-                self._send_end(run, folder)
-            return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
-        if job.phase is Phase.RUNNING:
-            return Progress(RunState.RUNNING, folder.where())
-        if self._clock.now() - run.ordered >= timedelta(seconds=run.queue_deadline_s):
-            with disk_errors():
-                _withdraw(folder, OVERDUE)
-            if overdue := _withdrawn(folder):
-                self._jobs.stop(submission_id(run))
-                return overdue
-            return Progress(RunState.RUNNING, folder.where())
-        return Progress(RunState.SUBMITTED, f"it waits for a node; Ray says: {job.message}")
-
-    def _send_end(self, run: Run, folder: OrderFolder) -> None:
-        """Have Ray send SIGTERM to the runner and all that it started, and SIGKILL to what is left after the grace."""
-        self._jobs.stop(submission_id(run))
-        with disk_errors():
-            folder.write(_SENT, submission_id(run))
-
-    def _ended(self, folder: OrderFolder, job: RayJob | None) -> Progress:
-        if folder.cancelled:
-            return folder.cancelled_end()
-        if job is not None and job.phase is Phase.BROKEN:
-            note = f"Ray ended the job as {job.error[:60] or job.state}: {job.why_broken()}"
-            return Progress(RunState.LOST, note, end=ENDS.get(job.error))
-        if job is not None and job.phase is Phase.STOPPED:
-            return Progress(RunState.CANCELLED, "someone stopped its job in Ray")
-        if folder.has_end():
-            return Progress(RunState.FINISHED, "", took=_took(folder, job))
-        if job is None and not folder.has(CLAIM):
-            what = (
-                "Ray no longer has its job, which never began: the head node was started again, or someone deleted it"
-            )
-            return Progress(RunState.LOST, f"{what}; rerun", end=EngineEnd.FORGOTTEN)
-        return folder.lost(job.exit_code if job else None)
-
-
-def _withdraw(folder: OrderFolder, why: str) -> None:
-    """Take the order, so that its job never runs it; nothing where the job has it."""
-    folder.write_once(CLAIM, f"{why}\n")
-
-
-def _withdrawn(folder: OrderFolder) -> Progress | None:
-    """How a run ended that its job can never begin, None for any other."""
-    match folder.read(CLAIM).split()[:1]:
-        case [word] if word == CANCELLED:
-            return Progress(RunState.CANCELLED, "it was cancelled before it began")
-        case [word] if word == OVERDUE:
-            what = "no node of the cluster had what it asks for in time"
-            return Progress(RunState.LOST, f"{what}; see `ray status`, and run it again", end=EngineEnd.NO_MACHINE)
-    return None
-
-
-def _took(folder: OrderFolder, job: RayJob | None) -> BackendTimes:
-    """When the job began, by the clock of its node before any code under test ran, and when Ray saw its end."""
-    began, ended = job.submitted if job else None, job.ended if job else None
-    with suppress(ValueError, OverflowError, OSError):
-        word, seconds, _ = folder.read(CLAIM).split()
-        began = datetime.fromtimestamp(int(seconds), UTC) if word == BEGUN else began
-    return BackendTimes(who="Ray's job", started=began, ended=ended)
+    def _took(self, folder: OrderFolder, job: ClusterJob | None) -> BackendTimes:
+        """When the job began, by the clock of its node before any code under test ran, and when Ray saw its end."""
+        began = job.began if job else None
+        with suppress(ValueError, OverflowError, OSError):
+            word, seconds, _ = folder.read(CLAIM).split()
+            began = datetime.fromtimestamp(int(seconds), UTC) if word == BEGUN else began
+        return BackendTimes(who="Ray's job", started=began, ended=job.ended if job else None)

@@ -13,10 +13,10 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
-from verl_e2e.adapters.dispatch.ray_jobs import KEY_OF_RUN, RayJob, RefusedError
+from verl_e2e.adapters.dispatch.ray_backend import KEY_OF_RUN, RayJob, RayRefusedError
 from verl_e2e.ports import BackendError
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 # By these Ray's client would go to another cluster than the settings name.
 _LEADS_ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
@@ -46,7 +46,7 @@ class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is an extra, so
         # A proxy whose cluster is just starting knows no job either: only Ray itself can say that there is none.
         if r.status_code == _NOT_FOUND:
             self._check_connection_and_version()
-        raise RefusedError(r.status_code, r.text)
+        raise RayRefusedError(r.status_code, r.text)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RayClient:
         """A job by its name, None where the cluster has none."""
         try:
             return self._ask(lambda client: _read(client.get_job_info(name)))
-        except RefusedError as error:
+        except RayRefusedError as error:
             if error.code == _NOT_FOUND:
                 return None
             raise self._silent(str(error)) from error
@@ -93,13 +93,13 @@ class RayClient:
         """Have a job ended; one that is gone is left alone."""
         try:
             self._ask(lambda client: client.stop_job(name))
-        except RefusedError as error:
+        except RayRefusedError as error:
             if error.code != _NOT_FOUND:
                 raise self._silent(str(error)) from error
 
     def log(self, name: str) -> str:
         """The end of what Ray itself wrote of a job; empty where there is nothing."""
-        with suppress(RefusedError):
+        with suppress(RayRefusedError):
             return str(self._ask(lambda client: client.get_job_logs(name)))[-_LOG_CHARS:]
         return ""
 
@@ -110,7 +110,7 @@ class RayClient:
             raise BackendError(f"{what}; unset it for the service")
         return _Client(self.address, headers=self.headers, verify=self.verify, time_s=self.time_s)
 
-    def _ask(self, question: Callable[[_Client], Answer]) -> Answer:
+    def _ask(self, question: Callable[[_Client], _Answer]) -> _Answer:
         try:
             return question(self._client)
         except AuthenticationError:

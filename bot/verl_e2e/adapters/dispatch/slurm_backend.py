@@ -1,36 +1,51 @@
 """Run jobs on a Slurm cluster: one `sbatch` for each run, found again by the run's key, which is the job's name.
 
-No other module starts Slurm's commands.
-
-The handle is the number of Slurm's job. The order lies below `root/<run key>` on a disk that the nodes share. A lost
-answer never starts a run twice: `submit` first looks for a job with the name, and of two jobs with one name only the
-one that makes the folder `claim` runs anything.
+No other module starts Slurm's commands. The handle is the number of Slurm's job. A lost answer never starts a run
+twice: `submit` first looks for a job with the name, and of two jobs with one name only the one with the claim runs
+anything.
 """
 
+import hashlib
+import re
 import secrets
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
+from enum import StrEnum
 from pathlib import Path
 
 from verl_e2e.adapters.dispatch.order_folder import (
     CAPS,
+    EXIT_CODE,
+    KEY_VARIABLE,
+    ORDER_VARIABLE,
+    RECORDER_KEY,
     RUNNER_LOG,
     Caps,
     OpenLog,
     OrderFolder,
     disk_errors,
     follow_ups,
+    ordered_job,
     safe_environment,
 )
-from verl_e2e.adapters.dispatch.slurm_script import OVERDUE, SlurmSettings, batch_script, gpus_words, sbatch_words
+from verl_e2e.adapters.dispatch.shared_disk import (
+    BEGUN,
+    CLAIM,
+    CLAIMING,
+    ClusterBackend,
+    ClusterJob,
+    EngineFailure,
+    JobPhase,
+)
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
+from verl_e2e.core.model.jobs import REHEARSAL_CORES, Isolation, Job
 from verl_e2e.core.model.outcome import EngineEnd
+from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, minutes_of
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.ray_nodes import LOST_FILE, STOP_FILE
+from verl_e2e.core.pulls.ray_nodes import LOST_FILE, STOP_FILE, end_script, node_script
 from verl_e2e.ports import BackendError, Clock, Progress
 
 # ssh's own exit code where the connection, and not the command, failed.
@@ -38,10 +53,11 @@ _NO_CONNECTION = 255
 # Variables by which a user changes what the commands do and print.
 _DEFAULTS_OF_SLURM = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_JOB")
 _ANSWER_BYTES = 4 << 20
+_REACH_FIX = "see that slurmctld runs and can be reached (`scontrol ping`)"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """How a command ended."""
 
     code: int
@@ -65,17 +81,19 @@ class SlurmCommands:
     time_s: float = 60.0
     """Seconds that a command may take."""
 
-    def ask(self, words: Sequence[str], stdin: str = "") -> Answer:
+    def ask(self, words: Sequence[str], stdin: str = "") -> CommandAnswer:
         """Run one command to its end; BackendError where it cannot be run or gives no answer.
 
         Such an error is `uncertain`, for the command may have done its work.
         """
-        command = self._command(words)
+        # ssh hands one text to a shell of the other host.
+        command = [*self.ssh, self.host, "--", shlex.join(words)] if self.host else [*words]
+        environment = safe_environment(self.environ)
         try:
             ended = subprocess.run(
                 command,
                 input=stdin.encode(),
-                env=self._environment(),
+                env={name: environment[name] for name in environment if not name.startswith(_DEFAULTS_OF_SLURM)},
                 cwd="/",
                 capture_output=True,
                 timeout=self.time_s,
@@ -87,22 +105,15 @@ class SlurmCommands:
         except OSError as error:
             what = f"{command[0]} cannot be started: {error.strerror}"
             raise BackendError(f"{what}; install Slurm's commands, or name a host in VERL_E2E_SLURM_HOST") from error
-        answer = Answer(ended.returncode, ended.stdout[:_ANSWER_BYTES].decode(errors="replace"), _last(ended.stderr))
+        answer = CommandAnswer(
+            ended.returncode, ended.stdout[:_ANSWER_BYTES].decode(errors="replace"), _last(ended.stderr)
+        )
         if self.host and answer.code == _NO_CONNECTION:
             raise self._silent(command, f"did not reach {self.host}: {answer.error}")
         return answer
 
-    def _command(self, words: Sequence[str]) -> list[str]:
-        # ssh hands one text to a shell of the other host.
-        return [*self.ssh, self.host, "--", shlex.join(words)] if self.host else [*words]
-
-    def _environment(self) -> dict[str, str]:
-        kept = safe_environment(self.environ)
-        return {name: value for name, value in kept.items() if not name.startswith(_DEFAULTS_OF_SLURM)}
-
     def _silent(self, command: Sequence[str], what: str) -> BackendError:
-        fix = "see that slurmctld runs and can be reached (`scontrol ping`)"
-        return BackendError(f"{command[0]} {what}; {fix}", uncertain=True)
+        return BackendError(f"{command[0]} {what}; {_REACH_FIX}", uncertain=True)
 
 
 def _last(stderr: bytes) -> str:
@@ -116,82 +127,46 @@ _SACCT_FORMAT = "JobIDRaw,State,Reason,Start,End"
 _FIELDS = 5
 
 
-class Phase(Enum):
-    """What a state of Slurm means for a run."""
-
-    WAITING = auto()
-    """It does not run, and may."""
-    RUNNING = auto()
-    """It runs, is suspended, or is being ended."""
-    ENDED = auto()
-    """Its script ended by itself; the run folder says how the run ended."""
-    CANCELLED = auto()
-    """Someone cancelled it."""
-    BROKEN = auto()
-    """Slurm ended it, or could not run it: never a fault that a verdict may name."""
-
-
-_PHASES: Mapping[Phase, tuple[str, ...]] = {
-    Phase.WAITING: (
+_PHASES: Mapping[JobPhase, tuple[str, ...]] = {
+    JobPhase.WAITING: (
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
         *("RESV_DEL_HOLD", "POWER_UP_NODE"),
     ),
-    Phase.RUNNING: ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
-    Phase.ENDED: ("COMPLETED", "FAILED"),
-    Phase.CANCELLED: ("CANCELLED",),
+    JobPhase.RUNNING: ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
+    JobPhase.ENDED: ("COMPLETED", "FAILED"),
+    JobPhase.CANCELLED: ("CANCELLED",),
 }
-PHASES: Mapping[str, Phase] = {state: phase for phase, states in _PHASES.items() for state in states}
+PHASES: Mapping[str, JobPhase] = {state: phase for phase, states in _PHASES.items() for state in states}
 
-# States in which Slurm ended a job, or could not run it: what happened, and what to do.
-BROKEN: Mapping[str, str] = {
-    "BOOT_FAIL": "its node did not boot; have the node checked, and rerun",
-    "DEADLINE": "it reached its deadline before it ended; rerun with a later one",
-    "LAUNCH_FAILED": "its node could not start it; look at the log of slurmd there, and rerun",
-    "NODE_FAIL": "its node failed; have the node checked, and rerun",
-    "OUT_OF_MEMORY": "it used more host memory than it was given; raise `--mem` in VERL_E2E_SLURM_OPTIONS, and rerun",
-    "PREEMPTED": "another job took its node; use a partition or QOS that is not preempted, or rerun",
-    "RECONFIG_FAIL": "its node could not be prepared; have the node checked, and rerun",
-    "REVOKED": "another cluster of the federation took it; name one cluster, and rerun",
-    "TIMEOUT": "it reached its time limit; raise the job's `time_limit_s`, and rerun",
+# States in which Slurm ended a job, or could not run it.
+SLURM_FAILURES: Mapping[str, EngineFailure] = {
+    "BOOT_FAIL": EngineFailure("its node did not boot; have the node checked, and rerun", EngineEnd.NODE_NOT_READY),
+    "DEADLINE": EngineFailure("it reached its deadline before it ended; rerun with a later one", EngineEnd.TIME_LIMIT),
+    "LAUNCH_FAILED": EngineFailure(
+        "its node could not start it; look at the log of slurmd there, and rerun", EngineEnd.NODE_NOT_READY
+    ),
+    "NODE_FAIL": EngineFailure("its node failed; have the node checked, and rerun", EngineEnd.NODE_FAILED),
+    "OUT_OF_MEMORY": EngineFailure(
+        "it used more host memory than it was given; raise `--mem` in VERL_E2E_SLURM_OPTIONS, and rerun",
+        EngineEnd.HOST_MEMORY,
+    ),
+    "PREEMPTED": EngineFailure(
+        "another job took its node; use a partition or QOS that is not preempted, or rerun", EngineEnd.PREEMPTED
+    ),
+    "RECONFIG_FAIL": EngineFailure(
+        "its node could not be prepared; have the node checked, and rerun", EngineEnd.NODE_NOT_READY
+    ),
+    "REVOKED": EngineFailure(
+        "another cluster of the federation took it; name one cluster, and rerun", EngineEnd.PREEMPTED
+    ),
+    "TIMEOUT": EngineFailure(
+        "it reached its time limit; raise the job's `time_limit_s`, and rerun", EngineEnd.TIME_LIMIT
+    ),
 }
-
-REQUEUED = (
+_PUT_BACK = (
     "Slurm ended its job and put it back into the queue, as `scontrol requeue` does or a restart of the controller, "
     "and a run is never continued; rerun"
 )
-# The same states as the decision on another attempt knows them.
-_ENDS: Mapping[str, EngineEnd] = {
-    "BOOT_FAIL": EngineEnd.NODE_NOT_READY,
-    "DEADLINE": EngineEnd.TIME_LIMIT,
-    "LAUNCH_FAILED": EngineEnd.NODE_NOT_READY,
-    "NODE_FAIL": EngineEnd.NODE_FAILED,
-    "OUT_OF_MEMORY": EngineEnd.HOST_MEMORY,
-    "PREEMPTED": EngineEnd.PREEMPTED,
-    "RECONFIG_FAIL": EngineEnd.NODE_NOT_READY,
-    "REVOKED": EngineEnd.PREEMPTED,
-    "TIMEOUT": EngineEnd.TIME_LIMIT,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """One job as Slurm lists it."""
-
-    id: str
-    """Its number."""
-    state: str
-    """Slurm's word, as `NODE_FAIL`."""
-    reason: str
-    """Slurm's word for why it waits or ended, as `Resources`."""
-    started: datetime | None = None
-    """When it began, None before."""
-    ended: datetime | None = None
-    """When it ended, or will by its time limit; None where Slurm gives no time."""
-
-    @property
-    def phase(self) -> Phase | None:
-        """What the state means, None for a state that no version we know has."""
-        return Phase.BROKEN if self.state in BROKEN else PHASES.get(self.state)
 
 
 def squeue_words(name: str) -> list[str]:
@@ -212,18 +187,18 @@ def _in_utc() -> tuple[str, ...]:
     return ("env", "TZ=UTC", "LC_ALL=C", "SLURM_TIME_FORMAT=standard")
 
 
-def read_jobs(text: str) -> tuple[SlurmJob, ...]:
+def read_jobs(text: str) -> tuple[ClusterJob, ...]:
     """The jobs of a listing, oldest first; a line of another form is left out."""
-    rows = (line.strip().split("|") for line in text.splitlines())
-    jobs = [_read_job(row) for row in rows if len(row) == _FIELDS and row[0].isdecimal() and row[0].isascii()]
+    jobs = []
+    for row in (line.strip().split("|") for line in text.splitlines()):
+        if len(row) == _FIELDS and row[0].isdecimal() and row[0].isascii():
+            number, state, reason, began, ended = row
+            # sacct writes `CANCELLED by 1000`, and `TIMEOUT+` where a column is too narrow.
+            word = state.split()[0].rstrip("+") if state.split() else ""
+            broken = SLURM_FAILURES.get(word)
+            phase = JobPhase.BROKEN if broken else PHASES.get(word)
+            jobs.append(ClusterJob(number, word, phase, reason[:80], broken, _time(began), _time(ended)))
     return tuple(sorted(jobs, key=lambda job: int(job.id)))
-
-
-def _read_job(row: list[str]) -> SlurmJob:
-    number, state, reason, started, ended = row
-    # sacct writes `CANCELLED by 1000`, and `TIMEOUT+` where a column is too narrow.
-    word = state.split()[0].rstrip("+") if state.split() else ""
-    return SlurmJob(number, word, reason[:80], _time(started), _time(ended))
 
 
 def _time(text: str) -> datetime | None:
@@ -240,7 +215,219 @@ def read_submitted(text: str) -> str:
     return number if number.isascii() and number.isdecimal() else ""
 
 
-_SCRIPT = "#!/bin/bash\ntrue\n"
+class SlurmContainer(StrEnum):
+    """What starts the container of a job."""
+
+    NONE = "none"
+    PYXIS = "pyxis"
+    ENROOT = "enroot"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """How jobs are submitted to a cluster."""
+
+    folder: Path
+    """The folder of orders, at the same path here and on the nodes."""
+    gpus: str = "--gpus-per-node=N"
+    """The option that asks for GPUs; `N` stands for their number."""
+    options: tuple[str, ...] = ()
+    """More options of `sbatch`."""
+    command: tuple[str, ...] = ("verl-e2e",)
+    """How `verl-e2e` is called on a node, in the container where there is one."""
+    setup: str = ""
+    """A bash script that is read before that, in the same step; empty for none."""
+    container: SlurmContainer = SlurmContainer.NONE
+    """What starts the container of a job."""
+    mounts: tuple[str, ...] = ()
+    """More mounts, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`; the folder of orders is mounted always."""
+    token_file: str = ""
+    """The file on the nodes with the token for fetching repositories; empty for none."""
+    warn_s: int = 300
+    """Seconds before the time limit at which the run is asked to end."""
+
+
+# Enroot hands down no variable by itself: who the run is, which task of Slurm it is, and its GPUs.
+HANDED_DOWN = (
+    *(
+        ORDER_VARIABLE,
+        KEY_VARIABLE,
+        TOKEN_VARIABLE,
+        "SLURM_JOB_ID",
+        "SLURM_PROCID",
+        "SLURM_NODEID",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    "NVIDIA_VISIBLE_DEVICES",
+)
+# Below the folder of orders: images as files, made once for all nodes.
+IMAGES = "images"
+
+# A container of its own for each task; `$1` is the file of the image, `$2` where it is made from, empty for nowhere.
+_ENROOT = """\
+image=$1
+source=$2
+shift 2
+name=verl-e2e-$SLURM_JOB_ID-${{SLURM_PROCID:-0}}
+if [ -n "$source" ]; then
+    mkdir -p "${{image%/*}}" || exit 80
+    exec 9> "$image.lock"
+    flock 9 || exit 80
+    if [ ! -e "$image" ]; then
+        rm -f "$image.part"
+        enroot import --output "$image.part" "$source" && mv "$image.part" "$image" || exit 80
+    fi
+    exec 9>&-
+fi
+trap 'enroot remove --force "$name" > /dev/null' EXIT
+enroot create --name "$name" "$image" || exit 80
+enroot start --rw {options} "$name" "$@"
+"""
+
+
+def container_words(job: Job, settings: SlurmSettings) -> list[str]:
+    """pyxis' options of `srun` for the job's image; none without pyxis. BackendError without an image."""
+    if settings.container is not SlurmContainer.PYXIS:
+        return []
+    mounts = ",".join((f"{settings.folder}:{settings.folder}", *settings.mounts))
+    return [f"--container-image={enroot_image(_image(job))}", f"--container-mounts={mounts}"]
+
+
+def enroot_words(job: Job, settings: SlurmSettings) -> list[str]:
+    """The words before a command that run it in a container by Enroot; none without. BackendError without an image."""
+    if settings.container is not SlurmContainer.ENROOT:
+        return []
+    image = _image(job)
+    file, source = image, ""
+    if not image.startswith("/"):
+        digest = hashlib.sha256(image.encode()).hexdigest()
+        file, source = str(settings.folder / IMAGES / f"{digest[:32]}.sqsh"), f"docker://{enroot_image(image)}"
+    options = [f"--env={name}" for name in HANDED_DOWN]
+    for mount in (f"{settings.folder}:{settings.folder}", *settings.mounts):
+        place, target, *flags = mount.split(":")
+        options.append(f"--mount={place}:{target}:none:{','.join(('x-create=auto,rbind', *flags)).replace('+', ',')}")
+    return ["bash", "-c", _ENROOT.format(options=shlex.join(options)), "enroot", file, source]
+
+
+def enroot_image(image: str) -> str:
+    """An image as Enroot names it: `REGISTRY#NAME` where Docker writes `REGISTRY/NAME`; a file stays as it is."""
+    registry, slash, name = image.partition("/")
+    is_registry = slash and registry and re.search(r"[.:]", registry)
+    return f"{registry}#{name}" if is_registry else image
+
+
+def _image(job: Job) -> str:
+    if not job.site.image:
+        fix = "set `image` in the policy or in the site profile"
+        raise BackendError(f"no container image is named for {job.id}; {fix}", final=True)
+    return job.site.image
+
+
+# Runs in one step, in the container where there is one, once on each node. It alone ends the runner: a signal of Slurm
+# would reach the programs under test as well, and the runner ends those itself.
+_STEP = """\
+if [ -n "$1" ]; then . "$1" || exit 78; fi
+folder=$2
+shift 2
+{nodes}"$@" &
+runner=$!
+while kill -0 "$runner" 2>/dev/null; do
+    if [ -e "$folder/{stop}" ]; then kill -TERM "$runner" 2>/dev/null; break; fi
+    sleep 1
+done
+wait "$runner"
+code=$?
+echo "$code" > "$folder/{exit_code}"
+{end}exit "$code"
+"""
+
+_SCRIPT = """\
+#!/bin/bash
+if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
+    : > {folder}/requeued
+    echo "Slurm started this job again, and a run is never continued" >&2
+    exit 75
+fi
+set -- {folder} "$SLURM_JOB_ID" {digest}
+{claiming}trap ': > {stop}' TERM
+export {order}={key} {key_variable}={recorder_key} {token_variable}={token_file}
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
+{srun} &
+child=$!
+while :; do
+    wait "$child"
+    code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+exit "$code"
+"""
+
+
+def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, settings: SlurmSettings) -> str:
+    """The script that Slurm runs on the first node of the job."""
+    called = folder.call(settings.command, arguments)
+    if run.rehearsal is not None:
+        # Its Python lies on the host, and no container is made for it.
+        srun, nodes, end = ["srun", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"], "", ""
+    else:
+        job = _job_of(run)
+        srun = ["srun", f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--kill-on-bad-exit=1"]
+        srun += [*container_words(job, settings), *enroot_words(job, settings)]
+        nodes, end = (node_script(job), end_script()) if job.node_count > 1 else ("", "")
+    step = _STEP.format(nodes=nodes, stop=STOP_FILE, exit_code=EXIT_CODE, end=end)
+    srun += ["bash", "-c", step, "step", settings.setup, str(folder.path), *called]
+    return _SCRIPT.format(
+        claiming=CLAIMING,
+        folder=shlex.quote(str(folder.path)),
+        digest=shlex.quote(folder.digest_line(run)),
+        stop=STOP_FILE,
+        order=ORDER_VARIABLE,
+        key=run.key,
+        key_variable=KEY_VARIABLE,
+        recorder_key=shlex.quote(str(folder.path.parent / RECORDER_KEY)),
+        token_variable=TOKEN_VARIABLE,
+        token_file=shlex.quote(settings.token_file),
+        srun=shlex.join(srun),
+    )
+
+
+def _job_of(run: Run) -> Job:
+    """The job of a run; BackendError, final, where there is none, or one that cannot run on several nodes."""
+    job = ordered_job(run)
+    if job.node_count > 1 and job.isolation is Isolation.REQUIRED:
+        what = f"{job.id} needs {job.node_count} nodes, and code under test can be isolated on one node only"
+        fix = "set `isolation: preferred` in the policy, which does not hold for a fork's code"
+        raise BackendError(f"{what}; {fix}", final=True)
+    return job
+
+
+def gpus_words(option: str, of_node: int, nodes: int = 1) -> list[str]:
+    """The option that asks for GPUs: `--gpus` counts those of all nodes, the others those of one."""
+    count = of_node * nodes if option.startswith("--gpus=") else of_node
+    return [re.sub(r"(?<=[=:])N$", str(count), option)]
+
+
+def sbatch_words(run: Run, folder: OrderFolder, settings: SlurmSettings) -> list[str]:
+    """The command that submits the script on its standard input; the run's key is the job's name."""
+    if run.rehearsal is not None:
+        nodes, minutes = 1, minutes_of(run.rehearsal)
+        asked = [f"--cpus-per-task={REHEARSAL_CORES}"]
+    else:
+        job = _job_of(run)
+        nodes, minutes = job.node_count, minutes_of(job)
+        asked = gpus_words(settings.gpus, job.gpus_of_node, nodes)
+    # The warning must come after the start and before the end.
+    minutes += settings.warn_s // 60
+    return [
+        *("sbatch", "--parsable", f"--job-name={run.key}", f"--comment={run.key}"),
+        *("--no-requeue", "--open-mode=append", f"--output={folder.path / RUNNER_LOG}", f"--chdir={folder.path}"),
+        *(f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *asked,
+        *(f"--time={minutes}", f"--signal=B:TERM@{settings.warn_s}"),
+        *settings.options,
+    ]
+
+
 # What a node prints that has no such file.
 _MISSING = "missing"
 
@@ -257,10 +444,11 @@ def check_cluster(settings: SlurmSettings, commands: SlurmCommands, *, free_node
     for words in (["squeue", "--me", "--noheader"], ["scancel", "--version"]):
         answer = commands.ask(words)
         if answer.code:
-            fix = "see that slurmctld runs and can be reached (`scontrol ping`)"
-            raise BackendError(f"`{' '.join(words)}` ended with {answer.code}: {answer.error}; {fix}")
+            raise BackendError(f"`{' '.join(words)}` ended with {answer.code}: {answer.error}; {_REACH_FIX}")
     size = ["--nodes=1", "--ntasks=1", "--time=10"]
-    taken = commands.ask(["sbatch", "--test-only", *size, *gpus_words(settings.gpus, 1), *settings.options], _SCRIPT)
+    taken = commands.ask(
+        ["sbatch", "--test-only", *size, *gpus_words(settings.gpus, 1), *settings.options], "#!/bin/bash\ntrue\n"
+    )
     if taken.code:
         fix = "correct VERL_E2E_SLURM_OPTIONS or VERL_E2E_SLURM_GPUS"
         raise BackendError(f"Slurm would not take a job with one GPU: {taken.error}; {fix}")
@@ -288,15 +476,14 @@ def _on_a_node(settings: SlurmSettings, commands: SlurmCommands, free_node_s: in
     return f"no node looked at the folder of orders within {free_node_s} s ({read.error})"
 
 
-# Notes in an order: asked by us to end, and Slurm took it for this job; begun, and put back into the queue by Slurm.
-_SENT, _REQUEUED = "cancel-sent", "requeued"
+# A note in an order: begun, and put back into the queue by Slurm.
+_REQUEUED = "requeued"
 
 
-class SlurmBackend:
-    """The nodes of one Slurm cluster.
+class SlurmBackend(ClusterBackend):
+    """The nodes of one Slurm cluster."""
 
-    A run that does not end within `grace_s` of being asked to is cancelled by Slurm with everything it started.
-    """
+    engine, shows_job, shows_nodes = "Slurm", "scontrol show job", "sinfo"
 
     def __init__(
         self,
@@ -309,99 +496,25 @@ class SlurmBackend:
         grace_s: float = 300.0,
         caps: Caps = CAPS,
     ) -> None:
-        self._settings = settings
-        self._commands = commands
-        self._clock = clock
-        self._open_log = open_log
-        self._arguments = arguments
-        self._grace_s = grace_s
-        self._caps = caps
-
-    def submit(self, run: Run) -> str:
-        """Submit the job once; the handle is its number."""
-        folder, arguments = self._folder(run), self._arguments(run)
-        with disk_errors():
-            folder.write_order(run, arguments)
-        script = batch_script(run, arguments, folder, self._settings)
-        known = self._own(self._listed(run), folder)
-        if known is not None:
-            return known.id
-        if folder.cancelled or folder.has("claim"):
-            raise BackendError("Slurm no longer has its job, which began or was cancelled; run it again", final=True)
-        words = sbatch_words(run, folder, self._settings)
-        answer = self._commands.ask(words, script)
-        return (
-            read_submitted(answer.text) if answer.code == 0 else self._after_refusal(run, words, script, answer.error)
-        )
-
-    def find(self, run: Run) -> str:
-        """The number of the job with the run's key, empty when none is listed."""
-        found = self._own(self._listed(run), self._folder(run))
-        return found.id if found is not None else ""
+        super().__init__(settings.folder, clock=clock, open_log=open_log, arguments=arguments, caps=caps)
+        self._settings, self._commands, self.grace_s = settings, commands, grace_s
 
     def end_doubles(self, run: Run) -> None:
         """Cancel every other job with the run's key; none of them ran anything, for one has the order."""
         jobs = self._listed(run)
-        own = self._own(jobs, self._folder(run))
+        own = _own(jobs, self._folder(run))
         for job in jobs:
-            if own is not None and job.id != own.id and job.phase in (Phase.WAITING, Phase.RUNNING):
+            if own is not None and job.id != own.id and job.phase in (JobPhase.WAITING, JobPhase.RUNNING):
                 self._commands.ask(["scancel", job.id])
 
-    def poll(self, run: Run) -> Progress:
-        """Where the run stands, by Slurm and by its files. A run that no node takes in time is cancelled."""
-        folder = self._folder(run)
-        if not folder.ordered:
-            return folder.gone(run)
-        job = self._own(self._listed(run), folder)
-        if job is None:
-            return self._ended(folder, None)
-        match job.phase:
-            case Phase.WAITING | Phase.RUNNING:
-                return self._going(run, folder, job)
-            case Phase.ENDED | Phase.CANCELLED | Phase.BROKEN:
-                return self._ended(folder, job)
-            case None:
-                what = f"Slurm says that job {job.id} is {job.state[:40]!r}, which this version does not know"
-                raise BackendError(f"{what}; update verl-e2e, or look at the job with `scontrol show job {job.id}`")
+    def _job(self, run: Run, folder: OrderFolder) -> ClusterJob | None:
+        return _own(self._listed(run), folder)
 
-    def cancel(self, run: Run) -> None:
-        """Ask the runner to end its run and complete the folder; a waiting job never starts."""
-        folder = self._folder(run)
-        if not folder.ordered:
-            return
-        job = self._own(self._listed(run), folder)
-        if job is not None and job.phase not in (Phase.WAITING, Phase.RUNNING):
-            return
-        with disk_errors():
-            folder.ask_for_end(self._clock.now())
-        if job is not None:
-            self._send_end(folder, job)
-
-    def log(self, run: Run) -> Iterator[bytes]:
-        """The log of the run so far, else the output of the runner before the log exists."""
-        yield from self._folder(run).log(self._open_log)
-
-    def artifacts(self, run: Run, into: Path) -> bool:
-        """Copy the run folder of a run that has ended; false while it runs and when it left none."""
-        folder = self._folder(run)
-        job = self._own(self._listed(run), folder)
-        if job is not None and job.phase in (Phase.WAITING, Phase.RUNNING, None):
-            return False
-        return folder.copy_run(into, self._caps)
-
-    def unattested(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
-        """Always empty: the recorder on the node wrote the folder itself, on a disk that is ours."""
-        return ""
-
-    def _folder(self, run: Run) -> OrderFolder:
-        return OrderFolder.of(self._settings.folder, run.key)
-
-    def _listed(self, run: Run) -> tuple[SlurmJob, ...]:
+    def _listed(self, run: Run) -> tuple[ClusterJob, ...]:
         """Our jobs with the run's key; BackendError where Slurm does not say."""
         answer = self._commands.ask(squeue_words(run.key))
         if answer.code:
-            fix = "see that slurmctld runs and can be reached (`scontrol ping`)"
-            raise BackendError(f"squeue ended with {answer.code}: {answer.error}; {fix}", uncertain=True)
+            raise BackendError(f"squeue ended with {answer.code}: {answer.error}; {_REACH_FIX}", uncertain=True)
         if jobs := read_jobs(answer.text):
             return jobs
         # The controller forgets a job some minutes after its end. Not every cluster has accounting: without it the
@@ -409,96 +522,60 @@ class SlurmBackend:
         kept = self._commands.ask(sacct_words(run.key, run.created - timedelta(days=1)))
         return read_jobs(kept.text) if kept.code == 0 else ()
 
-    def _own(self, jobs: tuple[SlurmJob, ...], folder: OrderFolder) -> SlurmJob | None:
-        """Of the jobs with one key that which has the order, else the first."""
-        claimed = folder.read("claim/job").strip()
-        return next((job for job in jobs if job.id == claimed), jobs[0] if jobs else None)
-
-    def _after_refusal(self, run: Run, words: list[str], script: str, error: str) -> str:
-        """The handle of a job that was taken although `sbatch` failed, else a BackendError.
-
-        What the controller refuses on a second look as well, and only as a test, it will never take.
-        """
+    def _start(self, run: Run, arguments: tuple[str, ...], folder: OrderFolder) -> str:
+        script, words = batch_script(run, arguments, folder, self._settings), sbatch_words(run, folder, self._settings)
+        answer = self._commands.ask(words, script)
+        if answer.code == 0:
+            return read_submitted(answer.text)
+        # It may have been taken all the same.
         if found := self.find(run):
             return found
-        again = self._commands.ask([words[0], "--test-only", *words[1:]], script)
+        # What the controller refuses on a second look as well, and only as a test, it will never take.
+        final = self._commands.ask([words[0], "--test-only", *words[1:]], script).code != 0
         fix = "correct VERL_E2E_SLURM_OPTIONS or VERL_E2E_SLURM_GPUS, and run the job again"
-        final = again.code != 0
-        raise BackendError(f"sbatch did not take the job: {error}; {fix}", final=final, uncertain=not final)
+        raise BackendError(f"sbatch did not take the job: {answer.error}; {fix}", final=final, uncertain=not final)
 
-    def _going(self, run: Run, folder: OrderFolder, job: SlurmJob) -> Progress:
-        if folder.cancelled:
-            self._hurry(folder, job)
-            return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
-        if folder.has(OVERDUE):
-            return Progress(RunState.CANCELLING, _no_node(run))
-        if job.phase is Phase.WAITING and folder.has("claim"):
-            return self._requeued(folder, job)
-        if job.phase is Phase.RUNNING:
-            return Progress(RunState.RUNNING, folder.where())
-        if self._clock.now() - run.ordered >= timedelta(seconds=run.queue_deadline_s):
+    def _going(self, run: Run, folder: OrderFolder, job: ClusterJob) -> Progress:
+        if job.phase is JobPhase.WAITING and folder.has(CLAIM) and not folder.cancelled:
+            # Its script would only find that it is not the first.
             with disk_errors():
-                folder.write(OVERDUE, job.id)
-            self._commands.ask(["scancel", "--state=PENDING", job.id])
-            return Progress(RunState.CANCELLING, _no_node(run))
-        return Progress(RunState.SUBMITTED, f"it waits for a node, and Slurm says {job.reason or job.state}")
-
-    def _requeued(self, folder: OrderFolder, job: SlurmJob) -> Progress:
-        """End a job that waits after it began: its script would only find that it is not the first."""
-        with disk_errors():
-            folder.write(_REQUEUED, job.id)
-        self._commands.ask(["scancel", job.id])
-        return Progress(RunState.CANCELLING, REQUEUED)
-
-    def _hurry(self, folder: OrderFolder, job: SlurmJob) -> None:
-        """Ask a run again that was not reached, and end by force one that does not end."""
-        if folder.read(_SENT) != job.id:
-            self._send_end(folder, job)
-        elif folder.asked_for_s(self._clock.now()) > self._grace_s:
+                folder.write(_REQUEUED, job.id)
             self._commands.ask(["scancel", job.id])
+            return Progress(RunState.CANCELLING, _PUT_BACK)
+        return super()._going(run, folder, job)
 
-    def _send_end(self, folder: OrderFolder, job: SlurmJob) -> None:
-        # In this order, for a job may begin between the two.
-        waiting = self._commands.ask(["scancel", "--state=PENDING", job.id])
-        begun = self._commands.ask(["scancel", "--batch", "--signal=TERM", job.id])
-        if waiting.code == 0 and (begun.code == 0 or job.phase is Phase.WAITING):
-            with disk_errors():
-                folder.write(_SENT, job.id)
+    def _ended(self, folder: OrderFolder, job: ClusterJob | None) -> Progress:
+        if folder.has(_REQUEUED) and not folder.cancelled:
+            return Progress(RunState.LOST, _PUT_BACK, end=EngineEnd.PREEMPTED)
+        return super()._ended(folder, job)
 
-    def _ended(self, folder: OrderFolder, job: SlurmJob | None) -> Progress:
-        if folder.cancelled:
-            return folder.cancelled_end()
-        if folder.has(_REQUEUED):
-            return Progress(RunState.LOST, REQUEUED, end=EngineEnd.PREEMPTED)
-        if job is not None and job.phase is Phase.BROKEN:
-            note = f"Slurm ended job {job.id} as {job.state}: {BROKEN[job.state]}"
-            return Progress(RunState.LOST, note, took=_took(job), end=_ENDS[job.state])
-        if job is not None and job.phase is Phase.CANCELLED:
-            if folder.has(OVERDUE):
-                note = "no node of the cluster took it in time; see `sinfo`, and run it again"
-                return Progress(RunState.LOST, note, end=EngineEnd.NO_MACHINE)
-            return Progress(RunState.CANCELLED, f"someone cancelled job {job.id} in Slurm")
+    def _ended_by_script(self, folder: OrderFolder) -> Progress | None:
         if folder.has(STOP_FILE):
-            note = f"Slurm asked it to end: {BROKEN['TIMEOUT']}"
-            return Progress(RunState.LOST, note, end=EngineEnd.TIME_LIMIT)
+            limit = SLURM_FAILURES["TIMEOUT"]
+            return Progress(RunState.LOST, f"Slurm asked it to end: {limit.what}", end=limit.end)
         if folder.has(LOST_FILE):
             what = "a node could not join its Ray cluster, or left it before the end"
             note = f"{what}; look at {RUNNER_LOG} in its order, and rerun"
             return Progress(RunState.LOST, note, end=EngineEnd.NODE_FAILED)
-        if folder.has_end():
-            return Progress(RunState.FINISHED, "", took=_took(job))
-        if job is None and not folder.has("claim"):
-            note = "Slurm no longer knows its job, which never began; run it again"
-            return Progress(RunState.LOST, note, end=EngineEnd.FORGOTTEN)
-        return folder.lost(folder.exit_code())
+        return None
+
+    def _send_end(self, job: ClusterJob) -> bool:
+        # In this order, for a job may begin between the two.
+        waiting = self._commands.ask(["scancel", "--state=PENDING", job.id])
+        begun = self._commands.ask(["scancel", "--batch", "--signal=TERM", job.id])
+        return waiting.code == 0 and (begun.code == 0 or job.phase is JobPhase.WAITING)
+
+    def _end_by_force(self, job: ClusterJob) -> None:
+        self._commands.ask(["scancel", job.id])
+
+    def _took(self, folder: OrderFolder, job: ClusterJob | None) -> BackendTimes:  # noqa: ARG002  (Slurm knows)
+        if job is None:
+            return BackendTimes(who="Slurm")
+        return BackendTimes(who=f"Slurm's job {job.id}", started=job.began, ended=job.ended)
 
 
-def _took(job: SlurmJob | None) -> BackendTimes:
-    if job is None:
-        return BackendTimes(who="Slurm")
-    return BackendTimes(who=f"Slurm's job {job.id}", started=job.started, ended=job.ended)
-
-
-def _no_node(run: Run) -> str:
-    what = f"no node took the job within {run.queue_deadline_s // 60} minutes"
-    return f"{what}; see what is free with `sinfo`, and run the job again"
+def _own(jobs: tuple[ClusterJob, ...], folder: OrderFolder) -> ClusterJob | None:
+    """Of the jobs with one key that which has the order, else the first."""
+    claim = folder.read(CLAIM).split()
+    claimed = claim[2] if len(claim) == 3 and claim[0] == BEGUN else ""
+    return next((job for job in jobs if job.id == claimed), jobs[0] if jobs else None)
