@@ -39,23 +39,6 @@ class ActionError(UserError):
     """The step is not set up correctly; the text says how to fix it."""
 
 
-def act(command: str, environ: Mapping[str, str], say: Say) -> int:
-    """Run one command of a step and return the exit code. Raises UserError for a user's mistake."""
-    match command:
-        case "order":
-            return _order(environ, say)
-        case "digest":
-            return _digest(environ, say)
-        case "check-digest":
-            return _check_digest(environ, say)
-        case "event":
-            return _event(environ, say)
-        case "sweep":
-            return _sweep(environ, say)
-        case _:
-            raise ActionError(f"{command}: there is no such command; use event, sweep, order, digest or check-digest")
-
-
 def _event(environ: Mapping[str, str], say: Say) -> int:
     settings = load_step(ActionSettings, environ)
     event = _parsed(settings)
@@ -161,3 +144,17 @@ def _write_outputs(environ: Mapping[str, str], outputs: Mapping[str, str]) -> No
         return
     with Path(file).open("a", encoding="utf-8") as out:
         out.write(lines)
+
+
+_COMMANDS: Mapping[str, Callable[[Mapping[str, str], Say], int]] = {
+    "order": _order,
+    "digest": _digest,
+    "check-digest": _check_digest,
+    "event": _event,
+    "sweep": _sweep,
+}
+
+
+def act(command: str, environ: Mapping[str, str], say: Say) -> int:
+    """Run one command of a step, of those that `verl-e2e action` takes; the exit code. UserError."""
+    return _COMMANDS[command](environ, say)

@@ -19,7 +19,7 @@ from tests.fakes.github_standin.faults import server_error
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
-from verl_e2e.config.workflow_file import workflow_text
+from verl_e2e.config.policy import workflow_text
 
 NAME = "octo/bridge"
 WORKFLOW = ".github/workflows/verl-e2e.yml"

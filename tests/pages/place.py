@@ -27,7 +27,7 @@ from tests.runners.world import commit, git, make_world
 from verl_e2e.adapters.store import open_store
 from verl_e2e.config.maps import NAME as NAME_OF_MAP
 from verl_e2e.config.maps import cell_map_content, packaged_cell_map
-from verl_e2e.config.workflow_file import workflow_text
+from verl_e2e.config.policy import workflow_text
 from verl_e2e.core.model.execution import (
     EXECUTED_FILE,
     Executed,

@@ -31,7 +31,7 @@ _SAYS = (
     "What verl-e2e remembers of this commit, for the commands, runs and comments that belong to it. "
     "It is written and read by the program; `text` is compressed JSON."
 )
-Entry = RecordedCommand | Approval | Override
+LedgerEntry = RecordedCommand | Approval | Override
 
 
 class Book(Document):
@@ -43,7 +43,7 @@ class Book(Document):
     earlier: tuple[Sha, ...] = ()
     # Comments that were processed while this was the head.
     processed: tuple[int, ...] = ()
-    entries: tuple[Annotated[Entry, Field(union_mode="left_to_right")], ...] = ()
+    entries: tuple[Annotated[LedgerEntry, Field(union_mode="left_to_right")], ...] = ()
     runs: tuple[Run, ...] = ()
     posted: tuple[Posted, ...] = ()
     # The merge group that the head was made for, and the pull requests that were seen with it.
@@ -85,7 +85,7 @@ class DerivedLedger:
         for repository, head_sha in sorted(self._unsaved):
             self._save(repository, head_sha)
 
-    def add(self, entry: Entry) -> bool:
+    def add(self, entry: LedgerEntry) -> bool:
         """Append an entry to the book of its head; false when one of its kind with this source is there already."""
         book = self._book(entry.repository, entry.head_sha)
         if any(type(item) is type(entry) and item.source == entry.source for item in book.entries):
@@ -94,7 +94,7 @@ class DerivedLedger:
         self._keep(entry.repository, entry.head_sha, changed, now=True)
         return True
 
-    def entries(self, repository: str, number: int) -> tuple[Entry, ...]:
+    def entries(self, repository: str, number: int) -> tuple[LedgerEntry, ...]:
         """The entries of the pull request's heads that still stand, oldest head first."""
         ref = PullRef(repository, number)
         written = [entry for book in self._books_of(ref) for entry in book.entries if entry.number == number]
@@ -223,7 +223,9 @@ class DerivedLedger:
     def _book(self, repository: str, head_sha: str) -> Book:
         place = (repository, head_sha)
         if place not in self._books:
-            found = [check for check in self._checks.check_runs(repository, head_sha) if self._is_ours(check)]
+            ours = (LEDGER_CHECK, self._app_id, _external_id(head_sha))
+            listed = self._checks.check_runs(repository, head_sha)
+            found = [check for check in listed if (check.name, check.app_id, check.external_id) == ours]
             newest = max(found, key=lambda check: check.id, default=None)
             book = _opened(newest) if newest else None
             self._books[place] = (newest.id if newest else 0, book or self._new(repository, head_sha))
@@ -234,10 +236,6 @@ class DerivedLedger:
         earlier = (before, *self._book(repository, before).earlier) if before and before != head_sha else ()
         heads = tuple(dict.fromkeys(text for text in earlier if text != head_sha))[:_MOST_HEADS]
         return Book(opened=self._clock.now(), earlier=heads)
-
-    def _is_ours(self, check: CheckRun) -> bool:
-        wanted = (LEDGER_CHECK, self._app_id, _external_id(check.head_sha))
-        return (check.name, check.app_id, check.external_id) == wanted
 
     def _wrote(self, comment: Comment) -> bool:
         """Whether our own App wrote a comment; another App may be given capabilities by its login."""
@@ -282,7 +280,7 @@ def _comment_of(source: str) -> int:
     return int(number) if kind == "comment" and number.isdigit() else 0
 
 
-def _stands(entry: Entry, authors: Mapping[int, str]) -> bool:
+def _stands(entry: LedgerEntry, authors: Mapping[int, str]) -> bool:
     number = _comment_of(entry.source)
     return number == 0 or authors.get(number, "").lower() == entry.actor.lower()
 

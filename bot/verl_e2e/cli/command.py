@@ -92,6 +92,7 @@ class _Place(click.Path):
 
 
 FOLDER = _Place(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def cache_folder(given: Path | None = None) -> Path | None:
@@ -140,22 +141,12 @@ REPO_OPTION = click.option(
 )
 BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change is based on.")
 WORK_OPTION = click.option("--work", type=FOLDER, help="Folder for worktrees and caches; it is kept between runs.")
-POLICY_OPTION = click.option(
-    "--policy",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Use this policy file instead of the one at the base commit.",
-)
-
+POLICY_OPTION = click.option("--policy", type=FILE, help="Use this policy file instead of the one at the base commit.")
 MAPS_OPTION = click.option(
-    "--maps",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Use your own maps file in addition to the packaged one and that of the policy.",
+    "--maps", type=FILE, help="Use your own maps file in addition to the packaged one and that of the policy."
 )
-
 BANDS_OPTION = click.option(
-    "--bands",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Use your own bands file in addition to the packaged measurements.",
+    "--bands", type=FILE, help="Use your own bands file in addition to the packaged measurements."
 )
 
 
@@ -170,7 +161,9 @@ def main() -> NoReturn:
     try:
         code = cli.main(standalone_mode=False)
     except _ReaderLeftError:
-        code = _reader_left()
+        # As a program that SIGPIPE ended, for a reader that stops early, such as `| head -1`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = EXIT_READER_LEFT
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED
     except KeyboardInterrupt:
@@ -181,12 +174,6 @@ def main() -> NoReturn:
     except Exception as error:
         code = report_fault(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _reader_left() -> int:
-    """The exit code of a program that SIGPIPE ended, for a reader that stops early, such as `| head -1`."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return EXIT_READER_LEFT
 
 
 def report_fault(error: Exception) -> int:
@@ -229,6 +216,6 @@ def print_card(card: "Card", *, as_json: bool) -> None:
     click.echo(card_json(card) if as_json else render_text(card), nl=False)
 
 
-def json_text(document: object) -> str:
+def indented_json(document: object) -> str:
     """A document as indented JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The verbs that judge and compare runs and logs: judge, triage, card, parity, bands, signal, flaky."""
+"""The verbs that judge and compare runs and logs: judge, triage, card, parity, bands, maps, signal, flaky."""
 
 import sys
 from pathlib import Path
@@ -8,18 +8,19 @@ import click
 
 from verl_e2e.cli.command import (
     BANDS_OPTION,
+    FILE,
     FOLDER,
     JSON_OPTION,
+    MAPS_OPTION,
     Verbs,
     exit_code,
-    json_text,
+    indented_json,
     print_card,
     report_fault,
 )
 
 if TYPE_CHECKING:
     from verl_e2e.core.judge.verdict_document import Verdict
-    from verl_e2e.core.report.run_card import NotRun
 
 
 @click.command()
@@ -42,7 +43,8 @@ def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
     if as_json:
         print_card(shown, as_json=True)
     else:
-        click.echo("\n".join([*map(_verdict_text, shown.verdicts), *map(_not_run_text, shown.not_run)]))
+        skipped = [f"{job.job_id}: Skipped - {job.reason}" for job in shown.not_run]
+        click.echo("\n".join([*map(_verdict_text, shown.verdicts), *skipped]))
     return exit_code(shown)
 
 
@@ -52,10 +54,6 @@ def _verdict_text(verdict: "Verdict") -> str:
         where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
         rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
     return "\n".join(rows)
-
-
-def _not_run_text(job: "NotRun") -> str:
-    return f"{job.job_id}: Skipped - {job.reason}"
 
 
 @click.command()
@@ -133,9 +131,8 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
     return 0
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _KEPT = click.option(
-    "--bands", required=True, type=_FILE, help="The bands file to write; it is created when it does not exist."
+    "--bands", required=True, type=FILE, help="The bands file to write; it is created when it does not exist."
 )
 
 
@@ -217,7 +214,7 @@ def show(bands: Path | None, *, as_json: bool) -> int:
     from verl_e2e.app.judge_folder import described
 
     found = stored.run_folders(bands).bands
-    click.echo(json_text(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described(found)))
+    click.echo(indented_json(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described(found)))
     return 0
 
 
@@ -292,5 +289,47 @@ def flaky(repository: str, data: str, database: str, *, as_json: bool) -> int:
 
     be_private()
     found = flaky_of(database or f"sqlite:///{data}/verl-e2e.sqlite3", repository)
-    click.echo(json_text(flaky_json(found)) if as_json else flaky_text(found))
+    click.echo(indented_json(flaky_json(found)) if as_json else flaky_text(found))
+    return 0
+
+
+@click.group(cls=Verbs)
+def maps() -> None:
+    """Record which functions real runs of the jobs entered. `explain` names the jobs that entered a function."""
+
+
+@maps.command("add")
+@click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="RUN...")
+@click.option("--maps", required=True, type=FILE, help="The maps file to write; it is created when it does not exist.")
+def add_maps_of(folders: tuple[Path, ...], maps: Path) -> int:
+    """Add the execution record of whole runs to a maps file. A job that has a map gets the new one.
+
+    A file whose name ends in .gz is packed.
+
+    Example: verl-e2e maps add out/jobs/0-lora-ddp --maps .github/verl-e2e-maps.json
+    """
+    from verl_e2e.adapters.files import folders as stored
+    from verl_e2e.app.judge_folder import add_maps, described_maps
+
+    found = add_maps(stored.run_folders(), stored.own_maps(maps), folders)
+    stored.keep_maps(found, maps)
+    click.echo("\n".join(described_maps(found)))
+    return 0
+
+
+@maps.command("list")
+@MAPS_OPTION
+@JSON_OPTION
+def list_maps(maps: Path | None, *, as_json: bool) -> int:
+    """List the measured jobs, with the number of functions that each entered and the commits.
+
+    Example: verl-e2e maps list --maps .github/verl-e2e-maps.json
+    """
+    from verl_e2e.app.judge_folder import described_maps
+    from verl_e2e.config.maps import known_maps
+
+    found = known_maps(maps)
+    click.echo(
+        indented_json(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described_maps(found))
+    )
     return 0

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from verl_e2e.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, cache_folder, json_text
+from verl_e2e.cli.command import (
+    FILE,
+    FOLDER,
+    JSON_OPTION,
+    POLICY_OPTION,
+    REPO_OPTION,
+    Verbs,
+    cache_folder,
+    indented_json,
+)
 
 if TYPE_CHECKING:
     from verl_e2e.app.plan_change import Planned
@@ -136,14 +145,14 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 
     found = wiring.explain(_plan_request(repo, **options), head, targets)
     if as_json:
-        click.echo(json_text([explanation_json(explanation) for explanation in found]))
+        click.echo(indented_json([explanation_json(explanation) for explanation in found]))
     else:
         click.echo("\n".join(map(render_explanation, found)))
     return 0
 
 
 @click.command()
-@click.argument("labels", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[LABELS.json]")
+@click.argument("labels", required=False, type=FILE, metavar="[LABELS.json]")
 @REPO_OPTION
 @click.option("--history", type=click.IntRange(min=1), metavar="N", help="Replay the last N commits, without labels.")
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The last commit of the history.")
@@ -166,10 +175,10 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
     request = _plan_request(repo, **options)
     if labels is not None:
         outcomes = wiring.backtest(request, labels)
-        click.echo(json_text(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
+        click.echo(indented_json(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
         return 0
     counted = wiring.replay(request, history or 0, head)
-    click.echo(json_text(usage_json(counted)) if as_json else render_usage(counted), nl=as_json)
+    click.echo(indented_json(usage_json(counted)) if as_json else render_usage(counted), nl=as_json)
     return 0
 
 
@@ -186,12 +195,12 @@ def schema() -> int:
     """
     from verl_e2e.config.policy import policy_schema
 
-    click.echo(json_text(policy_schema()))
+    click.echo(indented_json(policy_schema()))
     return 0
 
 
 @policy.command("check")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[FILE]")
+@click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @click.option(
     "--repo", type=FOLDER, help="The Megatron-Bridge repository to check it against; default: the one that holds FILE."
 )
@@ -227,7 +236,7 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
     else:
         findings, note = wiring.lint_policy_file(_plan_request(Path(), **options), head, today)
         click.echo(note, err=True)
-    click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
+    click.echo(indented_json(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
     return 0
 
 
@@ -271,5 +280,5 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
         checks = check_settings(
             (*VARIANTS, *setting_probes()), verl=verl.resolve(), python=python, work=Path(work), base=dict(os.environ)
         )
-    click.echo(json_text(settings_json(checks)) if as_json else settings_text(checks))
+    click.echo(indented_json(settings_json(checks)) if as_json else settings_text(checks))
     return 0

@@ -14,7 +14,7 @@ from verl_e2e.cli.command import (
     FOLDER,
     JSON_OPTION,
     POLICY_OPTION,
-    json_text,
+    indented_json,
 )
 from verl_e2e.core.model.errors import UserError
 
@@ -103,7 +103,7 @@ def rehearse(
 
     if list_cells:
         listed = {name: cell.described() for name, cell in CELLS.items()}
-        click.echo(json_text(listed) if as_json else "\n".join(f"{name}: {text}" for name, text in listed.items()))
+        click.echo(indented_json(listed) if as_json else "\n".join(f"{name}: {text}" for name, text in listed.items()))
         return 0
     if repo is None or base is None or out is None:
         raise click.UsageError("--repo, --base and --out are needed, unless --cells asks for the list")

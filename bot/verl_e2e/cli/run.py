@@ -13,6 +13,7 @@ import click
 from verl_e2e.cli.command import (
     BASE_OPTION,
     EXIT_INTERRUPTED,
+    FILE,
     FOLDER,
     JSON_OPTION,
     POLICY_OPTION,
@@ -41,7 +42,7 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
 
 
 @click.command()
-@click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
+@click.option("--job", "job_file", required=True, type=FILE, help="JOB.json")
 @click.option("--out", required=True, type=FOLDER, help="The run folder to create.")
 @WORK_OPTION
 @click.option(
@@ -234,7 +235,9 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     click.echo(f"{shown.card.notes[0]}\n", err=as_json)
     print_card(shown.card, as_json=as_json)
     if not as_json:
-        click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), nl=False)
+        here = Path.cwd()
+        place = RECORDING.relative_to(here) if RECORDING.is_relative_to(here) else RECORDING
+        click.echo(next_steps(_called(), shlex.quote(str(place))), nl=False)
     return 0
 
 
@@ -247,9 +250,3 @@ def _called() -> str:
         return shlex.join(COMMAND)
     found = shutil.which("verl-e2e")
     return "verl-e2e" if found and own.exists() and os.path.samefile(found, own) else shlex.quote(str(own))
-
-
-def _shortest(path: Path) -> str:
-    """The path relative to the working directory, where it lies below that."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

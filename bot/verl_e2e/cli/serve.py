@@ -1,4 +1,4 @@
-"""The verbs of the service: serve, doctor."""
+"""The verbs of the service and of workflows: serve, doctor, action."""
 
 import ctypes
 import logging
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from verl_e2e.cli.command import JSON_OPTION, json_text
+from verl_e2e.cli.command import JSON_OPTION, indented_json
 
 if TYPE_CHECKING:
     from verl_e2e.config.settings import Settings
@@ -61,7 +61,6 @@ def serve(*, check: bool) -> int:
     """
     from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.adapters.json_log import log_to_stderr
-    from verl_e2e.cli.serve import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
     from verl_e2e.wiring.app import github_work, open_service
     from verl_e2e.wiring.engines import check_installation, check_sources
@@ -176,7 +175,6 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
     from verl_e2e.app.doctor import NETWORK
-    from verl_e2e.cli.serve import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
     from verl_e2e.core.pulls.checkup import State
     from verl_e2e.wiring.engines import check_up
@@ -196,7 +194,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
             break
     if as_json:
         click.echo(
-            json_text({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
+            indented_json({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
         )
     else:
         click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
@@ -214,3 +212,23 @@ def _findings_text(name: str, found: "Iterable[Finding]") -> str:
         if finding.fix:
             lines.append(f"        -> {finding.fix}")
     return "\n".join(lines)
+
+
+_STEPS = ("event", "sweep", "order", "digest", "check-digest")
+
+
+@click.command()
+@click.argument("command", type=click.Choice(_STEPS))
+def action(command: str) -> int:
+    """Run one step of a workflow. action.yml calls this; all settings are environment variables.
+
+    `event` handles the event that started the workflow. `sweep` updates every open pull request with running jobs.
+    `order` prepares a job on a GPU host, after it has checked that the head is still the same. `digest` prints the
+    digest of the run folder. `check-digest` compares that digest on a machine that never ran the job.
+
+    Example: verl-e2e action event
+    """
+    from verl_e2e.action import act
+
+    be_private()
+    return act(command, os.environ, lambda sentence: click.echo(sentence, err=True))

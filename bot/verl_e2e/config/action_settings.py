@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 
 from verl_e2e.config import settings_values as read
 from verl_e2e.config.environment import EnvironmentSettings, read_settings, variable, variables
@@ -33,14 +33,10 @@ class RepositoryStepSettings(StepSettings):
 class ActionSettings(RepositoryStepSettings, JobSettings):
     """The settings of `event` and `sweep`, for a trusted workflow of the base branch."""
 
-    payload: Annotated[dict[str, Any], BeforeValidator(read.event_payload)] = variable(
-        "GITHUB_EVENT_PATH", "The file with the event that started the workflow."
-    )
+    payload: read.Payload = variable("GITHUB_EVENT_PATH", "The file with the event that started the workflow.")
     event_name: str = variable("GITHUB_EVENT_NAME", "The name of that event.")
     run_id: str = variable("GITHUB_RUN_ID", "The id of the workflow run.", "")
-    web_url: Annotated[str, BeforeValidator(read.url)] = variable(
-        "GITHUB_SERVER_URL", "GitHub's pages.", "https://github.com"
-    )
+    web_url: read.Url = variable("GITHUB_SERVER_URL", "GitHub's pages.", "https://github.com")
     token: str = variable("VERL_E2E_TOKEN", "The token of the workflow.", secret=True)
     app_id: Annotated[int, read.number(1, 10**15)] = variable(
         "VERL_E2E_APP_ID", "The App whose token it is.", str(GITHUB_ACTIONS_APP)
@@ -55,10 +51,10 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
     workflow_ref: str = variable(
         "VERL_E2E_WORKFLOW_REF", "The branch that the workflow is started on. Empty: the default branch.", ""
     )
-    tool: Annotated[tuple[str, str], BeforeValidator(read.pinned_tool)] = variable(
+    tool: read.Tool = variable(
         "VERL_E2E_TOOL", "The verl-e2e that runs the jobs, `OWNER/NAME@SHA` with the full commit."
     )
-    verl: Annotated[str, BeforeValidator(read.place)] = variable(
+    verl: read.RepositoryPlace = variable(
         "VERL_E2E_VERL", "verl's repository: its address, or a folder with a clone of it.", DEFAULT_VERL
     )
     site: str = variable("VERL_E2E_SITE", "The site profile of the hosts that run jobs.", "default")
@@ -91,9 +87,7 @@ class OrderSettings(RepositoryStepSettings):
     job_id: str = variable("VERL_E2E_JOB_ID", "The id of the job.")
     job: str = variable("VERL_E2E_JOB", "The packed job.")
     target: str = variable("VERL_E2E_TARGET", "The pull request and head that it is for.")
-    api_url: Annotated[str, BeforeValidator(read.api_url)] = variable(
-        "GITHUB_API_URL", "GitHub's API.", "https://api.github.com"
-    )
+    api_url: read.ApiUrl = variable("GITHUB_API_URL", "GitHub's API.", "https://api.github.com")
     token: str = variable("VERL_E2E_TOKEN", "A token that may read; empty: none.", "", secret=True)
     workspace: Path = variable("GITHUB_WORKSPACE", "The folder that will hold the repositories.")
 
@@ -119,10 +113,10 @@ class CheckDigestSettings(DigestSettings):
     job: str = variable("VERL_E2E_JOB", "The packed job.")
 
 
-Step = TypeVar("Step", bound=StepSettings)
+_Step = TypeVar("_Step", bound=StepSettings)
 
 
-def load_step(model: type[Step], environ: Mapping[str, str]) -> Step:
+def load_step(model: type[_Step], environ: Mapping[str, str]) -> _Step:
     """The settings of a step; raises ConfigError with one line for each variable that is missing or wrong."""
     return read_settings(model, environ, _known())
 

@@ -44,7 +44,7 @@ class EnvironmentSettings(BaseModel):
     secrets_in_files: ClassVar[bool] = True
 
 
-Model = TypeVar("Model", bound=EnvironmentSettings)
+_Model = TypeVar("_Model", bound=EnvironmentSettings)
 
 
 def variable(name: str, meaning: str, default: str | None = None, *, shown: str = "", secret: bool = False) -> Any:
@@ -84,7 +84,7 @@ def settings_table(model: type[EnvironmentSettings]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def read_settings(model: type[Model], environ: Mapping[str, str], known: Collection[str] = ()) -> Model:
+def read_settings(model: type[_Model], environ: Mapping[str, str], known: Collection[str] = ()) -> _Model:
     """The settings of an environment; raises ConfigError with one line for each variable that is missing or wrong.
 
     `known` are other variables that may be set.

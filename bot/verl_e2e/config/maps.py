@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from verl_e2e.config.validation import MOST_BYTES, ConfigError, Problem, load_yaml, validate
+from verl_e2e.config.validation import MOST_CONFIG_BYTES, ConfigError, Problem, load_yaml, validate
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
@@ -25,7 +25,7 @@ from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.walk import Entry
 from verl_e2e.ports import ChangeSource
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def bounded_content(path: Path, most: int, fix: str) -> bytes:
@@ -38,8 +38,8 @@ def bounded_content(path: Path, most: int, fix: str) -> bytes:
 
 
 def packed_document(
-    content: bytes, model: type[Model], most: int, named: tuple[str, str], *, packed: bool = True
-) -> Model:
+    content: bytes, model: type[_Model], most: int, named: tuple[str, str], *, packed: bool = True
+) -> _Model:
     """The document in a content, by gzip where it is `packed`, of at most so many bytes.
 
     `named` are the source, as errors name it, and what to do. UserError.
@@ -144,7 +144,7 @@ def read_bands(path: Path) -> Bands:
     """Read a bands file on disk; raises ConfigError when it cannot be read."""
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
+            text = file.read(MOST_CONFIG_BYTES + 1)
     except OSError as error:
         fix = "name a file that `verl-e2e bands add` wrote"
         raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", fix)]) from None

@@ -1,7 +1,10 @@
-"""The repository's policy file: `.github/verl-e2e.yml`, read from the base commit, never from the pull request."""
+"""What a repository keeps for us below `.github`: the policy file, read from the base commit, never from the pull
+request; and the workflow that runs a job.
+"""
 
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from verl_e2e.config.validation import YamlDocument, load_yaml, validate
 from verl_e2e.core.plan.policy import Policy, PolicyFile
@@ -40,3 +43,11 @@ def policy_at(repository: ChangeSource, commit: str) -> Policy:
     """The policy at a commit, or the packaged one when that commit has none. Give the base commit, never the head."""
     text = repository.read_blob(commit, POLICY_PATH)
     return packaged_policy() if text is None else load_policy(text, f"{commit[:12]}:{POLICY_PATH}")
+
+
+def workflow_text() -> bytes:
+    """The workflow that runs a job, of this version: packaged in a wheel, a file of the repository in a checkout."""
+    packaged = files("verl_e2e").joinpath("workflows/verl-e2e.yml")
+    if packaged.is_file():
+        return packaged.read_bytes()
+    return (Path(__file__).resolve().parents[3] / ".github/workflows/verl-e2e.yml").read_bytes()

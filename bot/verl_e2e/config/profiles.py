@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, dotted, load_yaml, suggest, validate
+from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, dotted_key, load_yaml, suggest, validate
 from verl_e2e.config.validation import Path as KeyPath
 from verl_e2e.core.model.jobs import Network, SiteProfile
 
@@ -76,7 +76,11 @@ def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
 def _filled(document: YamlDocument, values: Mapping[str, str]) -> YamlDocument:
     missing = [
         Problem(
-            document.source, document.line_of(path), dotted(path), f"${{{name}}} has no value", f"add --set {name}=..."
+            document.source,
+            document.line_of(path),
+            dotted_key(path),
+            f"${{{name}}} has no value",
+            f"add --set {name}=...",
         )
         for path, name in _placeholders(document.value, ())
         if name not in values

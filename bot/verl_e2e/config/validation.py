@@ -52,7 +52,7 @@ class ConfigError(UserError):
 
 
 Path = tuple[str | int, ...]
-MOST_BYTES = 1 << 20
+MOST_CONFIG_BYTES = 1 << 20
 # No number of a file has as many characters. The time to convert one grows with the square of its digits.
 _MOST_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
@@ -78,14 +78,15 @@ def load_yaml(text: str | bytes, source: str, *, packaged: bool = False) -> Yaml
 
     `packaged` says that the file comes with the program and is known to have no mistakes: it is read faster.
     """
-    if len(text) > MOST_BYTES:
-        raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many; the limit is {MOST_BYTES}")])
+    if len(text) > MOST_CONFIG_BYTES:
+        raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many; the limit is {MOST_CONFIG_BYTES}")])
     reader = _Reader(source)
     try:
         node = _composed(_decoded(text, source), source, packaged=packaged)
         value = reader.read(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
-        raise ConfigError([_syntax_problem(error, source)]) from None
+        mark, what = error.problem_mark or error.context_mark, error.problem or error.context
+        raise ConfigError([Problem(source, mark.line + 1 if mark else 0, "", f"not valid YAML: {what}")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(source, 0, "", f"not valid YAML: {' '.join(str(error).split())}")]) from None
     if reader.problems:
@@ -154,11 +155,6 @@ def _composed_with_care(text: str, source: str) -> yaml.Node | None:
     raise ConfigError([Problem(source, line, "", what, fix)])
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    return Problem(source, mark.line + 1 if mark else 0, "", f"not valid YAML: {error.problem or error.context}")
-
-
 class _Reader:
     """Turns YAML nodes into plain values and collects lines and problems on the way."""
 
@@ -210,7 +206,7 @@ class _Reader:
         return str(node.value)
 
     def _problem(self, node: yaml.Node, path: Path, what: str, fix: str) -> None:
-        key = dotted(path)
+        key = dotted_key(path)
         self.problems.append(Problem(self.source, node.start_mark.line + 1, key, what, fix))
 
 
@@ -225,12 +221,12 @@ def _is_whole(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def dotted(path: Path) -> str:
+def dotted_key(path: Path) -> str:
     """A key path as people write it: `rules.3.levels`, list items counted from 0."""
     return ".".join(str(part) for part in path)
 
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 # The mistakes whose path ends with a key that is not there, or not known.
 _OF_KEYS = frozenset({"missing", "extra_forbidden"})
 # The types of a value, by the mistake of not being one.
@@ -267,7 +263,7 @@ _BOUNDS = {
 }
 
 
-def validate(document: YamlDocument, model: type[Model]) -> Model:
+def validate(document: YamlDocument, model: type[_Model]) -> _Model:
     """The content of the file as the model; raises ConfigError with one problem for each mistake."""
     if not isinstance(document.value, Mapping):
         what = "the file is empty" if document.value is None else "the file is not a mapping of keys to values"
@@ -294,7 +290,7 @@ def _problems(error: ValidationError, document: YamlDocument, model: type[BaseMo
         what, fix = _sentence(details[0], place, model)
         if len(details) > 1:  # of a value that may have several types each one has refused it
             fix = f"use one of: {', '.join(_TYPES.get(detail['type'], detail['type']) for detail in details)}"
-        yield Problem(document.source, document.line_of(place), dotted(place), what, fix)
+        yield Problem(document.source, document.line_of(place), dotted_key(place), what, fix)
 
 
 def _in_file(path: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
@@ -308,7 +304,8 @@ def _in_file(path: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
 
 
 def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
-    value = _as_json(detail["input"])
+    text = json.dumps(detail["input"], ensure_ascii=False, default=str)
+    value = text if len(text) <= 80 else f"{text[:77]}..."
     match detail["type"]:
         case "extra_forbidden":
             hints: Mapping[str, str] = getattr(model, "hints", {}) if len(path) == 1 else {}
@@ -331,16 +328,7 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
             error = detail["ctx"]["error"]
             return (error.what, error.fix) if isinstance(error, UnfitError) else (str(error), "")
         case _:
-            return f"{value} is not allowed", _lower_first(detail["msg"])
-
-
-def _as_json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+            return f"{value} is not allowed", detail["msg"][:1].lower() + detail["msg"][1:]
 
 
 def _names(model: type[BaseModel]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from verl_e2e.app.check import (
 from verl_e2e.config.maps import policy_bands
 from verl_e2e.config.policy import policy_at
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.config.settings_values import pairs
+from verl_e2e.config.settings_values import name_values
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.document import UnfitError
@@ -144,7 +144,7 @@ def follow_up_run(
 
 def _site_values(values: tuple[str, ...]) -> dict[str, str]:
     try:
-        return pairs(values)
+        return name_values(values)
     except UnfitError as error:
         raise UserError(f"--set: {error}") from None
 
