@@ -41,11 +41,9 @@ class ChangeSource(Protocol):
 
     def change(self, base: str, head: str) -> Change:
         """What the head changes since it left the base; either may be any revision that the source knows."""
-        ...
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         """The file's content at a revision, None when it is not there."""
-        ...
 
 
 class SourceTrees(ChangeSource, Protocol):
@@ -53,19 +51,15 @@ class SourceTrees(ChangeSource, Protocol):
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
         """The plain files at a revision below a folder, each with the id of its content."""
-        ...
 
     def links(self, revision: str) -> Mapping[str, str]:
         """The symbolic links at a revision, each with the id of its content, and the submodules with `commit SHA`."""
-        ...
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id; None for what the source does not have."""
-        ...
 
     def merged(self, base: str, head: str) -> Merge:
         """What merging the head into the base gives, as a commit that can be read here."""
-        ...
 
 
 class Revisions(ChangeSource, Protocol):
@@ -73,7 +67,6 @@ class Revisions(ChangeSource, Protocol):
 
     def resolve(self, revision: str) -> str:
         """The full SHA that a branch, tag or SHA names; an error that is the user's mistake when there is none."""
-        ...
 
 
 class Checkout(Revisions, Protocol):
@@ -83,15 +76,12 @@ class Checkout(Revisions, Protocol):
 
     def find(self, revision: str) -> str | None:
         """The full SHA of the commit that a revision names, None when there is none here."""
-        ...
 
     def merge_base(self, text: str, other: str) -> str | None:
         """The one best common ancestor of two commits, None when they have none here, or several."""
-        ...
 
     def submodule_commit(self, revision: str, path: str) -> str | None:
         """The commit that a submodule path points at, None when the path is not a submodule at that commit."""
-        ...
 
 
 class SummaryStore(Protocol):
@@ -103,47 +93,37 @@ class SummaryStore(Protocol):
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
-        ...
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         """Keep more summaries."""
-        ...
 
     def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
         """The marks of test files that are known among the keys."""
-        ...
 
     def save_marks(self, marks: Mapping[str, Marks]) -> None:
         """Keep the marks of more test files."""
-        ...
 
     def load_reached(self, key: str) -> ReachedFiles | None:
         """What was kept of a tree with this key, None where nothing was."""
-        ...
 
     def save_reached(self, key: str, reached: ReachedFiles) -> None:
         """Keep what jobs can read of a tree."""
-        ...
 
     def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
         """What differs between the versions of files, as far as it is known for the keys."""
-        ...
 
     def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
         """Keep what differs between more versions."""
-        ...
 
 
 class UsesStore(Protocol):
     """What another program uses of a package, kept by a digest of all that this depends on."""
 
-    def load(self, key: str) -> Uses | None:
+    def load_uses(self, key: str) -> Uses | None:
         """The uses that were kept under a key, None where none were."""
-        ...
 
-    def save(self, key: str, uses: Uses) -> None:
+    def save_uses(self, key: str, uses: Uses) -> None:
         """Keep uses under a key."""
-        ...
 
 
 class DispatchError(UserError):
@@ -155,7 +135,6 @@ class Dispatcher(Protocol):
 
     def run(self, job: Job, out: Path) -> int:
         """Run one job to its end, leave its run folder in `out`, and return the runner's exit code; DispatchError."""
-        ...
 
 
 class Baselines(Protocol):
@@ -166,11 +145,9 @@ class Baselines(Protocol):
 
         `accept` looks at the kept folder before it is copied, and may refuse it.
         """
-        ...
 
     def keep(self, key: str, folder: Path) -> bool:
         """Keep a run folder under a key; false when that was not possible."""
-        ...
 
 
 class UnknownPullError(UserError):
@@ -203,35 +180,27 @@ class RunFolders(Protocol):
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         """The run folders that `folder` is or holds, in name order."""
-        ...
 
     def record(self, folder: Path) -> Record:
         """The documents of one run folder; what cannot be read is named in `missing`."""
-        ...
 
     def rehearsal(self, folder: Path) -> RehearsalFolder:
         """What the folder of a rehearsal holds; what cannot be read is not there."""
-        ...
 
     def facts(self, folder: Path) -> LogFacts | None:
         """The facts of the folder's log, None when there is none; UnreadableLogError when it is damaged."""
-        ...
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         """The jobs of the folder's `plan.json`, by id; empty when it has none."""
-        ...
 
     def notes(self, folder: Path) -> CheckNotes:
         """What the check that made the folder noted; empty for a folder that no check made."""
-        ...
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         """Write files of text into the folder, each whole or not at all."""
-        ...
 
     def draw(self, folder: Path, figure: SignalFigure) -> None:
         """Draw curves into the folder's `plots`, where a plotting library is installed; else nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,27 +223,21 @@ class Pulls(Protocol):
 
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now."""
-        ...
 
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         """Every open pull request, or those onto one base branch, oldest first."""
-        ...
 
     def tip(self, repository: str, branch: str) -> str | None:
         """The commit that a branch points at now, None when there is no such branch."""
-        ...
 
     def committers(self, pull: Pull) -> frozenset[str]:
         """The logins that GitHub names as author or committer of the commits, of which it lists 250 at most."""
-        ...
 
     def change(self, pull: Pull) -> Change:
         """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
-        ...
 
     def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
         """A file's content at a revision, None when it is not there."""
-        ...
 
 
 class Conversation(Protocol):
@@ -282,27 +245,21 @@ class Conversation(Protocol):
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
         """All comments, oldest first."""
-        ...
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
         """One comment, None when it is gone."""
-        ...
 
     def comment(self, ref: PullRef, body: str) -> int:
         """Write a comment and give its id."""
-        ...
 
     def delete(self, ref: PullRef, comment_id: int) -> None:
         """Delete a comment of ours; one that is gone is left alone."""
-        ...
 
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
         """Replace a comment of ours; false when it is gone."""
-        ...
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         """React to a comment; once is enough, again changes nothing."""
-        ...
 
 
 class Checks(Protocol):
@@ -310,15 +267,12 @@ class Checks(Protocol):
 
     def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
         """Every check run of a commit, the person who wrote it."""
-        ...
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
         """Every check run of a commit that has a name, also those that a later one hides."""
-        ...
 
     def write_check(self, repository: str, check: CheckRun) -> int:
         """Create the check run (id 0) or update it, and give its id."""
-        ...
 
 
 class People(Protocol):
@@ -326,11 +280,9 @@ class People(Protocol):
 
     def role(self, repository: str, login: str) -> str:
         """The role by name (`admin`, `maintain`, `write`, `triage`, `read`, a custom one), `none` without access."""
-        ...
 
     def in_team(self, team: str, login: str) -> bool:
         """Whether someone is an active member of `organisation/team`."""
-        ...
 
 
 class Ledger(Protocol):
@@ -338,19 +290,15 @@ class Ledger(Protocol):
 
     def add(self, entry: RecordedCommand | Approval | Override) -> bool:
         """Append an entry; false when one with this source is there already."""
-        ...
 
     def entries(self, repository: str, number: int) -> tuple[RecordedCommand | Approval | Override, ...]:
         """All entries of a pull request in the order in which they were added."""
-        ...
 
     def put_run(self, run: Run) -> Run:
         """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
-        ...
 
     def add_run(self, run: Run) -> Run:
         """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
-        ...
 
     def runs(
         self,
@@ -365,38 +313,30 @@ class Ledger(Protocol):
 
         With `newest` only so many of the repository's.
         """
-        ...
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """The run that the back end calls so and that is not over yet."""
-        ...
 
     def put_group(self, group: MergeGroup) -> None:
         """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
-        ...
 
     def group(self, repository: str, head_sha: str) -> MergeGroup | None:
         """The merge group of a head."""
-        ...
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
         """This pull request has this head now."""
-        ...
 
     def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
         """Every pull request that was ever seen with a head, the newest first.
 
         With `newest` those that had it when they were last seen.
         """
-        ...
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         """What was posted for a subject."""
-        ...
 
     def put_posted(self, posted: Posted) -> None:
         """Remember what was posted."""
-        ...
 
 
 class RunWatcher(Protocol):
@@ -404,19 +344,15 @@ class RunWatcher(Protocol):
 
     def run_ordered(self, run: Run) -> None:
         """A run is in the ledger for the first time."""
-        ...
 
     def run_ended(self, run: Run) -> None:
         """A run has reached a final state."""
-        ...
 
     def run_phases(self, phases: Iterable[tuple[str, float]]) -> None:
         """A run was judged that spent these seconds in its phases."""
-        ...
 
     def backend_call(self, operation: str) -> AbstractContextManager[None]:
         """The back end is called inside; `operation` is the name of a method of `Backend`."""
-        ...
 
 
 class QueueLedger(Protocol):
@@ -424,26 +360,21 @@ class QueueLedger(Protocol):
 
     def has_waiting(self) -> bool:
         """Whether any run waits for a slot."""
-        ...
 
     def open_runs(self) -> tuple[Run, ...]:
         """The runs of every repository that are not over yet, oldest first."""
-        ...
 
     def snapshot(self) -> Snapshot:
         """What the queue decides from: the runs that are not over, and the switches."""
-        ...
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         """Every accepted `pause` and `resume` of a repository."""
-        ...
 
     def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
         `decide` may be asked more than once.
         """
-        ...
 
 
 class Outbox(Protocol):
@@ -451,26 +382,21 @@ class Outbox(Protocol):
 
     def put(self, message: Message, now: datetime) -> bool:
         """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
-        ...
 
     def holds(self, repository: str, subject: str) -> bool:
         """Whether a message with this subject was ever put."""
-        ...
 
     def take(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
         """The messages to write now, oldest first and people with a role first, but for those of some lanes.
 
         They are this process's until `written` or `failed`.
         """
-        ...
 
     def written(self, letter: int) -> None:
         """A message stands on GitHub."""
-        ...
 
     def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
         """It could not be written: try again then, or never (None)."""
-        ...
 
 
 class UnreadableDeliveryError(Exception):
@@ -482,19 +408,15 @@ class Deliveries(Protocol):
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
-        ...
 
     def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
         """The deliveries to act on now, oldest first; they are this process's until `processed` or `failed`."""
-        ...
 
     def processed(self, processed: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
-        ...
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
         """It could not be processed: try again then, or never (None)."""
-        ...
 
 
 class Worklist(Protocol):
@@ -505,7 +427,6 @@ class Worklist(Protocol):
 
         What is wanted at a later time stays so, but with `at_once`.
         """
-        ...
 
     def take(
         self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
@@ -515,26 +436,21 @@ class Worklist(Protocol):
         They are this process's, and no other one gets them, until `finish`, `postpone` or `release`. Until then a look
         counts as one that failed: what ends the process again and again is left alone for a while, and others go on.
         """
-        ...
 
     def finish(self, taken: ClaimedTarget, now: datetime, again_at: datetime | None = None) -> None:
         """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.
         """
-        ...
 
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
         """Looking at it failed: try again then, or earlier when something happens to it."""
-        ...
 
     def release(self, target: str) -> None:
         """It was not looked at, and anyone may."""
-        ...
 
     def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
         """Targets that something happened to since one instant and that were last looked at before another."""
-        ...
 
 
 class ActiveLock(Protocol):
@@ -545,11 +461,9 @@ class ActiveLock(Protocol):
 
         Raises while the database is away.
         """
-        ...
 
     def free_rows(self, delivery_ids: Collection[str], letters: Collection[int], wanted: Collection[str]) -> None:
         """Free every row that a process took, but for these of our own."""
-        ...
 
 
 class BackendError(Exception):
@@ -583,38 +497,30 @@ class Backend(Protocol):
 
     def submit(self, run: Run) -> str:
         """Start the run once and give its handle; a second call with the same key gives the same handle."""
-        ...
 
     def find(self, run: Run) -> str:
         """The handle of what was started with the run's key, empty when none is seen."""
-        ...
 
     def end_doubles(self, run: Run) -> None:
         """End what else was started with the run's key: there is to be one."""
-        ...
 
     def poll(self, run: Run) -> Progress:
         """Where it stands."""
-        ...
 
     def cancel(self, run: Run) -> None:
         """Ask it to end; `poll` says when it has."""
-        ...
 
     def log(self, run: Run) -> Iterator[bytes]:
         """What it has printed so far; nothing when there is none yet."""
-        ...
 
     def artifacts(self, run: Run, into: Path) -> bool:
         """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""
-        ...
 
     def unattested(self, run: Run) -> str:
         """Why nothing proves who handed over the folder that `artifacts` brought, empty when something does.
 
         A folder that may not count without that is refused by `artifacts`.
         """
-        ...
 
 
 # What to do where GitHub does not accept who we are.
@@ -635,11 +541,9 @@ class WebhookHistory(Protocol):
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
         """Every attempt to deliver a webhook to our App since a time, newest first."""
-        ...
 
     def redeliver(self, delivery_id: int) -> None:
         """Ask GitHub to deliver once more."""
-        ...
 
 
 class Administration(WebhookHistory, Protocol):
@@ -647,27 +551,21 @@ class Administration(WebhookHistory, Protocol):
 
     def hook_url(self) -> str:
         """Where our App's webhooks go, empty for nowhere."""
-        ...
 
     def default_branch(self, repository: str) -> str:
         """The repository's default branch."""
-        ...
 
     def installation(self, repository: str) -> Installation | None:
         """Our App in the repository, None where it is not installed."""
-        ...
 
     def branch_rules(self, repository: str, branch: str) -> BranchRules:
         """What the branch asks for, by protection and rulesets together, as far as we may see."""
-        ...
 
     def machines(self, repository: str) -> tuple[Machine, ...]:
         """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
-        ...
 
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
-        ...
 
 
 class Clock(Protocol):
@@ -675,8 +573,6 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Now, with its zone; the clock may be set back."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since an unknown start, never going back."""
-        ...

@@ -9,6 +9,7 @@ import pytest
 from verl_e2e.adapters.files.caches import SummaryCache, digest_of_program
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
 from verl_e2e.core.reach.diff import compare
+from verl_e2e.core.reach.entries import uses_of
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 
@@ -24,6 +25,9 @@ class K(c):
 import numba
 open("k/l.json")
 """
+
+
+USER = b"from lib import make\n\ndef go(cfg, *more):\n    it = make(cfg, size=2)\n    it.run(*more)\n"
 
 
 @pytest.mark.parametrize("on_disk", (False, True))
@@ -48,10 +52,22 @@ def test_marks_come_back_the_same(on_disk: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_disk", (False, True))
+def test_what_another_program_uses_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
+    folder = tmp_path if on_disk else None
+    first = SummaryCache(folder)
+    uses = uses_of({"app/a.py": USER, "app/b.py": b"import lib.side\n"}, "lib", "app 1234")
+    assert uses.entries
+    assert uses.calls
+    first.save_uses("k", uses)
+    second = SummaryCache(folder) if on_disk else first
+    assert (second.load_uses("k"), second.load_uses("unknown")) == (uses, None)
+
+
+@pytest.mark.parametrize("on_disk", (False, True))
 def test_what_jobs_can_read_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
     folder = tmp_path if on_disk else None
     first: SummaryStore = SummaryCache(folder)
-    reached = ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/a.py"}), ("src/",))
+    reached = ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/\udcff.py"}), ("src/",))
     first.save_reached("k", reached)
     second = SummaryCache(folder) if on_disk else first
     assert (second.load_reached("k"), second.load_reached("unknown")) == (reached, None)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.fakes.trees import FakeTrees, Files
-from verl_e2e.adapters.files.caches import UsesCache
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.app.plan_pull import uses_at
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.policy import ReachPolicy
@@ -24,16 +24,16 @@ def names(uses: Uses) -> list[str]:
 
 
 def test_a_commit_is_read_once(tmp_path: Path) -> None:
-    first = uses_at(FakeTrees({"one": VERL}), "one", reach(), "verl", UsesCache(tmp_path))
+    first = uses_at(FakeTrees({"one": VERL}), "one", reach(), "verl", SummaryCache(tmp_path))
     assert names(first) == ["megatron.bridge:AutoBridge", "megatron.bridge.peft:None"]
     # Nothing could be read the second time, were it tried.
     unreadable = FakeTrees({"one": {}})
-    assert uses_at(unreadable, "one", reach(), "verl", UsesCache(tmp_path)) == first
+    assert uses_at(unreadable, "one", reach(), "verl", SummaryCache(tmp_path)) == first
     assert not uses_at(unreadable, "one", reach(), "verl").entries
 
 
 def test_another_commit_folder_or_name_is_another_answer(tmp_path: Path) -> None:
-    store, trees = UsesCache(tmp_path), FakeTrees({"one": VERL, "two": OTHER})
+    store, trees = SummaryCache(tmp_path), FakeTrees({"one": VERL, "two": OTHER})
     first = uses_at(trees, "one", reach(), "verl", store)
     assert names(uses_at(trees, "two", reach(), "verl", store)) == ["megatron.bridge:Other"]
     assert uses_at(trees, "one", reach("other/"), "verl", store).entries == ()
@@ -42,7 +42,7 @@ def test_another_commit_folder_or_name_is_another_answer(tmp_path: Path) -> None
 
 
 def test_what_a_partial_clone_lacks_is_not_kept_as_unused(tmp_path: Path) -> None:
-    store = UsesCache(tmp_path)
+    store = SummaryCache(tmp_path)
     partial = FakeTrees({"one": VERL}, absent=frozenset({"verl/b.py"}))
     assert names(uses_at(partial, "one", reach(), "verl", store)) == ["megatron.bridge:AutoBridge"]
     whole = uses_at(FakeTrees({"one": VERL}), "one", reach(), "verl", store)

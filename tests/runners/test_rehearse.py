@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.core.compare.test_rehearsal import GOOD, record
-from verl_e2e.adapters.files import rehearsal_folder as reading
-from verl_e2e.adapters.files.rehearsal_folder import read_records
+from verl_e2e.adapters.files import run_folder as reading
+from verl_e2e.adapters.files.run_folder import read_records
 from verl_e2e.config.maps import packaged_cell_map, packaged_uses
 from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_RECORD_BYTES, CellRecord, FaultTargets, ObserveLimits, RunNote

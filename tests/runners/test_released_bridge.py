@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REHEARSAL
-from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, read_records
+from verl_e2e.adapters.files.run_folder import OBSERVED, read_records
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,

@@ -205,7 +205,7 @@ def uses_at(
     `store` keeps what was read of it, unless a content was not there: a partial clone may have it the next time.
     """
     key = _key(commit, reach, source)
-    known = store.load(key) if store is not None else None
+    known = store.load_uses(key) if store is not None else None
     if known is not None:
         return known
     tree = {path: blob for path, blob in repository.tree(commit, reach.callers).items() if path.endswith(".py")}
@@ -213,7 +213,7 @@ def uses_at(
     sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
     uses = uses_of(sources, reach.package, source)
     if store is not None and len(sources) == len(tree):
-        store.save(key, uses)
+        store.save_uses(key, uses)
     return uses
 
 

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.adapters.files.caches import SummaryCache, UsesCache
+from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner, holds_package, require_package
 from verl_e2e.app.plan_pull import explain as explain_paths
 from verl_e2e.app.plan_pull import uses_at, with_bumps, with_verl_files
@@ -195,7 +195,7 @@ def uses_for(order: PlanRequest, policy: Policy) -> Uses:
     commit = verl.resolve(order.verl_ref or "HEAD")
     pin = policy.verl.commit
     other = f", and not from {pin[:12]}, which the policy pins (--verl-ref)" if commit != pin else ""
-    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}{other}", UsesCache(order.cache))
+    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}{other}", SummaryCache(order.cache))
     return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, lambda: _held_by_verl(order, policy))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from verl_e2e.adapters.files.rehearsal_folder import OBSERVED, RUN_NOTE, read_document, read_records
+from verl_e2e.adapters.files.run_folder import OBSERVED, RUN_NOTE, read_document, read_records
 from verl_e2e.app.judge_finished import changed_functions
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes

@@ -1,15 +1,11 @@
 """What planning reads of sources, kept in memory and in small files of bounded size that never lie in a repository."""
 
-import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import astuple
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -20,12 +16,11 @@ from pydantic import TypeAdapter
 
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
 from verl_e2e.core.reach.diff import FileDifference
-from verl_e2e.core.reach.entries import CallSite, Uses
+from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.program import SUMMARY_VERSION, Import, Summary, Symbol
-from verl_e2e.core.reach.walk import Entry
 
 # What the rows of one file take; those that were written first go when there are more.
-MOST_BYTES = 128 << 20
+MOST_CACHE_BYTES = 128 << 20
 _AT_ONCE = 500
 _PATIENCE_S = 5.0
 
@@ -33,7 +28,7 @@ _PATIENCE_S = 5.0
 class KeptTexts:
     """Tables of texts in one file, of so many bytes and what one call adds; the names of tables are ours."""
 
-    def __init__(self, file: Path, tables: Collection[str], most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, file: Path, tables: Collection[str], most_bytes: int = MOST_CACHE_BYTES) -> None:
         self._file: Path | None = file
         self._tables = tables
         self._most = most_bytes
@@ -101,8 +96,8 @@ def _drop_half(database: sqlite3.Connection, table: str) -> int:
 _MOST_IN_MEMORY = 20_000
 # A difference is as large as what differs, and few are asked for again.
 _MOST_DIFFERENCES_IN_MEMORY = 500
-_SUMMARIES, _MARKS, _REACHED, _DIFFERENCES = "summary", "marks", "reached", "difference"
-Value = TypeVar("Value")
+_TABLES = ("summary", "marks", "reached", "difference", "uses")
+_Value = TypeVar("_Value")
 
 
 class SummaryCache:
@@ -112,15 +107,16 @@ class SummaryCache:
     """
 
     def __init__(
-        self, folder: Path | None = None, most_bytes: int = MOST_BYTES, program: Callable[[], str] | None = None
+        self, folder: Path | None = None, most_bytes: int = MOST_CACHE_BYTES, program: Callable[[], str] | None = None
     ) -> None:
         self._program = program or _this_program
         file = None if folder is None else folder / f"reach-{SUMMARY_VERSION}.sqlite"
-        texts = None if file is None else KeptTexts(file, (_SUMMARIES, _MARKS, _REACHED, _DIFFERENCES), most_bytes)
-        self._summaries = _Table(texts, _SUMMARIES, _summary_text, _summary)
-        self._marks = _Table(texts, _MARKS, _marks_text, _marks)
-        self._reached = _Table(texts, _REACHED, _reached_text, _reached)
-        self._differences = _Table(texts, _DIFFERENCES, _difference_text, _difference, _MOST_DIFFERENCES_IN_MEMORY)
+        texts = None if file is None else KeptTexts(file, _TABLES, most_bytes)
+        self._summaries = _Table(texts, "summary", _summary_text, _summary)
+        self._marks = _Table(texts, "marks", *_forms(Marks))
+        self._reached = _Table(texts, "reached", *_forms(ReachedFiles))
+        self._differences = _Table(texts, "difference", *_forms(FileDifference), _MOST_DIFFERENCES_IN_MEMORY)
+        self._uses = _Table(texts, "uses", *_forms(Uses))
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
@@ -155,19 +151,27 @@ class SummaryCache:
         """Keep what differs between more versions."""
         self._differences.save({self._of_program(key): difference for key, difference in differences.items()})
 
+    def load_uses(self, key: str) -> Uses | None:
+        """What another program uses, as it was kept under a key, None where nothing was."""
+        return self._uses.load([key]).get(key)
+
+    def save_uses(self, key: str, uses: Uses) -> None:
+        """Keep what another program uses."""
+        self._uses.save({key: uses})
+
     def _of_program(self, key: str) -> str:
         return hashlib.sha256(f"{self._program()}\0{key}".encode()).hexdigest()
 
 
-class _Table(Generic[Value]):
+class _Table(Generic[_Value]):
     """Values of one type by key, in memory and in a table where there is one."""
 
     def __init__(
         self,
         texts: KeptTexts | None,
         name: str,
-        write: Callable[[Value], str],
-        read: Callable[[str], Value],
+        write: Callable[[_Value], str],
+        read: Callable[[str], _Value],
         most_in_memory: int = _MOST_IN_MEMORY,
     ) -> None:
         self._most = most_in_memory
@@ -175,9 +179,9 @@ class _Table(Generic[Value]):
         self._name = name
         self._write = write
         self._read = read
-        self._known: dict[str, Value] = {}
+        self._known: dict[str, _Value] = {}
 
-    def load(self, keys: Collection[str]) -> dict[str, Value]:
+    def load(self, keys: Collection[str]) -> dict[str, _Value]:
         if len(self._known) > self._most:
             self._known.clear()
         missing = [key for key in keys if key not in self._known]
@@ -187,12 +191,13 @@ class _Table(Generic[Value]):
                 self._known[key] = self._read(text)
         return {key: self._known[key] for key in keys if key in self._known}
 
-    def save(self, values: Mapping[str, Value]) -> None:
+    def save(self, values: Mapping[str, _Value]) -> None:
         self._known.update(values)
         if self._texts is not None:
             self._texts.save(self._name, {key: self._write(value) for key, value in values.items()})
 
 
+# Not by `_forms`: of these there are thousands, and they are read with every plan.
 def _summary_text(summary: Summary) -> str:
     rest = (summary.problem, summary.lazy, summary.files)
     return json.dumps((summary.symbols, summary.imports, *rest), separators=(",", ":"))
@@ -213,39 +218,14 @@ def _summary(text: str) -> Summary:
     )
 
 
-def _marks_text(marks: Marks) -> str:
-    return json.dumps([marks.tests, marks.gpu_count])
-
-
-def _marks(text: str) -> Marks:
-    tests, gpu_count = json.loads(text)
-    if not all(type(count) is int and count >= 0 for count in (tests, gpu_count)):
-        raise ValueError(text)
-    return Marks(tests, gpu_count)
-
-
-def _reached_text(reached: ReachedFiles) -> str:
-    return json.dumps([reached.digest, reached.with_tests, sorted(reached.sources), reached.roots])
-
-
-def _reached(text: str) -> ReachedFiles:
-    digest, with_tests, sources, roots = json.loads(text)
-    if not all(isinstance(found, str) for found in (digest, with_tests, *sources, *roots)):
-        raise ValueError(text)
-    return ReachedFiles(digest, with_tests, frozenset(sources), tuple(roots))
-
-
 @cache
-def _differences() -> TypeAdapter[FileDifference]:
-    return TypeAdapter(FileDifference)
-
-
-def _difference_text(difference: FileDifference) -> str:
-    return _differences().dump_json(difference).decode()
-
-
-def _difference(text: str) -> FileDifference:
-    return _differences().validate_json(text)
+def _forms(kind: type[_Value]) -> tuple[Callable[[_Value], str], Callable[[str], _Value]]:
+    """How values of a type are written and read; a name that is not UTF-8 is written by its escapes."""
+    adapter = TypeAdapter(kind)
+    return (
+        lambda value: json.dumps(adapter.dump_python(value, mode="json"), separators=(",", ":")),
+        lambda text: adapter.validate_python(json.loads(text)),
+    )
 
 
 @cache
@@ -266,39 +246,3 @@ def digest_of_program(folders: Iterable[Traversable]) -> str:
             content = place.read_bytes()
             digest.update(f"\0{place.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
-
-
-class UsesCache:
-    """A `UsesStore` in files below `folder`; without a folder nothing is kept."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = None if folder is None else folder / "uses"
-
-    def load(self, key: str) -> Uses | None:
-        """The uses that were kept under a key, None where none were."""
-        if self._folder is None:
-            return None
-        try:
-            return _uses(json.loads((self._folder / f"{key}.json").read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def save(self, key: str, uses: Uses) -> None:
-        """Keep uses under a key; another process reads the whole file or none."""
-        if self._folder is None:
-            return
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(astuple(uses), file, separators=(",", ":"))
-            Path(name).replace(self._folder / f"{key}.json")
-
-
-def _uses(row: list[Any]) -> Uses:
-    entries, calls, source = row
-    sites = (
-        CallSite(name, method, positional, tuple(keywords), open_ended, file, line)
-        for name, method, positional, keywords, open_ended, file, line in calls
-    )
-    return Uses(tuple(Entry(*entry) for entry in entries), tuple(sites), source)

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from verl_e2e.adapters.files import run_folder as disk
 from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded, facts_of
-from verl_e2e.adapters.files.rehearsal_folder import read_rehearsal
-from verl_e2e.adapters.files.run_folder import read_seal
+from verl_e2e.adapters.files.run_folder import read_rehearsal, read_seal
 from verl_e2e.config.maps import bands_text, maps_content, packaged_bands, read_bands, read_maps
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import merged_bands, only_of
@@ -111,7 +110,7 @@ def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
     return stating_commit(raw, wanted)
 
 
-FOLDER = "baselines"
+BASELINES_FOLDER = "baselines"
 _MANIFEST = "manifest.json"
 _RUN = "run"
 
@@ -120,7 +119,7 @@ class BaselineCache:
     """Baselines below `work`, or none at all without it."""
 
     def __init__(self, work: Path | None) -> None:
-        self._root = None if work is None else work / FOLDER
+        self._root = None if work is None else work / BASELINES_FOLDER
 
     def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
         """Copy the run kept under a key to the new folder `into`; false when there is none, whole and accepted.

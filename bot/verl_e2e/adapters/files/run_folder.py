@@ -6,7 +6,7 @@ Everything in a folder is untrusted: sizes are capped, unknown shapes are report
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, TypeVar
@@ -15,11 +15,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
+from verl_e2e.core.compare.cell_map import AskedCells
+from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES_OF_ALL, MOST_RECORD_BYTES, CellRecord, Observed, RunNote
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
+from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, ModelInputs, Snapshot
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, Job, RehearsalJob
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
@@ -56,6 +59,7 @@ from verl_e2e.core.model.record import (
 )
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, Role
 from verl_e2e.core.plan.plan_document import PlanDocument
+from verl_e2e.ports import RehearsalFolder
 
 _MAX_BYTES = 4 << 20
 _MAX_FILES = 10_000
@@ -100,11 +104,12 @@ def _is_signed(raw: bytes, signature: ManifestSignature) -> bool:
     return True
 
 
-def _read_file(path: Path) -> bytes | None:
+def _read_file(path: Path, limit: int = _MAX_BYTES) -> bytes | None:
+    """The start of a regular file: a pipe or a device would be read for ever, and a link leads out of the folder."""
     try:
         if S_ISREG(path.lstat().st_mode):
             with path.open("rb") as file:
-                return file.read(_MAX_BYTES)
+                return file.read(limit)
     except OSError:
         pass
     return None
@@ -382,3 +387,52 @@ def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
             os.replace(temporary, folder / name)
         except OSError as error:
             raise FolderError(f"{folder / name}: cannot be written: {error.strerror}") from None
+
+
+# Files of a folder of records besides those of cells: what was tried at the head, and how the driver ran.
+OBSERVED, RUN_NOTE = "observed.json", "run.json"
+_Read = TypeVar("_Read", bound=Document)
+
+
+def read_rehearsal(folder: Path) -> RehearsalFolder:
+    """The order and the records of a run folder; what cannot be read is not there."""
+    asked = read_document(folder / ASKED_FILE, AskedCells) or AskedCells()
+    return RehearsalFolder(
+        order=read_document(folder / JOB_FILE, RehearsalJob),
+        asked=asked,
+        base=read_records(folder / BASE_RECORDS, asked.cells),
+        head=read_records(folder / HEAD_RECORDS, asked.cells),
+        observed=read_document(folder / HEAD_RECORDS / OBSERVED, Observed),
+        note=read_document(folder / HEAD_RECORDS / RUN_NOTE, RunNote),
+    )
+
+
+def read_records(folder: Path, cells: Iterable[str]) -> dict[str, CellRecord]:
+    """The records of these cells and of the imports; one that cannot be read, or is another's, is not there."""
+    found: dict[str, CellRecord] = {}
+    # One side may not be read as the other.
+    left = 0 if folder.is_symlink() else MOST_BYTES_OF_ALL
+    for name in dict.fromkeys((IMPORTS, *cells)):
+        file = folder / f"{name}.json"
+        record = read_document(file, CellRecord) if left > 0 else None
+        left -= _size(file)
+        if record is not None and record.cell == name:
+            found[name] = record
+    return found
+
+
+def _size(file: Path) -> int:
+    """The bytes that reading a file takes, 0 where there is none."""
+    try:
+        return min(file.lstat().st_size, MOST_RECORD_BYTES)
+    except OSError:
+        return 0
+
+
+def read_document(file: Path, kind: type[_Read]) -> _Read | None:
+    """The document in a file; None where there is none of this kind, or one that is too long."""
+    data = _read_file(file, MOST_RECORD_BYTES + 1)
+    try:
+        return None if data is None or len(data) > MOST_RECORD_BYTES else kind.model_validate_json(data)
+    except ValidationError:
+        return None
