@@ -27,7 +27,7 @@ from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, R
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
-from verl_e2e.git.clone import Bounds, Clone, Wanted
+from verl_e2e.git.clone import Bounds, Clone, WantedCommit
 from verl_e2e.git.program import Finished, Git, Limits
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.findings import blocked, good, note
@@ -140,7 +140,7 @@ def _fetch(job: RunOrder, name: Name, commit: str, *, renewed: bool, base: Mappi
     # Where git itself keeps a submodule, so that it is found as in any other Bridge repository.
     places = {"bridge": job.bridge.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
     places |= {"verl": job.verl.path} if isinstance(job, Job) else {}
-    wanted = Wanted(commit, commit, origin.ref or commit)
+    wanted = WantedCommit(commit, commit, origin.ref or commit)
     clone = Clone(
         Path(places[name]),
         _BOUNDS,

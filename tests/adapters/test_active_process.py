@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from tests.adapters.databases import database, fresh_database, server, store
+from tests.adapters.databases import fresh_database
 from tests.fakes.postgres import controlled_server
 from verl_e2e.adapters.store import SqlDeliveries, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received, reply_to
-
-__all__ = ["database", "server", "store"]
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
 TARGETS = ("o/r#1", "o/r#2")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.adapters.databases import database, server, store
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.store import (
     Retention,
@@ -31,8 +30,6 @@ from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.figures import Waiting
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
-
-__all__ = ["database", "server", "store"]
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
 HEAD = "a" * 40

@@ -13,7 +13,7 @@ import pytest
 
 from tests.adapters.limited_work import Evil
 from tests.fakes.patience import HANG_S
-from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
+from verl_e2e.adapters.limited import LimitedProcesses, StepError, StepRefusedError, WorkLimits
 from verl_e2e.adapters.limited.limits import dumps, loads
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError
@@ -21,7 +21,7 @@ from verl_e2e.core.model.jobs import Network
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.ports import ForgeError
 
-LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
+LIMITS = WorkLimits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
 
 
 def refuse(_: object) -> object:
@@ -35,7 +35,7 @@ def processes() -> Iterator[LimitedProcesses]:
     made.close()
 
 
-def run(processes: LimitedProcesses, name: str, argument: object = None, limits: Limits = LIMITS) -> object:
+def run(processes: LimitedProcesses, name: str, argument: object = None, limits: WorkLimits = LIMITS) -> object:
     return processes.run(name, argument, limits, refuse)
 
 
@@ -76,7 +76,7 @@ def test_processor_time_is_limited(processes: LimitedProcesses) -> None:
 def test_time_is_limited(processes: LimitedProcesses) -> None:
     started = time.monotonic()
     with pytest.raises(LimitError, match=r"the time that it takes exceeds 0\.5 s"):
-        run(processes, "sleep", limits=Limits(wall_s=0.5))
+        run(processes, "sleep", limits=WorkLimits(wall_s=0.5))
     assert time.monotonic() - started < HANG_S
 
 
@@ -148,7 +148,7 @@ def test_each_piece_of_work_has_a_process_of_its_own(processes: LimitedProcesses
 
 def test_one_that_hangs_holds_up_no_other(processes: LimitedProcesses) -> None:
     with ThreadPoolExecutor(4) as pool:
-        hung = pool.submit(run, processes, "sleep", None, Limits(wall_s=10.0))
+        hung = pool.submit(run, processes, "sleep", None, WorkLimits(wall_s=10.0))
         done = [pool.submit(run, processes, "value", str(number)) for number in range(3)]
         assert [text.result(timeout=HANG_S) for text in done]
         assert not hung.done()

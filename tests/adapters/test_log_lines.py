@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.json_log import JsonLines, TextLines
-from verl_e2e.adapters.worker.lanes import Lanes, thread_pool
+from verl_e2e.adapters.worker import Lanes, thread_pool
 from verl_e2e.core.pulls.pull import MergeGroup, reference_text
 from verl_e2e.log_context import add_to_log_context, current_log_context, log_context, log_context_of
 

@@ -7,7 +7,6 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.adapters.databases import database, server, store
 from tests.core.pulls.entries import NOW, SMOKE, run
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.github.requester import Calls, is_limit
@@ -18,8 +17,6 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import MODELS, Received, reply_to
 from verl_e2e.core.pulls.figures import API_RESOURCES, RUN_PHASES, CauseClass, RunEnd, RunKind, SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import Run, RunState
-
-__all__ = ["database", "server", "store"]
 
 LIMITS = {"x-ratelimit-limit": "5000", "x-ratelimit-used": "1", "x-ratelimit-reset": "2000"}
 NUMBERS = (("reconciles", "Reconciliations that succeeded.", 3.0),)

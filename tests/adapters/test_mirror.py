@@ -16,9 +16,10 @@ import pytest
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.smart_http import GitServer, serving
-from verl_e2e.adapters.mirror import Bounds, Mirrors
+from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.core.model.change import PathStatus
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
+from verl_e2e.git.clone import Bounds
 from verl_e2e.git.program import Limits
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, SourceTrees
@@ -352,21 +353,6 @@ def test_a_lock_of_git_that_a_killed_fetch_left_is_removed(
     assert mirrors(forge, tmp_path).changes(pushed).read_blob(pushed.head_sha, "src/a.py") == b"a = 4\n"
     assert clone_of(tmp_path).stat().st_ino == clone, "the whole clone was made again"
     assert not list(clone_of(tmp_path).glob("*.lock"))
-
-
-def test_a_fetch_that_outlives_its_process_holds_its_lock(tmp_path: Path) -> None:
-    """The git that is left over by a killed process still writes: no one takes its locks for stale ones."""
-    lock = tmp_path / "lock"
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    git = subprocess.Popen(["sleep", "60"], pass_fds=(descriptor,), start_new_session=True)
-    os.close(descriptor)
-    with lock.open() as other:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        git.kill()
-        git.wait()
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_lock_that_is_never_given_back_is_reported(forge: Forge, change: Pull, tmp_path: Path) -> None:

@@ -4,13 +4,10 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.adapters.databases import database, server, store
 from tests.adapters.test_ledger import run as run_of
 from verl_e2e.adapters.store import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.ledger import RunState
-
-__all__ = ["database", "server", "store"]
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

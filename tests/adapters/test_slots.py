@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.adapters.databases import database, server, store
 from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pool, Snapshot, admit, entry_of
-
-__all__ = ["database", "server", "store"]
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
 THREE = (Pool("all", 3),)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.databases import database, fresh_database, server, store
+from tests.adapters.databases import fresh_database
 from tests.fakes.clocks import StoryClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
@@ -23,8 +23,6 @@ from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlOutbox, SqlWor
 from verl_e2e.adapters.worker import Work, Worker
 from verl_e2e.core.pulls.deliveries import Message, Received, reply_to
 from verl_e2e.ports import ForgeError, UnreadableDeliveryError
-
-__all__ = ["database", "server", "store"]
 
 
 def now() -> datetime:
@@ -381,23 +379,6 @@ def test_after_a_kill_every_delivery_is_processed_and_every_target_looked_at_to_
     with process(database, looks, look_s=0.01):
         until(lambda: idle(store))
     assert ended(looks) == {*(f"o/r#{number}" for number in range(12)), "o/r#99"}
-
-
-@pytest.mark.parametrize("killed", range(3))
-def test_kills_again_and_again_lose_nothing(tmp_path: Path, killed: int) -> None:
-    """At three moments: while hearing, while looking, and between."""
-    url = f"sqlite:///{tmp_path / 'bot.sqlite3'}"
-    store, looks = open_store(url), tmp_path / "looks"
-    for number in range(20):
-        deliver(store, f"{number}", f"o/r#{number}")
-    with process(url, looks, look_s=0.05) as child:
-        time.sleep((0.0, 0.25, 0.6)[killed])
-        child.kill()
-        child.wait()
-    with process(url, looks, look_s=0.0):
-        until(lambda: idle(store))
-    assert ended(looks) == {f"o/r#{number}" for number in range(20)}
-    store.close()
 
 
 @pytest.mark.postgres

@@ -18,7 +18,7 @@ JOB = ROOT / "bot" / "verl_e2e" / "demo" / "recording" / "job.json"
 # A parent whose `sys.path` begins with the stray packages starts a child with limits, as the service does.
 LIMITED = """
 import sys
-from verl_e2e.adapters.limited import LimitedProcesses, Limits
+from verl_e2e.adapters.limited import LimitedProcesses, WorkLimits
 sys.path.insert(0, {stray!r})
 processes = LimitedProcesses("verl_e2e.adapters.demo_repository:build_demo_repository")
 child = processes._take()

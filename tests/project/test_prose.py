@@ -45,7 +45,7 @@ FOREIGN = {
     "bot/verl_e2e/core/log/printed.py": "a log's lines",
     "bot/verl_e2e/core/judge/criteria/resume.py": "a log's lines",
     "bot/verl_e2e/adapters/github/": "what GitHub answers",
-    "bot/verl_e2e/adapters/mirror/": "what git prints",
+    "bot/verl_e2e/adapters/mirror.py": "what git prints",
     "bot/verl_e2e/git/": "what git prints",
     "bot/verl_e2e/core/judge/junit.py": "what pytest writes, errors of libraries",
     "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",

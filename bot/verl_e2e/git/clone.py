@@ -11,14 +11,14 @@ from pathlib import Path
 
 from verl_e2e.core.model.errors import ForgeError
 from verl_e2e.git.program import (
-    SIZES,
-    Cause,
+    OBJECT_SIZES,
+    FetchFailure,
     Finished,
     Git,
     Limits,
     Remote,
     cause_of,
-    error_of,
+    fetch_error,
     id_lines,
     object_sizes,
     unknown_object,
@@ -54,7 +54,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCommit:
     """A commit to have."""
 
     name: str
@@ -96,7 +96,7 @@ class Clone:
         self._lock = -1
         self._git = Git(place, environ=environ or {}, limits=bounds.git)
 
-    def bring_commits(self, wanted: Collection[Wanted]) -> None:
+    def bring_commits(self, wanted: Collection[WantedCommit]) -> None:
         """See that commits are here with their history and trees, each kept by a ref of ours; ForgeError."""
         if self._missing([commit.sha for commit in wanted]):
             with self._locked():
@@ -122,7 +122,7 @@ class Clone:
         """The unpacked bytes of the objects that are here."""
         if not ids or not (self.place / "HEAD").is_file():
             return {}
-        return object_sizes(self._git.run(*SIZES, stdin=id_lines(ids)).output)
+        return object_sizes(self._git.run(*OBJECT_SIZES, stdin=id_lines(ids)).output)
 
     def open(self) -> GitRepository:
         """The clone for reading; GitError where it is damaged."""
@@ -141,29 +141,29 @@ class Clone:
             if self.generation() == generation:
                 self._remake()
 
-    def _bring_commits(self, wanted: Collection[Wanted]) -> None:
+    def _bring_commits(self, wanted: Collection[WantedCommit]) -> None:
         if not self._missing([commit.sha for commit in wanted]):
             return
         if not (self.place / "HEAD").is_file() or _pack_bytes(self.place, "*") > self._bounds.disk_bytes:
             self._remake()
         finished = self._fetch_kept(wanted)
-        if finished.code and cause_of(finished) is Cause.DAMAGE:
+        if finished.code and cause_of(finished) is FetchFailure.DAMAGE:
             self._remake()
             finished = self._fetch_kept(wanted)
-        if finished.code and cause_of(finished) is Cause.UNKNOWN_OBJECT:
+        if finished.code and cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
             for commit in wanted:
                 self._look_in_spare(commit)
         elif finished.code != 0:
             raise self._error(finished)
         self._put_together()
 
-    def _fetch_kept(self, wanted: Collection[Wanted]) -> Finished:
+    def _fetch_kept(self, wanted: Collection[WantedCommit]) -> Finished:
         return self._fetch("origin", *(f"+{commit.sha}:refs/kept/{commit.name}" for commit in wanted))
 
-    def _look_in_spare(self, commit: Wanted) -> None:
+    def _look_in_spare(self, commit: WantedCommit) -> None:
         """Fetch a commit alone, or else the ref of the origin that may still lead to it."""
         if self._missing([commit.sha]) and (finished := self._fetch_kept([commit])).code != 0:
-            if cause_of(finished) is Cause.UNKNOWN_OBJECT:
+            if cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
                 finished = self._fetch("origin", f"+{commit.spare}:refs/spare/{commit.name}")
             if finished.code != 0:
                 raise self._error(finished)
@@ -179,7 +179,7 @@ class Clone:
         if finished.code == 0:
             self._put_together()
             return None
-        if cause_of(finished) is Cause.UNKNOWN_OBJECT:
+        if cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
             return unknown_object(finished) or ""
         raise self._error(finished)
 
@@ -202,7 +202,7 @@ class Clone:
         )
 
     def _error(self, finished: Finished) -> ForgeError:
-        return error_of(finished, self._url, self._credential)
+        return fetch_error(finished, self._url, self._credential)
 
     def _excess(self) -> str:
         """Why a fetch may not go on, empty when it may."""

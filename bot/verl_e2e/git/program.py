@@ -27,7 +27,7 @@ from verl_e2e.core.model.errors import ForgeError
 
 SUBMODULE_MODE = "160000"
 # The command that asks for the unpacked bytes of objects; its input is `id_lines`.
-SIZES = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
+OBJECT_SIZES = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +412,7 @@ class TooMuchError(ForgeError):
     """A fetch was stopped, because it took too long or brought too much."""
 
 
-class Cause(Enum):
+class FetchFailure(Enum):
     """Why a fetch failed."""
 
     UNKNOWN_OBJECT = auto()
@@ -425,33 +425,39 @@ class Cause(Enum):
 
 
 _PATTERNS = (
-    (Cause.UNKNOWN_OBJECT, r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"),
-    (Cause.DISK, r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"),
-    (Cause.DENIED, r"returned error: 40[13]|Authentication failed|could not read (Username|Password)|Access denied"),
-    (Cause.ABSENT, r"returned error: 404|repository '.*' not found|Repository not found|unable to update url base"),
+    (FetchFailure.UNKNOWN_OBJECT, r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"),
+    (FetchFailure.DISK, r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"),
     (
-        Cause.NETWORK,
+        FetchFailure.DENIED,
+        r"returned error: 40[13]|Authentication failed|could not read (Username|Password)|Access denied",
+    ),
+    (
+        FetchFailure.ABSENT,
+        r"returned error: 404|repository '.*' not found|Repository not found|unable to update url base",
+    ),
+    (
+        FetchFailure.NETWORK,
         r"unable to access|Could not resolve|Failed to connect|timed out|RPC failed|early EOF|unexpected disconnect"
         r"|remote end hung up|curl \d+|HTTP [45]\d\d|returned error: \d+|SSL|expected flush|bad line length",
     ),
 )
 _SENTENCES = {
-    Cause.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
-    Cause.DENIED: "{host} does not let us read {repository}: give a token that may, in {credential}",
-    Cause.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set {credential}",
-    Cause.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
-    Cause.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
-    Cause.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
-    Cause.DAMAGE: "git could not fetch {repository} from {host}: {error}",
+    FetchFailure.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
+    FetchFailure.DENIED: "{host} does not let us read {repository}: give a token that may, in {credential}",
+    FetchFailure.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set {credential}",
+    FetchFailure.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
+    FetchFailure.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
+    FetchFailure.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
+    FetchFailure.DAMAGE: "git could not fetch {repository} from {host}: {error}",
 }
 _OBJECT = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 
-def cause_of(finished: Finished) -> Cause:
+def cause_of(finished: Finished) -> FetchFailure:
     """Why a fetch failed; what nothing else explains is damage of the clone."""
     if finished.stop is not None:
-        return Cause.STOPPED
-    return next((cause for cause, pattern in _PATTERNS if re.search(pattern, finished.stderr)), Cause.DAMAGE)
+        return FetchFailure.STOPPED
+    return next((cause for cause, pattern in _PATTERNS if re.search(pattern, finished.stderr)), FetchFailure.DAMAGE)
 
 
 def unknown_object(finished: Finished) -> str | None:
@@ -460,12 +466,12 @@ def unknown_object(finished: Finished) -> str | None:
     return found[1] if found else None
 
 
-def error_of(finished: Finished, url: str, credential: str) -> ForgeError:
+def fetch_error(finished: Finished, url: str, credential: str) -> ForgeError:
     """The failure in one sentence with what to do; `credential` is the variable that gives a token."""
     parts, cause = urlsplit(url), cause_of(finished)
     if finished.stop is Stop.MISSING:
         return ForgeError(finished.error)
     names = {"repository": parts.path.strip("/").removesuffix(".git"), "host": parts.hostname, "error": finished.error}
-    kind = TooMuchError if cause is Cause.STOPPED else ForgeError
+    kind = TooMuchError if cause is FetchFailure.STOPPED else ForgeError
     text = _SENTENCES[cause].format(**names, ending=finished.ending, credential=credential)
-    return kind(text, passing=cause in {Cause.STOPPED, Cause.NETWORK, Cause.DAMAGE})
+    return kind(text, passing=cause in {FetchFailure.STOPPED, FetchFailure.NETWORK, FetchFailure.DAMAGE})

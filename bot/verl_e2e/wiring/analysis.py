@@ -12,7 +12,7 @@ from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import public_keys
 from verl_e2e.adapters.github.workflows import unpack
-from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
+from verl_e2e.adapters.limited import LimitedProcesses, StepError, StepRefusedError, WorkLimits
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
@@ -36,13 +36,13 @@ from verl_e2e.wiring.planning import collect_seldom
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "verl_e2e.wiring.analysis:child"
-_PLANNING = Limits(memory_bytes=1 << 30, cpu_s=30, wall_s=90.0)
+_PLANNING = WorkLimits(memory_bytes=1 << 30, cpu_s=30, wall_s=90.0)
 # How long a fork's plan waits for another fork's before its look is put off.
 _FORK_PATIENCE_S = 2.0
 # A log may be long: what is read of it has limits of its own, see `verl_e2e.adapters.files.logs`.
-_JUDGING = Limits(memory_bytes=2 << 30, cpu_s=300, wall_s=600.0)
-_UNPACKING = Limits(memory_bytes=512 << 20, cpu_s=120, wall_s=300.0)
-_HEARING = Limits(memory_bytes=512 << 20, cpu_s=10, wall_s=20.0)
+_JUDGING = WorkLimits(memory_bytes=2 << 30, cpu_s=300, wall_s=600.0)
+_UNPACKING = WorkLimits(memory_bytes=512 << 20, cpu_s=120, wall_s=300.0)
+_HEARING = WorkLimits(memory_bytes=512 << 20, cpu_s=10, wall_s=20.0)
 
 
 class ServiceAnalysis(Analysis, Protocol):

@@ -15,7 +15,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from verl_e2e.adapters.limited.limits import Kind, Limits, loads, message
+from verl_e2e.adapters.limited.limits import MessageKind, WorkLimits, loads, message
 from verl_e2e.core.model.errors import LimitError, UserError
 
 _MOST_FILES = 256
@@ -31,7 +31,7 @@ class _Asked:
         self.error: Exception | None = None
 
     def __call__(self, question: object) -> Any:
-        self._connection.send_bytes(message(Kind.QUESTION, question))
+        self._connection.send_bytes(message(MessageKind.QUESTION, question))
         # The parent may be believed: what it says never comes from outside.
         good, value = pickle.loads(self._connection.recv_bytes())  # noqa: S301
         if good:
@@ -47,7 +47,7 @@ def main(descriptor: int, entry: str) -> None:
     connection: Connection[Any, Any] = Connection(descriptor)
     module, _, function = entry.partition(":")
     work = getattr(import_module(module), function)
-    connection.send_bytes(message(Kind.READY))
+    connection.send_bytes(message(MessageKind.READY))
     try:
         name, argument, limits = pickle.loads(connection.recv_bytes())  # noqa: S301  (the parent's)
     except EOFError:
@@ -57,34 +57,34 @@ def main(descriptor: int, entry: str) -> None:
     connection.send_bytes(_last_message(lambda: work(name, argument, ask), ask, limits))
 
 
-def _last_message(work: Callable[[], object], ask: _Asked, limits: Limits) -> bytes:
+def _last_message(work: Callable[[], object], ask: _Asked, limits: WorkLimits) -> bytes:
     """The outcome of the work, whatever it is, as the last message."""
     try:
-        answer = message(Kind.VALUE, work())
+        answer = message(MessageKind.VALUE, work())
         loads(answer)
     except MemoryError:
-        return message(Kind.LIMIT, ("the memory that it needs", f"{limits.memory_bytes >> 20} MiB"))
+        return message(MessageKind.LIMIT, ("the memory that it needs", f"{limits.memory_bytes >> 20} MiB"))
     except RecursionError:
-        return message(Kind.LIMIT, ("its nesting", f"{sys.getrecursionlimit()} levels"))
+        return message(MessageKind.LIMIT, ("its nesting", f"{sys.getrecursionlimit()} levels"))
     except LimitError as error:
-        return message(Kind.LIMIT, (error.what, error.limit))
+        return message(MessageKind.LIMIT, (error.what, error.limit))
     except Exception as error:
         return message(*_failure(error, ask))
     if len(answer) > limits.message_bytes:
-        return message(Kind.LIMIT, ("its answer", f"{limits.message_bytes >> 20} MiB"))
+        return message(MessageKind.LIMIT, ("its answer", f"{limits.message_bytes >> 20} MiB"))
     return answer
 
 
-def _failure(error: Exception, ask: _Asked) -> tuple[Kind, object]:
+def _failure(error: Exception, ask: _Asked) -> tuple[MessageKind, object]:
     if error is ask.error:
-        return Kind.ASKED, ""
+        return MessageKind.ASKED, ""
     text = f"{error}"[:_SHOWN]
     if isinstance(error, UserError):
-        return Kind.REFUSED, text
-    return Kind.FAILED, (f"{type(error).__name__}: {text}", traceback.format_exc(limit=-5)[-_SHOWN:])
+        return MessageKind.REFUSED, text
+    return MessageKind.FAILED, (f"{type(error).__name__}: {text}", traceback.format_exc(limit=-5)[-_SHOWN:])
 
 
-def _bind(limits: Limits) -> None:
+def _bind(limits: WorkLimits) -> None:
     """Bind this process, and all that it will start, to the limits."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))

@@ -22,7 +22,7 @@ _PLAIN: Final = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("pat
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkLimits:
     """What one piece of work may take; the git processes that it starts are each held to the same."""
 
     memory_bytes: int = 1 << 30
@@ -49,7 +49,7 @@ class StepRefusedError(UserError):
     """The work ended with an error that a person can correct; the text is what the child said."""
 
 
-class Kind(enum.StrEnum):
+class MessageKind(enum.StrEnum):
     """What a message from the child is."""
 
     READY = "ready"
@@ -68,7 +68,7 @@ def dumps(value: object) -> bytes:
     return written.getvalue()
 
 
-def message(kind: Kind, value: object = None) -> bytes:
+def message(kind: MessageKind, value: object = None) -> bytes:
     """A message of the child's."""
     return dumps((kind.value, value))
 

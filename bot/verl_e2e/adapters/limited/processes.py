@@ -15,10 +15,10 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.adapters.limited.limits import Kind, Limits, StepError, StepRefusedError, dumps, loads
+from verl_e2e.adapters.limited.limits import MessageKind, StepError, StepRefusedError, WorkLimits, dumps, loads
 from verl_e2e.core.model.errors import LimitError
 
-Answer = Callable[[Any], object]
+AnswerQuestion = Callable[[Any], object]
 _START_S = 60.0
 _INSTALLATION = str(Path(__file__).resolve().parents[3])
 _CHILD = "verl_e2e.adapters.limited.child"
@@ -43,7 +43,7 @@ class LimitedProcesses:
         # An owner that is dropped without being closed leaves no child behind.
         weakref.finalize(self, _end_all, self._idle)
 
-    def run(self, name: str, argument: object, limits: Limits, answer: Answer) -> Any:
+    def run(self, name: str, argument: object, limits: WorkLimits, answer: AnswerQuestion) -> Any:
         """What the entry gives for `name` and `argument`; `answer` answers what the child asks meanwhile.
 
         Raises LimitError when a limit was exceeded, StepError when the work failed, and what `answer` raised if the
@@ -105,7 +105,7 @@ class _Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def work(self, name: str, argument: object, limits: Limits, answer: Answer) -> Any:
+    def work(self, name: str, argument: object, limits: WorkLimits, answer: AnswerQuestion) -> Any:
         self._expect_ready()
         left_s, failure = limits.wall_s, None
         try:
@@ -114,7 +114,7 @@ class _Child:
                 started = time.monotonic()
                 kind, value = self._receive(left_s, limits.message_bytes)
                 left_s -= time.monotonic() - started
-                if kind is not Kind.QUESTION:
+                if kind is not MessageKind.QUESTION:
                     return _outcome(kind, value, failure)
                 # What the parent does has limits of its own, and does not count.
                 reply, failure = _reply(answer, value)
@@ -132,17 +132,17 @@ class _Child:
         try:
             kind, _ = self._receive(_START_S, 1024)
         except (EOFError, OSError):
-            kind = Kind.FAILED
-        if kind is not Kind.READY:
+            kind = MessageKind.FAILED
+        if kind is not MessageKind.READY:
             raise StepError("a child process did not start; see that memory and processes are left")
 
-    def _receive(self, within_s: float, most_bytes: int) -> tuple[Kind, Any]:
+    def _receive(self, within_s: float, most_bytes: int) -> tuple[MessageKind, Any]:
         timer = threading.Timer(max(within_s, 0.0), self._expire)
         timer.daemon = True
         timer.start()
         try:
             kind, value = loads(self._pipe.recv_bytes(most_bytes))
-            return Kind(kind), value
+            return MessageKind(kind), value
         finally:
             timer.cancel()
 
@@ -154,7 +154,7 @@ class _Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _death(self, limits: Limits, error: Exception) -> Exception:
+    def _death(self, limits: WorkLimits, error: Exception) -> Exception:
         """Why the child gave no answer."""
         if self._expired:
             return LimitError("the time that it takes", f"{limits.wall_s:g} s")
@@ -168,7 +168,7 @@ class _Child:
         return StepError(f"a child process ended with {code} and no answer")
 
 
-def _reply(answer: Answer, question: object) -> tuple[bytes, Exception | None]:
+def _reply(answer: AnswerQuestion, question: object) -> tuple[bytes, Exception | None]:
     """The answer to a question of the child's, and the error that it was, if any."""
     try:
         return dumps((True, answer(question))), None
@@ -176,16 +176,16 @@ def _reply(answer: Answer, question: object) -> tuple[bytes, Exception | None]:
         return dumps((False, error)), error
 
 
-def _outcome(kind: Kind, value: Any, failure: Exception | None) -> Any:
+def _outcome(kind: MessageKind, value: Any, failure: Exception | None) -> Any:
     """The value that the child came to; raises what it failed with."""
     match kind:
-        case Kind.VALUE:
+        case MessageKind.VALUE:
             return value
-        case Kind.LIMIT:
+        case MessageKind.LIMIT:
             raise LimitError(str(value[0]), str(value[1]))
-        case Kind.ASKED if failure is not None:
+        case MessageKind.ASKED if failure is not None:
             raise failure
-        case Kind.REFUSED:
+        case MessageKind.REFUSED:
             raise StepRefusedError(str(value))
         case _:
             text, where = value if isinstance(value, tuple) else (value, "")

@@ -97,7 +97,7 @@ runs = sa.Table(
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Column("reuse_key", sa.Text, nullable=False, default=""),
-    # Whether it waits in our own queue, and the run in short; see `verl_e2e.adapters.store.queue`.
+    # Whether it waits in our own queue, and the run in short; see `verl_e2e.adapters.store.ledger`.
     sa.Column("waiting", sa.Boolean, nullable=False, default=False),
     sa.Column("brief", sa.Text, nullable=False, default=""),
     sa.UniqueConstraint("key"),

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store import queue
 from verl_e2e.adapters.store.database import (
     HAS_REUSE_KEY,
     IS_OPEN,
+    IS_SWITCH,
+    WAITS,
     Store,
     entries,
     heads,
@@ -22,7 +23,7 @@ from verl_e2e.adapters.store.database import (
 )
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
-from verl_e2e.core.pulls.queue import Snapshot
+from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
 from verl_e2e.ports import RunWatcher
 
 _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
@@ -30,6 +31,10 @@ _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
     "approval": Approval,
     "override": Override,
 }
+# PostgreSQL's advisory lock of a decision, so that two threads decide one after the other.
+_DECIDING = 0x7665726F
+# More than any cluster runs at once.
+_MOST = 20_000
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -78,7 +83,7 @@ class SqlLedger:
             "created": instant(run.created),
             "document": run.model_dump_json(),
             "reuse_key": run.reuse_key,
-            **queue.short_of(run),
+            **_short(run),
         }
         put = self._store.insert(runs).values(row)
         # The order stays that of the first writing, whatever the document says of its creation later.
@@ -136,19 +141,38 @@ class SqlLedger:
 
     def has_waiting(self) -> bool:
         """Whether any run waits for a slot."""
-        return queue.has_waiting(self._store)
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
 
     def snapshot(self) -> Snapshot:
         """What the queue decides from: the runs that are not over, and the switches."""
-        return queue.snapshot(self._store)
+        with self._store.read() as connection:
+            return _snapshot(connection)
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         """Every accepted `pause` and `resume` of a repository."""
-        return queue.switches(self._store, repository)
+        with self._store.read() as connection:
+            return _switches(connection, entries.c.repository == repository)
 
     def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
-        """Let the runs start that a decision names, in one transaction; gives those that waited until now."""
-        return queue.give_slots(self._store, decide, now)
+        """Let the runs start that a decision names, in one transaction; gives those that waited until now.
+
+        When this process is killed meanwhile, or loses the database, no run got a slot.
+        """
+        # Whether anything starts is found out without a lock that others would wait for.
+        if not decide(self.snapshot()):
+            return ()
+        with self._store.write() as connection:
+            if self._store.dialect == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_DECIDING)))
+            chosen = decide(_snapshot(connection))
+            wanted = sa.select(runs.c.document).where(runs.c.key.in_(chosen), runs.c.waiting, sa.not_(runs.c.final))
+            found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
+            started = [run.let_start(now) for run in found]
+            for run in started:
+                values = {"document": run.model_dump_json(), **_short(run)}
+                connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
+        return tuple(started)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         """The run that the back end calls so and that is not over yet."""
@@ -239,3 +263,33 @@ class SqlLedger:
 def _read_run(document: str) -> Run:
     """A run from its row; the same rows are read with every look, and hardly one of them changed."""
     return Run.model_validate_json(document)
+
+
+def _short(run: Run) -> dict[str, object]:
+    """What the queue keeps of a run in addition to its document."""
+    return {"waiting": run.waits_for_slot, "brief": entry_of(run).model_dump_json()}
+
+
+def _snapshot(connection: sa.Connection) -> Snapshot:
+    """The runs that are not over."""
+    # In their order here: a database that sorts by `seq` would read all that ever ran.
+    rows = connection.execute(sa.select(runs.c.seq, runs.c.brief).where(IS_OPEN).limit(_MOST))
+    known = (_read_entry(row.brief) for row in sorted(rows, key=lambda row: row.seq))
+    return Snapshot(tuple(known), _switches(connection, sa.true()))
+
+
+def _switches(connection: sa.Connection, where: sa.ColumnElement[bool]) -> tuple[RecordedCommand, ...]:
+    # Sorted here: for the order SQLite would read all entries instead of the few in the index of these.
+    rows = connection.execute(sa.select(entries.c.seq, entries.c.document).where(IS_SWITCH, where))
+    return tuple(_read_switch(row.document) for row in sorted(rows, key=lambda row: row.seq))
+
+
+@lru_cache(maxsize=2 * _MOST)
+def _read_entry(brief: str) -> QueueEntry:
+    """An entry from its row; the same rows are read with every decision, and hardly one of them changed."""
+    return QueueEntry.model_validate_json(brief)
+
+
+@lru_cache(maxsize=1024)
+def _read_switch(document: str) -> RecordedCommand:
+    return RecordedCommand.model_validate_json(document)

@@ -52,7 +52,10 @@ class SqlDeliveries:
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
         new = {"state": _WAITING, "attempts": 0, "problem": "", "owner": ""}
-        rows = [{**new, "id": item.id, "event": item.event, "body": item.body, **_times(item)} for item in received]
+        rows = []
+        for item in received:
+            at = instant(item.received)
+            rows.append({**new, "id": item.id, "event": item.event, "body": item.body, "received": at, "due": at})
         # The rows apart from the statement, which is then compiled once and not for each number of rows.
         put = self._store.insert(deliveries).on_conflict_do_nothing().returning(deliveries.c.id)
         with self._store.write() as connection:
@@ -97,11 +100,6 @@ class SqlDeliveries:
         waits = sa.and_(deliveries.c.state == _WAITING, deliveries.c.owner.in_(("", self._store.owner)))
         with self._store.write() as connection:
             connection.execute(sa.update(deliveries).where(deliveries.c.id == delivery_id, waits).values(values))
-
-
-def _times(item: Received) -> dict[str, str]:
-    received = instant(item.received)
-    return {"received": received, "due": received}
 
 
 def _ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: datetime, *, touch: bool) -> None:

@@ -1,4 +1,8 @@
-"""What one process counts as it happens: answers, deliveries, reconciliations, runs, calls to the back end."""
+"""The metrics of a process, in Prometheus' text format; docs/metrics.md explains each one.
+
+What this process counts as it happens, and collectors of what other parts count and of what the database says. A label
+has few values: each is a member of an enumeration or of a list here, or is replaced by `other`.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -1,4 +1,9 @@
-"""One clone for each repository below a cache folder, and what planning reads from it."""
+"""Repositories of a forge as bare partial clones below a cache folder, and what planning reads from them.
+
+Commits and trees are there whole, contents on demand. Nothing about the forge is written into a clone, neither its
+address nor a token: both are handed to the one git that fetches. So whatever else reads the clone can never reach the
+network. Errors: `verl_e2e.ports.ForgeError`; `passing` where the network or another process is to blame.
+"""
 
 import hashlib
 import re
@@ -11,7 +16,7 @@ from urllib.parse import urlsplit
 from verl_e2e.core.model.change import Change, Merge
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
-from verl_e2e.git.clone import Bounds, Clone, DamagedError, Wanted
+from verl_e2e.git.clone import Bounds, Clone, DamagedError, WantedCommit
 from verl_e2e.git.program import Stop, TooMuchError
 from verl_e2e.git.repository import GitError, GitFailedError, GitRepository, RepositoryError
 from verl_e2e.ports import ForgeError
@@ -29,7 +34,7 @@ class AskingClone(Clone):
         super().__init__(place, bounds)
         self._ask = ask
 
-    def bring_commits(self, wanted: Collection[Wanted]) -> None:
+    def bring_commits(self, wanted: Collection[WantedCommit]) -> None:
         """See that commits are here; ForgeError."""
         if self._missing([commit.sha for commit in wanted]):
             self._ask(("commits", tuple((commit.name, commit.sha, commit.spare) for commit in wanted)))
@@ -45,7 +50,7 @@ class AskingClone(Clone):
         self._ask(("renew", generation))
 
 
-def answer_for(clone: Clone, allowed: Collection[Wanted]) -> Callable[[Any], object]:
+def answer_for(clone: Clone, allowed: Collection[WantedCommit]) -> Callable[[Any], object]:
     """What answers the questions of an `AskingClone`: it may have these commits, and contents by their ids."""
     known = {(commit.name, commit.sha, commit.spare): commit for commit in allowed}
 
@@ -69,7 +74,7 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 # git pairs no more than this many files by their contents either.
 _MAX_COMPARED = 4000
@@ -145,7 +150,7 @@ class MirrorTrees:
     for, where a pull request is compared from the merge base. A content beyond the bounds counts as absent.
     """
 
-    def __init__(self, clone: Clone, wanted: Collection[Wanted], bounds: Bounds, *, as_it_stands: bool) -> None:
+    def __init__(self, clone: Clone, wanted: Collection[WantedCommit], bounds: Bounds, *, as_it_stands: bool) -> None:
         self._clone = clone
         self._wanted = tuple(wanted)
         self._bounds = bounds
@@ -215,7 +220,7 @@ class MirrorTrees:
             return False
         return len(self._reading(lambda repository: repository.readable(sizes))) == len(ids)
 
-    def _reading(self, read: Callable[[GitRepository], T]) -> T:
+    def _reading(self, read: Callable[[GitRepository], _T]) -> _T:
         """Read; where the clone turns out damaged, once more from one that was made again."""
         try:
             return read(self._repository())
@@ -257,12 +262,12 @@ def _whole(found: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:
     return found
 
 
-def _wanted(target: Target) -> tuple[Wanted, ...]:
+def _wanted(target: Target) -> tuple[WantedCommit, ...]:
     # A branch may be called anything, and the name of a ref may not.
     branch = hashlib.sha256(target.base_branch.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    base = Wanted(f"base/{branch}", target.base_sha, f"refs/heads/{target.base_branch}")
+    base = WantedCommit(f"base/{branch}", target.base_sha, f"refs/heads/{target.base_branch}")
     match target:
         case Pull(ref=ref, head_sha=sha):
-            return base, Wanted(f"pull/{ref.number}", sha, f"refs/pull/{ref.number}/head")
+            return base, WantedCommit(f"pull/{ref.number}", sha, f"refs/pull/{ref.number}/head")
         case MergeGroup(head_sha=sha):
-            return base, Wanted("group", sha, sha)
+            return base, WantedCommit("group", sha, sha)
