@@ -82,18 +82,12 @@ def _probe(bands: Bands | None, job: Job) -> Probe:
     return (bands.probes.get(probe_digest(job)) if bands else None) or Probe()
 
 
-@dataclass(frozen=True, slots=True)
-class _Metrics:
-    step: int
-    values: Mapping[str, float]
-
-
 def _noise(pair: RunPair, rates: set[float]) -> Iterator[tuple[MetricRow, bool]]:
     """Every judged row of a pair, and whether its samples were the same."""
     for item in pair.steps:
         if rates and item.first.get(_LEARNING_RATE) not in rates:
             continue
-        found = compare_steps([_Metrics(item.step, item.first)], [_Metrics(item.step, item.second)])
+        found = compare_steps([StepMetrics(item.step, 0, item.first)], [StepMetrics(item.step, 0, item.second)])
         for metric in found.metrics:
             yield from ((row, bool(found.same_samples)) for row in metric.rows)
 

@@ -80,16 +80,15 @@ def _meetings(plan: Plan, verdict: Verdict) -> tuple[_Meeting, ...]:
     calls = tuple(reversed(verdict.calls))
     reasons = tuple(reason for reason in plan.reasons if reason.path)
     found: dict[tuple[str, str], _Meeting] = {}
-    for meeting in (*_passed(calls, reasons), *_led(calls, reasons)):
+    passed = (
+        _Meeting(reason.path or "", reason.symbol or "", call, passed=True)
+        for call in calls
+        for reason in reasons
+        if _lies_in(reason, call)
+    )
+    for meeting in (*passed, *_led(calls, reasons)):
         found.setdefault((meeting.path, meeting.symbol), meeting)
     return tuple(found.values())
-
-
-def _passed(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
-    for call in calls:
-        yield from (
-            _Meeting(reason.path or "", reason.symbol or "", call, passed=True) for reason in _in_frame(call, reasons)
-        )
 
 
 def _led(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
@@ -101,18 +100,12 @@ def _led(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting
             yield _Meeting(reason.path or "", reason.symbol or "", failed, passed=False)
 
 
-def _in_frame(call: str, reasons: Iterable[Reason]) -> Iterator[Reason]:
-    """The changed places that a frame `path:function` lies in."""
-    file, _, function = call.rpartition(":")
-    for reason in reasons:
-        here = reason.symbol is None or reason.symbol.rpartition(".")[2] == function
-        if here and _same_file(reason.path or "", file):
-            yield reason
-
-
-def _same_file(path: str, logged: str) -> bool:
-    """Whether a logged file is a path of the repository: logs show it below some folder, or cut from the left."""
-    return path == logged or logged.endswith(f"/{path}") or ("/" in logged and path.endswith(f"/{logged}"))
+def _lies_in(reason: Reason, call: str) -> bool:
+    """Whether a frame `path:function` lies in a changed place; logs show files below a folder, or cut on the left."""
+    logged, _, function = call.rpartition(":")
+    path = reason.path or ""
+    same_file = path == logged or logged.endswith(f"/{path}") or ("/" in logged and path.endswith(f"/{logged}"))
+    return same_file and (reason.symbol is None or reason.symbol.rpartition(".")[2] == function)
 
 
 def _leads(step: str, call: str) -> bool:
@@ -137,31 +130,21 @@ def _range(symbol: str, content: bytes) -> tuple[int, int]:
     if symbol in ("", _MODULE_LEVEL):
         return 1, max(1, content.count(b"\n") + 1)
     tree = parse(content)
-    node = None if isinstance(tree, str) else _definition(tree, symbol.split("."))
+    # Of several definitions of one name the last one, as Python itself has it.
+    node = None if isinstance(tree, str) else dict(_definitions(tree)).get(symbol)
     if node is None:
         return 1, 1
     return min([node.lineno, *(item.lineno for item in node.decorator_list)]), node.end_lineno or node.lineno
 
 
-def _definition(tree: ast.Module, names: list[str]) -> _Definition | None:
-    """The last definition by that dotted name, as Python itself would have it."""
-    body, found = _bodies(tree.body), None
-    for name in names:
-        named = [node for node in body if isinstance(node, _Definition) and node.name == name]
-        found = named[-1] if named else None
-        body = _bodies(found.body) if found is not None else []
-    return found
-
-
-def _bodies(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements, and those inside `if` and `try`."""
-    found: list[ast.stmt] = []
-    for node in body:
-        found.append(node)
-        if isinstance(node, ast.If | ast.Try):
-            handlers = [item for handler in getattr(node, "handlers", []) for item in handler.body]
-            found.extend(_bodies([*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", [])]))
-    return found
+def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Definition]]:
+    """The definitions below a node, by their dotted names, those inside `if` and `try` too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Definition):
+            yield f"{prefix}{child.name}", child
+            yield from _definitions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _definitions(child, prefix)
 
 
 def _changed_lines(source: ChangedSource) -> Iterator[int]:

@@ -86,15 +86,12 @@ def _row(standing: Standing) -> JobRow:
         return replace(made, options=wanted.options, requested=requested)
     made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
     made = replace(made, used=used_minutes(standing), attempts=attempt_rows(standing))
-    detail = made.detail if _says_it_itself(standing) and made.detail else standing.reason
+    others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
+    # Whether the words of the last run say all about the job's status.
+    says_all = standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING) and all(item is None for item in others)
+    detail = made.detail if says_all and made.detail else standing.reason
     before = attempts_line(standing)
     return replace(made, detail=f"{detail}; {before}" if before else detail)
-
-
-def _says_it_itself(standing: Standing) -> bool:
-    """Whether the words of the last run say all about the job's status."""
-    others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
-    return standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING) and all(other is None for other in others)
 
 
 def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
@@ -130,15 +127,13 @@ def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
     for run in sorted(target_state.earlier, key=lambda item: (item.created, item.attempt)):
         last = of_head.setdefault(run.head_sha, {})
         last[run.job_id] = run
-    rows = [_earlier(head, tuple(last.values())) for head, last in reversed(of_head.items())]
-    return tuple(rows[:_SHOWN_HISTORY])
-
-
-def _earlier(head: str, runs: tuple[Run, ...]) -> EarlierHead:
-    last = {status_of_run(run): run for run in runs}
-    worst = next(status for status in _WORST if status in last)
-    run = last[worst]
-    return EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}")
+    rows = []
+    for head, last in list(reversed(of_head.items()))[:_SHOWN_HISTORY]:
+        by_status = {status_of_run(run): run for run in last.values()}
+        worst = next(status for status in _WORST if status in by_status)
+        run = by_status[worst]
+        rows.append(EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}"))
+    return tuple(rows)
 
 
 def _reproduce(target_state: TargetState) -> str:
