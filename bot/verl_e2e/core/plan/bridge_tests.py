@@ -143,12 +143,13 @@ def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenT
     """The tests that so many GPUs are enough for, and a sentence for each other one."""
     tests = tuple(tests)
     kept = tuple(item for item in tests if item.gpu_count <= gpu_count)
-    beyond = tuple(f"{item.test} is not run: {_gpus(item.gpu_count, gpu_count)}." for item in tests if item not in kept)
-    return kept, beyond
-
-
-def _gpus(needed: int, there: int) -> str:
-    return f"it needs {needed} GPU{'s' if needed > 1 else ''}, and its environment has {there or 'none'}"
+    there = f"and its environment has {gpu_count or 'none'}"
+    beyond = (
+        f"{item.test} is not run: it needs {item.gpu_count} GPU{'s' if item.gpu_count > 1 else ''}, {there}."
+        for item in tests
+        if item not in kept
+    )
+    return kept, tuple(beyond)
 
 
 def _changed(changed: Iterable[str], at_head: TestsAtHead) -> list[ChosenTest]:

@@ -144,7 +144,9 @@ class CodePlan:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
         unread = {path: why for path, why in self._unread.items() if self._is_for_path(job, path)}
-        words = self._words({touched.path for touched in wanted})
+        files = {touched.path for touched in wanted}
+        judged = [effect for path in self.paths if path.path in files for effect in path.effects or ()]
+        words = frozenset(word for item in judged for words in item.effect.statements for word in words)
         hidden = sum(path in unread for path in self._hidden)
         return replace(job, changed=_code(wanted, unread, hidden, MOST_OF_JOB), changed_words=words)
 
@@ -181,11 +183,6 @@ class CodePlan:
             if not any(job.model.shows(tag) for job in jobs):
                 yield f"runs no model with {tag}"
 
-    def _words(self, paths: Collection[str]) -> frozenset[str]:
-        """The identifiers of the changed statements in some of the files."""
-        judged = [effect for path in self.paths if path.path in paths for effect in path.effects or ()]
-        return frozenset(word for item in judged for words in item.effect.statements for word in words)
-
     @cached_property
     def _functions(self) -> tuple[TouchedFunction, ...]:
         found = self.effects.functions if self.effects is not None else ()
@@ -196,7 +193,10 @@ class CodePlan:
         """The function with a path that can be written down, and what keeps a run out of it."""
         # Where the way to a file could not be read, "not reached" is not an answer.
         reached = touched.function.reached or touched.path in unknown
-        families = "" if self._is_taken(touched) else self._without_hosts(touched.path)
+        # Code that a host can run may take the function from its file.
+        taken = self.effects is not None and touched.symbol in self.effects.taken.get(touched.path, ())
+        counted = self._families.get(readable(touched.path)) and not taken
+        families = ", ".join(self.policy.families_without_hosts(touched.path)) if counted else ""
         condition = f"no host can run {families}, and the file belongs to no other family" if families else ""
         update = {
             "path": readable(touched.function.path),
@@ -223,16 +223,6 @@ class CodePlan:
     def _families(self) -> Mapping[str, frozenset[str]]:
         return {readable(path.path): frozenset(family.name for family in path.families) for path in self.paths}
 
-    def _without_hosts(self, path: str) -> str:
-        """The families of a path, where no host can run any of them."""
-        counted = self._families.get(readable(path), frozenset())
-        return ", ".join(self.policy.families_without_hosts(path)) if counted else ""
-
-    def _is_taken(self, touched: TouchedFunction) -> bool:
-        """Whether code that a host can run takes the function from its file."""
-        taken = self.effects.taken.get(touched.path, frozenset()) if self.effects is not None else frozenset()
-        return touched.symbol in taken
-
     @cached_property
     def _unread(self) -> Mapping[str, str]:
         """The changed files under test whose functions are not known."""
@@ -246,7 +236,7 @@ class CodePlan:
         for judged in self.paths:
             if judged.effects and judged.path not in touched:
                 found.setdefault(judged.path, _NO_FUNCTION)
-            elif judged.effects is None and not _is_source(judged.path):
+            elif judged.effects is None and not judged.path.endswith(".py"):
                 found.setdefault(judged.path, _NO_SOURCE)
         for path in self.change.paths:
             if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
@@ -276,9 +266,12 @@ class CodePlan:
     def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job is planned to execute a function."""
         variant, default = job.variant, job.is_default
-        if self._is_purpose(job, touched):
+        path, symbols = readable(touched.path), {touched.symbol, touched.function.symbol}
+        if any(purpose.path == path and purpose.symbol in symbols for purpose in job.purposes):
             return True
-        if self._is_kept_out(job, touched):
+        # What runs where adapters leave by themselves: such a job merges them and saves nothing.
+        merges = job.has_experts and variant.level is not Level.SAVE_RESUME
+        if merges and leaves_by_itself(touched.path, touched.function.symbol):
             return False
         if variant.level in self.asked:
             return True
@@ -286,24 +279,13 @@ class CodePlan:
             asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
             # What no reason names would be planned for no job at all.
             return asked_for or not self._reasons_of(touched)
-        families = self._families.get(readable(touched.path), frozenset())
+        families = self._families.get(path, frozenset())
         if job.family and families and job.family not in families:
             return False
         reasons = self._reasons_of(touched)
         own = any(reason.level is variant.level for reason in reasons)
         # Whichever rule names the variant or its feature: that is why the job is planned.
         return own if default else any(self._names_variant(reason, job) for reason in reasons)
-
-    def _is_kept_out(self, job: JobOutline, touched: TouchedFunction) -> bool:
-        """Whether the function runs where adapters leave by themselves, and the job merges them and saves nothing."""
-        saves = job.variant.level is Level.SAVE_RESUME
-        return job.has_experts and not saves and leaves_by_itself(touched.path, touched.function.symbol)
-
-    def _is_purpose(self, job: JobOutline, touched: TouchedFunction) -> bool:
-        """Whether a job was given settings under which a run enters the function."""
-        symbols = {touched.symbol, touched.function.symbol}
-        path = readable(touched.path)
-        return any(purpose.path == path and purpose.symbol in symbols for purpose in job.purposes)
 
     def _names_variant(self, reason: Reason, job: JobOutline) -> bool:
         """Whether a rule asks for a variant that is not its level's default one."""
@@ -315,10 +297,6 @@ class CodePlan:
         """Whether a job is planned for a file whose functions are not known."""
         level = job.variant.level
         return level in self.asked or any(reason.level is level and reason.path == path for reason in self.reasons)
-
-
-def _is_source(path: str) -> bool:
-    return path.endswith(".py")
 
 
 def _code(

@@ -30,12 +30,8 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
 
 
 def _has(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
-    level = defect.level is None or defect.level is job.variant.level
-    return level and _is_of(defect, job, policy) and defect.shows(_settings(job))
-
-
-def _is_of(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
-    """Whether the job's model is one that the defect is about."""
+    if defect.level not in (None, job.variant.level) or not defect.shows(_settings(job)):
+        return False
     if defect.family is None or job.family == defect.family:
         return True
     family = next((item for item in policy.families if item.name == defect.family), None)

@@ -121,7 +121,8 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
     `asking` are the paths that ask for level 4. A feature that families list comes with their checkpoint; any other
     is a setting, which every job takes on. A family promises only what its model has. Never empty.
     """
-    tags = frozenset(tag for path in asking for rule in rules_of(path) if _asks(rule) for tag in rule.features)
+    rules = [rule for path in asking for rule in rules_of(path) if Level.FEATURE in rule.levels]
+    tags = frozenset(tag for rule in rules for tag in rule.features)
     settings = tags - {tag for family in policy.families for tag in family.features}
     touched = [family for family in policy.families if any(family in path.families for path in asking)]
     jobs = [_of_family(family, (tags & {*family.features}) | settings, policy) for family in touched]
@@ -153,10 +154,6 @@ def job_of_model(model: ModelWant, policy: Policy) -> JobOutline:
 def rules_of(path: Classified) -> tuple[Rule | SymbolRule, ...]:
     """Every rule that a path meets, by its name or by what differs inside."""
     return (*path.rules, *(rule for effect in path.effects or () for rule in effect.rules))
-
-
-def _asks(rule: Rule | SymbolRule) -> bool:
-    return Level.FEATURE in rule.levels
 
 
 def _had(family: Family, checkpoint: Checkpoint | None, policy: Policy) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 A place that a planned job enters needs nothing. The others are taken in turn, those that the fewest cells enter first,
 each into the job that costs least more: one that was made for another place, with what this one needs besides, or one
-of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
+of its own. What no job can have, and what the budget leaves out, is named.
 """
 
 import hashlib
@@ -170,7 +170,9 @@ class Draft:
     def holds(self, want: Want) -> bool:
         """Whether a run with these settings, open ones at their defaults, gives what is wanted but the model."""
         return all(
-            self.point.size(axis) >= _number(value) if axis.is_size else self.point[axis] == value
+            self.point.size(axis) >= (value if isinstance(value, int) else 1)
+            if axis.is_size
+            else self.point[axis] == value
             for axis, value in want.axes.items()
         )
 
@@ -199,10 +201,6 @@ class Draft:
         )
 
 
-def _number(value: Value) -> int:
-    return value if isinstance(value, int) else 1
-
-
 MOST_CHARACTERS = 48
 _DIGEST = 6
 
@@ -227,7 +225,9 @@ def name_of(level: Level, draft: Draft, model: str = "") -> str:
     settings = {axis: value for axis, value in draft.differing.items() if implied.get(axis) != value}
     words = [*_OF_LEVEL.get(level, ()), *_words(settings), *_rest(draft), *([_plain(model)] if model else [])]
     name = "-".join(words) or "plain"
-    return name if len(name) <= MOST_CHARACTERS else _cut(name)
+    if len(name) <= MOST_CHARACTERS:
+        return name
+    return f"{name[: MOST_CHARACTERS - _DIGEST - 1].rstrip('-')}-{_digest(name)}"
 
 
 def _words(settings: dict[Axis, Value]) -> Iterator[str]:
@@ -253,10 +253,6 @@ def _rest(draft: Draft) -> Iterator[str]:
             yield word
     if fields:
         yield f"model-{_digest(repr(sorted(fields.items(), key=str)))}"
-
-
-def _cut(name: str) -> str:
-    return f"{name[: MOST_CHARACTERS - _DIGEST - 1].rstrip('-')}-{_digest(name)}"
 
 
 def _digest(text: str) -> str:
@@ -456,7 +452,7 @@ def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], mak
             held.setdefault(holder, []).extend(need.purposes)
         elif problem := _place(need, made, maker):
             left.append((need, problem))
-    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed), maker)
+    kept, beyond = _within(made, budget - sum(job.gpu_minutes for job in fixed), maker)
     left += [
         (need, f"the plan would take more than the {budget} GPU minutes of the policy's budget") for need in beyond
     ]
@@ -531,21 +527,6 @@ def _stays(item: _Made, larger: _Made) -> bool:
     return item.planned is None or (same and larger.job.variant.level is item.job.variant.level)
 
 
-def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
-    """The jobs without those whose places others enter as well, the dearest first."""
-    kept = sorted(made, key=lambda item: -item.job.gpu_minutes)
-    for item in (item for item in tuple(kept) if item.planned is None):
-        others = [other for other in kept if other is not item]
-        for need in item.needs:
-            at = next((at for at, other in enumerate(others) if maker.covers(other.job, need)), None)
-            if at is None:
-                break
-            others[at] = replace(others[at], needs=(*others[at].needs, need))
-        else:
-            kept = others
-    return kept
-
-
 def _level(need: Need, maker: JobMaker) -> Level | None:
     """The level of the first job that could be made for a need."""
     jobs = (maker.made(Draft(Point.default()), want) for want in need.ways[:_MOST_WAYS])
@@ -589,8 +570,8 @@ def _need(places: Sequence[Place], row: Standing | None, table: CellTable) -> Ne
     owners = [family.name for family in table.policy.families if family.paths.match(first.function.path)]
     # What is new in a family's file has no cell, and needs a model of the family.
     new = [] if row is None else [Want(model=ModelWant(name)) for name in owners] or [_NOTHING]
-    measured = table.wants(first.cells, moved=first.moved) if first.cells else _of_variants(first.variants)
-    ways = [*measured] or ([] if first.cells else new)
+    named = (Want(job_id, POINTS[job_id].settings) for job_id in sorted(first.variants) if job_id in POINTS)
+    ways = [*table.wants(first.cells, moved=first.moved)] if first.cells else [*named] or new
     joined = [found for want in standing for way in ways if (found := _joined(way, want)) is not None]
     joined.sort(
         key=lambda way: (
@@ -611,11 +592,6 @@ def _joined(way: Want, standing: Want) -> Want | None:
     if fields != {**standing.model.fields, **way.model.fields}:
         return None
     return replace(way, axes={**way.axes, **standing.axes}, model=replace(way.model, fields=fields))
-
-
-def _of_variants(variants: Iterable[str]) -> Iterator[Want]:
-    """The settings of named jobs."""
-    return (Want(job_id, POINTS[job_id].settings) for job_id in sorted(variants) if job_id in POINTS)
 
 
 def _entered_as(place: Place, table: CellTable) -> str:

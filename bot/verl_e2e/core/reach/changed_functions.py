@@ -325,7 +325,8 @@ class ReachedTree:
         view = self.program.view(module or "")
         if module is None or view is None:
             return True
-        if not symbol or _made_at_import(symbol):
+        # Whatever imports the module may call a lambda that is in no function.
+        if not symbol or (symbol.endswith(_LAMBDA) and _LOCALS not in symbol):
             return module in self.reach.imported
         name = next((name for name in graph_names(symbol) if name in view.symbols), None)
         if name is None:
@@ -335,16 +336,12 @@ class ReachedTree:
 
     def reading_lines(self, read_by: ReadBy, module: str | None) -> tuple[int, ...]:
         """Lines of reached functions that read what a statement binds; none where another file may be what reads it."""
-        if module is None or self._is_taken(read_by.names, module):
+        outer, _, own = (module or "").rpartition(".")
+        ways = {(module, name) for name in (*read_by.names, None, "*")} | {(outer, own)}
+        if module is None or (read_by.names and not ways.isdisjoint(self.taken())):
             return ()
         reached = (reader for reader in read_by.functions if self.reaches(module, reader.symbol))
         return tuple(sorted({line for reader in reached for line in reader.lines})[:MOST_READERS])
-
-    def _is_taken(self, names: frozenset[str], module: str) -> bool:
-        """Whether another imported module takes one of the names from the module, or the module itself."""
-        outer, _, own = module.rpartition(".")
-        ways = {(module, name) for name in (*names, None, "*")} | {(outer, own)}
-        return bool(names) and not ways.isdisjoint(self.taken())
 
 
 def touched_functions(
@@ -372,11 +369,6 @@ def symbol_of_effect(symbol: str) -> str:
     """
     parts = symbol.partition(_LOCALS)[0].removesuffix(_LAMBDA).rstrip(".").split(".")
     return ".".join(parts) if len(parts) <= 2 else parts[0]
-
-
-def _made_at_import(symbol: str) -> bool:
-    """Whether it is a lambda in no function: whatever imports the module may call it."""
-    return symbol.endswith(_LAMBDA) and _LOCALS not in symbol
 
 
 def graph_names(symbol: str) -> Iterator[str]:

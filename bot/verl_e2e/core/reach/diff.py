@@ -400,11 +400,6 @@ def _lambdas_of(part: object) -> Iterator[ast.Lambda]:
                 yield node
 
 
-def _matters(node: ast.stmt, scope: _Scope) -> bool:
-    """Whether a run differs without a statement: an error that does not come any more counts."""
-    return isinstance(node, ast.Raise) or (scope.excuse is None and scope.excuse_of(node) is None)
-
-
 def _mark_place(node: ast.AST, scope: _Scope) -> None:
     """Demand what a statement begins with, unless it is an error that no run executes."""
     blocks = blocks_of(node)
@@ -527,11 +522,12 @@ class _Comparison:
 
     def _reordered(self, old: Sequence[ast.AST], new: Sequence[ast.AST], theirs: _Scope) -> None:
         """Definitions of one name of which another one is the last now."""
-        of = self._numbers.of
-        before, after = (_by_title(nodes) for nodes in (old, new))
-        for title, nodes in after.items():
-            order, other = list(map(of, before.get(title, ()))), list(map(of, nodes))
-            last = nodes[-1]
+        found: dict[Hashable, tuple[list[int], list[int]]] = {}
+        for side, nodes in enumerate((old, new)):
+            for node in nodes:
+                found.setdefault(_title(node), ([], []))[side].append(self._numbers.of(node))
+        for last in {_title(node): node for node in new}.values():
+            order, other = found[_title(last)]
             if order != other and sorted(order) == sorted(other):
                 if isinstance(last, Function):
                     inner = theirs.function(last, whole=False)
@@ -547,7 +543,10 @@ class _Comparison:
         known = {id(before): after for before, after in pairs if before is not None and after is not None}
         later, earlier = _nearest(reversed(old), known), _nearest(old, known)
         for node in old:
-            if isinstance(node, Definition) or id(node) in known or not _matters(node, ours):
+            if isinstance(node, Definition) or id(node) in known:
+                continue
+            # An error that does not come any more makes a difference, too.
+            if not isinstance(node, ast.Raise) and (ours.excuse or ours.excuse_of(node)):
                 continue
             place = later.get(id(node)) or earlier.get(id(node)) or next(iter(new), None)
             if place is not None:
@@ -638,7 +637,10 @@ class _Comparison:
             assert isinstance(new, ast.stmt)
             ours.note(old, pieces(old))
             theirs.note(new, pieces(new))
-            annotation = _differs_by_annotation(old, new, self._numbers)
+            annotation = False
+            if isinstance(old, ast.AnnAssign) and isinstance(new, ast.AnnAssign):
+                rest = [self._numbers.of([node.target, node.value]) for node in (old, new)]
+                annotation = rest[0] == rest[1]
             for text, other, scope in ((old, new, theirs), (new, old, ours)):
                 excuse = Excuse.IDLE if annotation and scope.class_name is None else scope.excuse_of(other)
                 self._mark_parts(text, other, scope, excuse, other, first=begins(other))
@@ -708,13 +710,6 @@ def _nearest(body: Iterable[ast.stmt], known: Mapping[int, ast.AST]) -> dict[int
     return found
 
 
-def _by_title(nodes: Iterable[ast.AST]) -> dict[Hashable, list[ast.AST]]:
-    found: dict[Hashable, list[ast.AST]] = {}
-    for node in nodes:
-        found.setdefault(_title(node), []).append(node)
-    return found
-
-
 def _class_head(node: ast.ClassDef) -> Block:
     return Block((*node.bases, *node.keywords, *node.decorator_list), [], first_line(node), node)
 
@@ -739,10 +734,3 @@ def _called_by(node: Function) -> tuple[object, ...]:
     inside = (item for statement in node.body for item in own_nodes(statement))
     generator = any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inside)
     return (type(node).__name__, generator, plain, rests, by_name, counts, *values)
-
-
-def _differs_by_annotation(old: ast.stmt, new: ast.stmt, numbers: TreeNumbers) -> bool:
-    """Whether nothing but the annotation of an assignment differs."""
-    if not isinstance(old, ast.AnnAssign) or not isinstance(new, ast.AnnAssign):
-        return False
-    return numbers.of([old.target, old.value]) == numbers.of([new.target, new.value])

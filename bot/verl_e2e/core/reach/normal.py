@@ -385,13 +385,10 @@ def _inert(node: ast.expr | None) -> bool:
         case ast.JoinedStr(values=values):
             return all(_inert(item) for item in values)
         case ast.FormattedValue(value=value, format_spec=spec):
-            return _inert(value) and (spec is None or _constant_text(spec))
+            parts = spec.values if isinstance(spec, ast.JoinedStr) else []
+            return _inert(value) and all(isinstance(part, ast.Constant) for part in parts)
         case _:
             return False
-
-
-def _constant_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) and all(isinstance(value, ast.Constant) for value in node.values)
 
 
 def _without_text(node: ast.expr) -> ast.expr:

@@ -63,11 +63,7 @@ def _by_name(name: str, roots: tuple[str, ...], package: str) -> str:
         return ""
     if not name.startswith(f"{root}{package.replace('.', '/')}/"):
         return _OUTSIDE
-    return _CACHED if "/__pycache__/" in name or any(ending in f"{name}/" for ending in _endings()) else ""
-
-
-def _endings() -> Iterator[str]:
-    return (f"{item}/" for item in _COMPILED)
+    return _CACHED if "/__pycache__/" in name or any(f"{ending}/" in f"{name}/" for ending in _COMPILED) else ""
 
 
 def _through_links(

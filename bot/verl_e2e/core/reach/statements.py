@@ -121,14 +121,14 @@ def of_statement(node: ast.stmt) -> Excuse | None:
 
 def _arguments_do_nothing(call: ast.Call) -> bool:
     """Whether building a message only reads."""
-    return all(_only_reads(part) for argument in (*call.args, *call.keywords) for part in walk(argument))
-
-
-def _only_reads(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-        return name in _READING
-    return not isinstance(node, _DOES_SOMETHING)
+    for node in (part for argument in (*call.args, *call.keywords) for part in walk(argument)):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+            if name not in _READING:
+                return False
+        elif isinstance(node, _DOES_SOMETHING):
+            return False
+    return True
 
 
 def of_function(node: Function, *, in_protocol: bool) -> Excuse | None:
@@ -150,7 +150,10 @@ def of_function(node: Function, *, in_protocol: bool) -> Excuse | None:
 
 def of_block(body: list[ast.stmt]) -> Excuse | None:
     """What excuses a block that is run under a condition: one that always ends with an error."""
-    return Excuse.ERROR_PATH if body and _raises(body[-1]) and not any(_leaves(item) for item in body) else None
+    if not body or not _raises(body[-1]):
+        return None
+    leaves = any(isinstance(item, _LEAVES) for statement in body for item in own_nodes(statement))
+    return None if leaves else Excuse.ERROR_PATH
 
 
 def of_test(test: ast.AST) -> Excuse | None:
@@ -173,13 +176,8 @@ def may_go_on(nodes: Iterable[ast.AST], here: frozenset[str], elsewhere: frozens
     `here` are the errors that are caught around them, `elsewhere` the file's own ones that another place of it catches.
     """
     raised = (item for node in nodes for item in own_nodes(node) if isinstance(item, ast.Raise))
-    return any(_may_go_on(_last_name(item.exc), here, elsewhere) for item in raised)
-
-
-def _may_go_on(name: str, here: frozenset[str], elsewhere: frozenset[str]) -> bool:
-    if name in _CONTROL or name in elsewhere:
-        return True
-    return any(_may_be(name, caught) for caught in here)
+    names = {_last_name(item.exc) for item in raised}
+    return bool(names & (_CONTROL | elsewhere)) or any(_may_be(name, caught) for name in names for caught in here)
 
 
 def _may_be(name: str, caught: str) -> bool:
@@ -248,11 +246,6 @@ def _raises(node: ast.stmt) -> bool:
             return _raises(body[-1]) and _raises(last) if body else False
         case _:
             return False
-
-
-def _leaves(node: ast.stmt) -> bool:
-    """Whether a statement may leave its block other than by an error."""
-    return any(isinstance(item, _LEAVES) for item in own_nodes(node))
 
 
 @dataclass(frozen=True, slots=True)
