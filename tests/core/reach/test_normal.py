@@ -244,15 +244,6 @@ def test_what_looks_alike_and_is_not_the_same_differs(old: str, new: str) -> Non
     assert not quiet(new, old)
 
 
-def test_a_constant_log_call_goes_only_below_the_logger_that_nothing_else_binds() -> None:
-    head = "import logging\n\nlogger = logging.getLogger('n')\n\n\n"
-    assert quiet(head + "def f():\n    return 1\n", head + "def f():\n    logger.info('a')\n    return 1\n")
-    above = "import logging\n\n\ndef f():\n    {}return 1\n\n\nlogger = logging.getLogger('n')\n"
-    assert not quiet(above.format(""), above.format("logger.info('a')\n    "))
-    bound = head + "def g(logger): ...\n\n\n"
-    assert not quiet(bound + "def f():\n    return 1\n", bound + "def f():\n    logger.info('a')\n    return 1\n")
-
-
 @pytest.mark.parametrize(
     ("head", "test", "is_quiet"),
     (
@@ -318,21 +309,6 @@ def test_a_decorator_that_is_not_surely_pythons_own_may_run_and_read_what_it_dec
     assert quiet(old, other) is plain
     runs = compare(old.encode(), old.replace("return 1", "return 2").encode())
     assert bool(runs.import_time) is not plain
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    (
-        ("def f(x: int, *a: int, k: int = 1) -> int: ...", "def f(x: str, *a: str, k: str = 1) -> str: ..."),
-        ("async def f(x: int): ...", "async def f(x: str): ..."),
-        ("@property\ndef f(x: int): ...", "@property\ndef f(x: str): ..."),
-    ),
-)
-def test_under_the_future_import_annotations_of_a_function_may_differ(old: str, new: str) -> None:
-    future = "from __future__ import annotations\n"
-    assert quiet(future + old, future + new)
-    assert not quiet(future + f"@reads\n{old.removeprefix('@property')}".replace("\n\n", "\n"),
-                     future + f"@reads\n{new.removeprefix('@property')}".replace("\n\n", "\n"))  # fmt: skip
 
 
 @pytest.mark.parametrize(

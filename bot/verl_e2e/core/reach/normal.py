@@ -7,10 +7,8 @@ function here removes it, and each of them relies only on what holds in both ver
     strip_docstring               a docstring, where the file reads none and no decorator of a function can
     strip_idle_statements         `pass`, and a constant that stands alone
     blank_message                 inside a function: the text of a log call, of a raised error or of an assertion
-    strip_constant_log_calls      inside a function: one constant text to the module's own logger
     strip_local_annotation        the annotation of a function's local variable, which is never evaluated; one that
                                   makes a generator (`yield`) or a name local (`:=`) stays
-    strip_deferred_annotations    those of parameters and results under `from __future__ import annotations`
     strip_type_checking           what is below `if TYPE_CHECKING:`, where it is nothing but imports, at module level
 
 What a message is made of besides text must be names, constants, plain attributes or f-strings of these, and must be
@@ -37,7 +35,6 @@ _MESSAGE_ERRORS = frozenset(
 )
 _BUILTINS = _MESSAGE_ERRORS | {"print"}
 _READS_DOCSTRINGS = frozenset({"__doc__", "getdoc", "getcomments", "getsource"})
-_READS_ANNOTATIONS = frozenset({"__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -45,16 +42,12 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Common:
     """What holds in both versions of a file."""
 
-    # `from __future__ import annotations` is in force and nothing in the file reads annotations.
-    deferred_annotations: bool
     # Nothing in the file reads docstrings or sources.
     docstrings_unread: bool
     # The expressions that are typing's TYPE_CHECKING, as dotted names.
     type_checking: frozenset[str]
     # Builtin names of messages that the file does not bind again.
     builtins: frozenset[str]
-    # Names bound once, by a `logging.getLogger` statement of the module.
-    loggers: frozenset[str]
     # The decorators that run nothing of what they decorate, as both versions spell them.
     plain: frozenset[str]
 
@@ -63,11 +56,9 @@ class Common:
         """What holds in every one of the trees."""
         facts = [_Facts(tree) for tree in trees]
         return cls(
-            all(fact.deferred_annotations for fact in facts),
             all(not fact.mentioned & _READS_DOCSTRINGS for fact in facts),
             frozenset.intersection(*(fact.type_checking for fact in facts)),
             frozenset.intersection(*(_BUILTINS - frozenset(fact.bound) for fact in facts)),
-            frozenset.intersection(*(fact.loggers for fact in facts)),
             frozenset.intersection(*map(plain_decorators, trees)),
         )
 
@@ -88,15 +79,7 @@ class _Facts:
                 self.mentioned.add(node.name.rpartition(".")[2])
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 self.mentioned.add(node.value)
-        future = any(
-            isinstance(node, ast.ImportFrom)
-            and node.module == "__future__"
-            and any(alias.name == "annotations" for alias in node.names)
-            for node in tree.body
-        )
-        self.deferred_annotations = future and not self.mentioned & _READS_ANNOTATIONS
         self.type_checking = _type_checking_of(tree, self.bound)
-        self.loggers = frozenset(_loggers(tree, _bound_once(self.bound)))
 
 
 def type_checking_names(tree: ast.Module) -> frozenset[str]:
@@ -171,27 +154,6 @@ def _type_checking_names(tree: ast.Module, once: frozenset[str], *, stored: bool
                 pass
 
 
-def _loggers(tree: ast.Module, once: frozenset[str]) -> Iterator[str]:
-    if not any(
-        isinstance(node, ast.Import) and any(alias.name == "logging" and not alias.asname for alias in node.names)
-        for node in tree.body
-    ):
-        return
-    for node in tree.body:
-        name = logger_of(node)
-        if name in once and "logging" in once:
-            yield name
-
-
-def logger_of(node: ast.stmt) -> str:
-    """The name that a statement `name = logging.getLogger(...)` binds, empty for any other."""
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
-            return name if isinstance(function, ast.Attribute) and dotted(function) == "logging.getLogger" else ""
-        case _:
-            return ""
-
-
 def normalize(tree: ast.Module, common: Common) -> None:
     """Bring a tree into its normal form."""
     _Normal(common).module(tree)
@@ -204,17 +166,15 @@ class _Normal(ast.NodeTransformer):
     def __init__(self, common: Common) -> None:
         self._common = common
         self._in_function = False
-        self._loggers: frozenset[str] = frozenset()
 
     def module(self, tree: ast.Module) -> None:
-        """The whole tree; a logger may be relied on only below the statement that makes it."""
+        """The whole tree."""
         for constant in (node for node in walk(tree) if isinstance(node, ast.Constant)):
             strip_string_prefix(constant)
         tree.body = self._body(tree.body, plain=True)
         strip_type_checking(tree.body, self._common)
         for node in tree.body:
             self.visit(node)
-            self._loggers |= {logger_of(node)} & self._common.loggers
 
     def _body(self, body: list[ast.stmt], *, plain: bool) -> list[ast.stmt]:
         """A body without what is idle; its docstring goes where the file reads none and the decorators are plain."""
@@ -234,8 +194,7 @@ class _Normal(ast.NodeTransformer):
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
             if isinstance(body, list) and not isinstance(node, _Function | ast.ClassDef | ast.Module):
-                body = strip_idle_statements(body)
-                setattr(node, name, strip_constant_log_calls(body, self._loggers) if self._in_function else body)
+                setattr(node, name, strip_idle_statements(body))
         return super().generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -253,9 +212,7 @@ class _Normal(ast.NodeTransformer):
 
     def _function(self, node: _Function) -> ast.AST:
         plain = is_plainly_decorated(node, self._common.plain)
-        node.body = strip_constant_log_calls(self._body(node.body, plain=plain), self._loggers)
-        if self._common.deferred_annotations and plain:
-            strip_deferred_annotations(node)
+        node.body = self._body(node.body, plain=plain)
         outer = self._in_function
         self._in_function = True
         node.body = [self._statement(item) for item in node.body]
@@ -291,11 +248,6 @@ def strip_idle_statements(body: list[ast.stmt]) -> list[ast.stmt]:
     ]
 
 
-def strip_constant_log_calls(body: list[ast.stmt], loggers: frozenset[str]) -> list[ast.stmt]:
-    """A function's body without calls such as `logger.info("text")` on a logger of the module: they only write."""
-    return [item for item in body if not _constant_log_call(item, loggers)]
-
-
 # Below a `yield` a function is a generator, and what `:=` binds is local, evaluated or not.
 _COMPILED_UNEVALUATED = ast.Yield | ast.YieldFrom | ast.NamedExpr
 
@@ -311,21 +263,6 @@ def strip_local_annotation(node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
         return ast.copy_location(ast.Assign([node.target], node.value), node)
     node.annotation = ast.Constant(None)
     return node
-
-
-def strip_deferred_annotations(node: _Function) -> None:
-    """A parameter's and the result's annotation are never evaluated under the future import."""
-    node.returns = None
-    arguments = node.args
-    for parameter in (
-        *arguments.posonlyargs,
-        *arguments.args,
-        *arguments.kwonlyargs,
-        arguments.vararg,
-        arguments.kwarg,
-    ):
-        if parameter is not None:
-            parameter.annotation = None
 
 
 def strip_type_checking(body: list[ast.stmt], common: Common) -> None:
@@ -401,20 +338,6 @@ def _without_text(node: ast.expr) -> ast.expr:
             return ast.JoinedStr(kept) if kept else ast.Constant("")
         case _:
             return node
-
-
-def _constant_log_call(node: ast.stmt, loggers: frozenset[str]) -> bool:
-    match node:
-        case ast.Expr(
-            value=ast.Call(
-                func=ast.Attribute(value=ast.Name(id=owner), attr=method),
-                args=[ast.Constant(value=str())],
-                keywords=[],
-            )
-        ):
-            return owner in loggers and method in _LOG_METHODS - {"log", "warning_once", "info_once"}
-        case _:
-            return False
 
 
 def _docstring(node: ast.stmt) -> bool:
