@@ -13,7 +13,7 @@ from tests.fakes.places import FIXTURES, ROOT
 
 CRITERION = """    Row(
         Criterion.QUIET,
-        lambda case: Evidence(State.BROKEN, f"the log has {case.facts.line_count} lines", case.log, 1, "line 1"),
+        lambda case: Evidence(evidence.State.BROKEN, f"the log has {case.facts.line_count} lines", case.log, 1, "x"),
         stage=Stage.RAY,
         broken=Broken.AFTER_ERRORS,
         fix="Print less.",

@@ -14,7 +14,7 @@ from tests.core.builders import (
     make_record,
     step_line,
 )
-from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
+from verl_e2e.core.judge.criteria.invariants import NOT_RECORDED
 from verl_e2e.core.judge.verdict import judge_criteria, limitations_of_case
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise
 from verl_e2e.core.model.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile

@@ -7,8 +7,8 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import Taken, absent, healthy, other, tensor, weights
-from verl_e2e.core.judge.criteria.snapshots import without_needless_warnings
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import Excerpt

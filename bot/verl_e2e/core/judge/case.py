@@ -16,6 +16,7 @@ from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.triage.triage import Triage
 
 ABSENT: Any = object()
+LORA_RANK = "actor_rollout_ref.model.lora.rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,18 @@ class Phase:
     def wrote(self, line: int) -> bool:
         """Whether this phase wrote a line of the log."""
         return self.first_line <= line <= self.last_line
+
+
+def trained_models(case: Case) -> tuple[str, ...]:
+    """The models that train and are saved: the actor, and the critic under GAE or when it says that it trained."""
+    critic = any("critic/grad_norm" in step.values for step in case.train_steps())
+    return ("actor", "critic") if critic or case.config_value("algorithm.adv_estimator") == "gae" else ("actor",)
+
+
+def wants_adapter(case: Case) -> bool:
+    """Whether job, run or log asked for an adapter of rank above zero."""
+    asked = case.wrapper.get("LORA_RANK", "0") != "0"
+    return asked or case.facts.lora_at is not None or case.config_value(LORA_RANK) not in (None, 0)
 
 
 def wants_save(job: Job) -> bool:

@@ -18,8 +18,8 @@ from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.health import agreement_note, execution
 from verl_e2e.core.judge.criteria.parity import reports
 from verl_e2e.core.judge.criteria.signal import case_figure, signal_limitations
-from verl_e2e.core.judge.criteria.snapshots import without_needless_warnings
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, asked_of, state_limitations
+from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import aspect_of, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh

@@ -6,9 +6,9 @@ import pytest
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, QKV, RANK, WIDTH, Taken, adapters, healthy, tensor, weights
-from verl_e2e.core.judge.criteria.adapters import adapter_size
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.weights import adapter_size
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapter, Point, Ranks
 from verl_e2e.core.model.outcome import Result, Stage

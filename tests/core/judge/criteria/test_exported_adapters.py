@@ -6,9 +6,9 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_facts, make_record
 from tests.core.fingerprints import HF, LORA_A, LORA_B, Taken, absent, exported, healthy, moved, scaled, zeroed
-from verl_e2e.core.judge.criteria.adapters import exported_adapters, exports_adapters
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.transfer import exported_adapters, exports_adapters
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
 from verl_e2e.core.model.outcome import Result, Stage

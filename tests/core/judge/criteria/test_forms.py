@@ -23,9 +23,8 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.adapters import exported_adapters
-from verl_e2e.core.judge.criteria.resume import resumed_state
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.transfer import exported_adapters, resumed_state
 from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor

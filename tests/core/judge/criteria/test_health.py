@@ -35,13 +35,13 @@ from tests.core.executions import (
     change,
     ran,
 )
+from verl_e2e.core.judge.case import wants_adapter
 from verl_e2e.core.judge.criteria.health import (
     AGREEMENT_NOTE_BELOW,
     adapter,
     agreement_note,
     gradients,
     rollout_agreement,
-    wants_adapter,
     weights_kept,
 )
 from verl_e2e.core.judge.criteria.table import Criterion

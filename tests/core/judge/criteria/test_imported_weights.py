@@ -25,7 +25,7 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import imported_weights
 from verl_e2e.core.model.evidence import State

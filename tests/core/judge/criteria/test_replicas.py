@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, LORA_A, NORM, Taken, absent, healthy, hook, other, tensor, weights
 from verl_e2e.core.judge.criteria.basic import ACTOR
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import replicas
 from verl_e2e.core.model.evidence import State

@@ -26,9 +26,10 @@ from tests.core.level_runs import (
 )
 from verl_e2e.core.judge.case import planned_phases, started_phases
 from verl_e2e.core.judge.criteria.basic import exit_zero
-from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.transfer import resumed_state
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point, Ranks, TensorKind
 from verl_e2e.core.model.jobs import NotRestored

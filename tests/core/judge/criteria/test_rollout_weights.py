@@ -21,7 +21,7 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import rollout_weights, sources
 from verl_e2e.core.model.evidence import State

@@ -7,7 +7,7 @@ import pytest
 from tests.core.builders import ended, judged, make_case, make_environment, make_facts, make_record
 from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
-from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
+from verl_e2e.core.judge.criteria.invariants import NOT_RECORDED, Invariant
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion, asked_of, state_limitations
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.evidence import State
@@ -17,7 +17,7 @@ from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import Event
 
 RUN = healthy()
-STATE = frozenset(row.criterion for row in CRITERIA if row.fingerprints)
+STATE = frozenset(row.criterion for row in CRITERIA if isinstance(row.judge, Invariant))
 SENTENCE = f"{NOT_RECORDED[:1].upper()}{NOT_RECORDED[1:]}."
 
 
@@ -31,7 +31,7 @@ def test_every_level_asks_for_them_and_level_1_for_the_resumed_state_too() -> No
 
 
 def test_without_fingerprints_each_of_them_is_waived() -> None:
-    found = [row.find(resume_run().case()).evidence for row in CRITERIA if row.fingerprints]
+    found = [row.find(resume_run().case()).evidence for row in CRITERIA if isinstance(row.judge, Invariant)]
     assert {(item.state, item.summary) for item in found} == {(State.WAIVED, NOT_RECORDED)}
     assert {item.criterion for item in found} == STATE
 

@@ -17,7 +17,7 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.snapshots import Finding
+from verl_e2e.core.judge.criteria.invariants import Finding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import trained_weights
 from verl_e2e.core.model.evidence import State

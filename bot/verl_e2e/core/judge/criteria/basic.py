@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from verl_e2e.core.judge.case import ABSENT, Case, Phase, PlannedPhase, planned_phases, started_phases
+from verl_e2e.core.judge.case import ABSENT, LORA_RANK, Case, Phase, PlannedPhase, planned_phases, started_phases
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
@@ -298,7 +298,6 @@ def _cut_off(listed: str, tests: Iterable[TestCase]) -> bool:
 
 ACTOR = "actor_rollout_ref.actor.megatron"
 _ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
-LORA_RANK = "actor_rollout_ref.model.lora.rank"
 LORA_TARGETS = "actor_rollout_ref.model.lora.target_modules"
 _SHOWN_FAULTS = 5
 _SHOWN = {

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from verl_e2e.core.judge.case import ABSENT, Case, Phase, started_phases
 from verl_e2e.core.judge.criteria.basic import requested
-from verl_e2e.core.judge.criteria.snapshots import hook_problems
+from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import ResolvedConfig
@@ -147,7 +147,7 @@ def content_active(case: Case, feature: str) -> Evidence:
     ran = _most(tower for line in rows for tower in line.towers if _is_tower(tower, content))
     if given is None or not given.training_calls:
         return _content_evidence(
-            State.MISSING, f"{feature}: the actor was given no {content.name} in training{hook_problems(case)}"
+            State.MISSING, f"{feature}: the actor was given no {content.name} in training{hook_problems(found)}"
         )
     if ran is None or not ran.training_calls:
         which = f"its {ran.name} ({ran.type}) never ran in training" if ran else "it has no tower for them"

@@ -7,12 +7,11 @@ run in verl. Without a record nothing is known, and that is a limitation; the po
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from verl_e2e.core.compare.bands import band_of
-from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import LORA_RANK, global_step
+from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
+from verl_e2e.core.judge.criteria.basic import global_step
 from verl_e2e.core.judge.execution import BASE_NOT_RUN, NO_RECORD, Recorded, execution_of, listed, not_recorded_text
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import EXECUTED_FILE, ChangeExecution, Entered, FunctionRun, Side
@@ -22,13 +21,12 @@ from verl_e2e.core.model.related import Role
 from verl_e2e.core.triage.silent import AGREEMENT, AGREEMENT_FAIL_BELOW, is_correlation, lost_weights_text
 
 AGREEMENT_NOTE_BELOW = 0.999
-_GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
 
 
 def gradients(case: Case) -> Evidence:
     """Gradient norms of actor, and critic where one trains, finite and above zero at every requested step."""
     steps = case.train_steps()
-    metrics = _trained(case, steps)
+    metrics = [f"{model}/grad_norm" for model in trained_models(case)]
     for step in steps:
         for metric in metrics:
             fault = _gradient_fault(step, metric)
@@ -46,17 +44,6 @@ def gradients(case: Case) -> Evidence:
     summary = f"finite and above zero at every step; last {figures}"
     excerpt = f"step:{last.step} global_step:{global_step(last):g} {figures}"
     return Evidence(State.MET, summary, case.log, last.line, excerpt)
-
-
-def _trained(case: Case, steps: Iterable[StepMetrics]) -> tuple[str, ...]:
-    """The actor always trains; the critic under GAE, or when it says that it did."""
-    text = any(_GRADIENTS[1] in step.values for step in steps)
-    return _GRADIENTS if text or case.config_value("algorithm.adv_estimator") == "gae" else _GRADIENTS[:1]
-
-
-def trained_models(case: Case) -> tuple[str, ...]:
-    """The models that train and are saved: the actor, and the critic where there is one."""
-    return ("actor", "critic") if len(_trained(case, case.train_steps())) > 1 else ("actor",)
 
 
 def _gradient_fault(step: StepMetrics, metric: str) -> State | None:
@@ -146,13 +133,6 @@ def adapter(case: Case) -> Evidence:
     if wants_adapter(case):
         return Evidence(State.MISSING, "no adapter report in the log", case.log)
     return Evidence(State.MET, "no adapter was asked for", JOB_FILE)
-
-
-def wants_adapter(case: Case) -> bool:
-    """Whether job, run or log asked for an adapter of rank above zero."""
-    rank = case.config_value(LORA_RANK)
-    asked = case.wrapper.get("LORA_RANK", "0") != "0"
-    return asked or case.facts.lora_at is not None or rank not in (None, 0)
 
 
 def weights_kept(case: Case) -> Evidence:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.adapters import adapter_size, exported_adapters, exports_adapters
 from verl_e2e.core.judge.criteria.basic import (
     bridge_tests,
     exit_zero,
@@ -20,16 +19,21 @@ from verl_e2e.core.judge.criteria.basic import (
 )
 from verl_e2e.core.judge.criteria.features import feature_active, fsdp_active, parallel_sizes
 from verl_e2e.core.judge.criteria.health import adapter, change_executed, gradients, rollout_agreement, weights_kept
+from verl_e2e.core.judge.criteria.invariants import Finding, Invariant
 from verl_e2e.core.judge.criteria.parity import parity, resumed_step
-from verl_e2e.core.judge.criteria.resume import resume_stage, resumed, resumed_state
+from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
 from verl_e2e.core.judge.criteria.signal import learning_signal
-from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
-from verl_e2e.core.judge.criteria.transfer import imported_weights, rollout_weights
-from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
+from verl_e2e.core.judge.criteria.transfer import (
+    exported_adapters,
+    exports_adapters,
+    imported_weights,
+    resumed_state,
+    rollout_weights,
+)
+from verl_e2e.core.judge.criteria.weights import adapter_size, frozen_weights, replicas, trained_weights
 from verl_e2e.core.judge.verdict_document import Aspect
 from verl_e2e.core.model import evidence
-from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
+from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import FingerprintsEvent, read_data
@@ -103,8 +107,6 @@ class Row:
     judge: Callable[[Case], Evidence | Finding]
     # The stage of a fault or a gap, None for where the run stood; criteria on fingerprints find out their own.
     stage: Stage | None = None
-    # Whether it compares fingerprints.
-    fingerprints: bool = False
     # The level that asks for it; with none, and without `when`, every job does.
     level: Level | None = None
     # Which jobs of other levels ask for it too.
@@ -139,10 +141,6 @@ class Row:
 
     def find(self, case: Case) -> Finding:
         """Its evidence, with the stage of a fault or a gap and what it could not compare."""
-        if self.fingerprints and case.record.fingerprints is None:
-            return Finding(
-                Evidence(State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE, criterion=self.criterion), self.stage
-            )
         judged = self.judge(case)
         found = judged if isinstance(judged, Finding) else Finding(judged, self.stage)
         return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
@@ -226,7 +224,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.ADAPTER_SIZE,
         adapter_size,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
@@ -235,7 +232,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.RESUMED_STATE,
         resumed_state,
-        fingerprints=True,
         level=Level.SAVE_RESUME,
         broken=Broken.AFTER_ERRORS,
         fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
@@ -243,7 +239,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.REPLICAS,
         replicas,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these "
@@ -253,7 +248,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.FROZEN_WEIGHTS,
         frozen_weights,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what writes into the named weight: an export must copy before it changes, and a frozen weight "
@@ -263,7 +257,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.TRAINED_WEIGHTS,
         trained_weights,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the "
@@ -273,7 +266,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.IMPORTED_WEIGHTS,
         imported_weights,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Follow the named tensor through its parameter mapping in both directions: how the import splits and "
@@ -283,7 +275,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.EXPORTED_ADAPTERS,
         exported_adapters,
-        fingerprints=True,
         when=exports_adapters,
         broken=Broken.AFTER_ERRORS,
         fix=(
@@ -294,7 +285,6 @@ CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.ROLLOUT_WEIGHTS,
         rollout_weights,
-        fingerprints=True,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, "
@@ -404,5 +394,5 @@ def state_limitations(case: Case) -> Iterator[str]:
     if left_out:
         yield f"{left_out} fingerprint line(s) were not kept because there were too many"
     for row in asked_of(case):
-        if row.fingerprints:
+        if isinstance(row.judge, Invariant):
             yield from row.find(case).notes
