@@ -19,14 +19,13 @@ from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase
-from verl_e2e.core.judge.verdict import Result
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.execution import Executed
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.outcome import Attribution, Stage
+from verl_e2e.core.model.outcome import Attribution, Result, Stage
 from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Record
 from verl_e2e.core.model.record import Finding as PreflightFinding
 from verl_e2e.core.model.related import Role

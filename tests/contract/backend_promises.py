@@ -16,9 +16,9 @@ from tests.fakes.smart_http import serving
 from tests.runners.world import World, bare_forge, fetched
 from verl_e2e.adapters.dispatch.order_folder import Caps
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import EngineEnd, of_engine
+from verl_e2e.core.model.outcome import EngineEnd, Result, of_engine
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run, RunState

@@ -12,8 +12,9 @@ from tests.core.builders import make_job
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Job, Repository, RepositoryOrigin
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.job_order import OrderTarget, pack, same_job
 
 TOKEN = "ghs_that-may-only-read"

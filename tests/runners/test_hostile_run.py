@@ -13,8 +13,9 @@ import pytest
 from tests.runners.world import BRIDGE, VERL, World, commit
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import public_keys, read_record, read_seal
-from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Isolation, Job, Repository
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e_runner.isolation import Host, find_isolation, isolation_finding
 from verl_e2e_runner.run import run_job

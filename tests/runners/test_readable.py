@@ -14,9 +14,9 @@ from tests.runners.test_isolation import caged
 from tests.runners.test_run import ONE_GPU
 from tests.runners.world import World
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Checkpoint, Data
-from verl_e2e.core.model.outcome import of_preflight
+from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.inputs import _TRY, check_readable
 from verl_e2e_runner.process.environment import cached_snapshot

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import verl_e2e_runner.rewards
-from verl_e2e.core.signal.statistics import LENGTH_FREE
+from verl_e2e.core.signal.report import LENGTH_FREE
 from verl_e2e_runner import rewards
 from verl_e2e_runner.rewards import digit_share
 

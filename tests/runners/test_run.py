@@ -29,13 +29,13 @@ from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.case import Case, started_phases
 from verl_e2e.core.judge.criteria.basic import steps_completed
 from verl_e2e.core.judge.criteria.resume import resumed
-from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.jobs import Job, Network, Repository, SiteIsolation
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import SiteNeeds
-from verl_e2e.core.model.outcome import of_preflight
+from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError

@@ -20,7 +20,7 @@ from verl_e2e.core.compare.bands import (
 from verl_e2e.core.compare.jobs import job_differences
 from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.signal import baselines_of, case_options, figure_title
+from verl_e2e.core.judge.criteria.metrics import baselines_of, case_options, figure_title
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json

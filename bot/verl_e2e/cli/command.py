@@ -203,7 +203,7 @@ def report_fault(error: Exception) -> int:
 
 def exit_code(card: "Card") -> int:
     """The exit code of a judgement."""
-    from verl_e2e.core.judge.verdict import Result
+    from verl_e2e.core.model.outcome import Result
     from verl_e2e.core.report.run_card import result_of
 
     return {Result.PASS: 0, Result.FAIL: EXIT_FAIL, Result.BLOCKED: EXIT_BLOCKED}[result_of(card)]

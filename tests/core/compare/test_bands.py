@@ -24,7 +24,7 @@ from verl_e2e.core.compare.bands import (
 )
 from verl_e2e.core.compare.jobs import probe_digest, training_digest
 from verl_e2e.core.compare.steps import COMPARED, STATED_TOLERANCES
-from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
+from verl_e2e.core.judge.criteria.metrics import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics

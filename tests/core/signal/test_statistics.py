@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 
 from bench.signal_power import FLAT, RISES, of_flat, of_rise
+from verl_e2e.core.signal.curves import Bar, Direction, Rule, direction, inflation, noise, theil_sen, thinned, trend
 from verl_e2e.core.signal.report import SignalOutcome
-from verl_e2e.core.signal.statistics import Bar, Direction, Rule, direction, inflation, noise, theil_sen, thinned, trend
 
 
 def test_a_line_has_its_own_slope_and_no_noise() -> None:

@@ -147,15 +147,12 @@ def started_phases(case: Case) -> tuple[Phase, ...]:
     it printed.
     """
     planned = planned_phases(case.job)
-    begins = _recorded(case, planned) or [1, *(config.line for config in case.facts.configs[1:])][: len(planned)]
-    ends = [*(line - 1 for line in begins[1:]), case.facts.line_count]
-    return tuple(Phase(*item) for item in zip(planned, begins, ends, strict=False))
-
-
-def _recorded(case: Case, planned: tuple[PlannedPhase, ...]) -> list[int]:
-    """The first line of each phase as the runner recorded it; empty where it did not, or not of these phases."""
     starts = case.phases(BEGIN)
     lines = [start.line for start in starts if start.line is not None]
-    names = [start.step for start in starts]
-    known = names == [planned_phase.name for planned_phase in planned[: len(names)]]
-    return lines if known and len(lines) == len(starts) and lines == sorted(lines) else []
+    names = [phase.name for phase in planned]
+    # Of other phases, or not of all of them, the record says nothing.
+    known = [start.step for start in starts] == names[: len(starts)] and len(lines) == len(starts)
+    begins = lines if known and lines == sorted(lines) else []
+    begins = begins or [1, *(config.line for config in case.facts.configs[1:])][: len(planned)]
+    ends = [*(line - 1 for line in begins[1:]), case.facts.line_count]
+    return tuple(Phase(*item) for item in zip(planned, begins, ends, strict=False))

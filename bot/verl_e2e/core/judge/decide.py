@@ -56,7 +56,9 @@ def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     run = _decide_run(case, evidence)
     if forged := _broken_seal(case):
         return forged
-    found = _broken_import(by) or _failed_bridge_tests(by)
+    found = _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT) or _broken_criterion(
+        by, Criterion.BRIDGE_TESTS, Result.FAIL, Stage.BRIDGE_PROVIDER
+    )
     return found or (
         run if run is not PASSED else _gap(case, evidence, Gap.OF_THE_RUN, Gap.OF_THE_JOB) or _unexecuted(by) or run
     )
@@ -73,7 +75,7 @@ def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     by = {item.criterion: item for item in evidence}
     return (
         _broken_seal(case)
-        or _broken_import(by)
+        or _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
         or _blocking_finding(case)
         or _not_as_asked(by)
         or _proven(
@@ -96,18 +98,10 @@ def _broken_seal(case: Case) -> Decision | None:
     return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(SEAL_CAUSE,))
 
 
-def _broken_import(by: By) -> Decision | None:
-    item = by[Criterion.LOCAL_IMPORT]
-    if item.state is State.BROKEN:
-        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, ROWS[item.criterion].fix, item)
-    return None
-
-
-def _failed_bridge_tests(by: By) -> Decision | None:
-    item = by[Criterion.BRIDGE_TESTS]
-    if item.state is State.BROKEN:
-        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, ROWS[item.criterion].fix, item)
-    return None
+def _broken_criterion(by: By, criterion: Criterion, result: Result, stage: Stage) -> Decision | None:
+    """What a criterion decides by itself where it is broken."""
+    item = by[criterion]
+    return Decision(result, stage, item.summary, ROWS[criterion].fix, item) if item.state is State.BROKEN else None
 
 
 def blocking(record: Record) -> tuple[Finding, ...]:
@@ -242,6 +236,10 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
     return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at, causes=known)
 
 
+def _stood(case: Case) -> Stage:
+    return case.facts.stood or case.facts.reached() or Stage.ENVIRONMENT
+
+
 def _lost_run(case: Case) -> Decision | None:
     """The runner ended the run, or the process failed without an error in its log."""
     for ended in case.ends():
@@ -251,10 +249,6 @@ def _lost_run(case: Case) -> Decision | None:
             fix = wording.FIX_HOST_MEMORY if ended.end_reason is EndReason.HOST_MEMORY else wording.FIX_LOST
             return Decision(Result.BLOCKED, _stood(case), cause, fix, causes=early)
     return None
-
-
-def _stood(case: Case) -> Stage:
-    return case.facts.stood or case.facts.reached() or Stage.ENVIRONMENT
 
 
 def _gap(case: Case, evidence: tuple[Evidence, ...], *kinds: Gap) -> Decision | None:

@@ -1,10 +1,4 @@
-"""What ran of a change, in one run and in several.
-
-The sentences about what ran of a change: in a verdict, on a card, and of several jobs together.
-
-What a run executed of the code that a change touches: what is planned for it, matched with what was recorded.
-
-What the jobs of one change executed of it together, and whether that is enough for a policy.
+"""What ran of a change: matched with the record of one run, joined over several, and said on a verdict and a card.
 
 A function counts as executed when any job of the change entered its changed code, and a Bridge test is enough to know
 that it runs at all. So a job that never entered its part is made up for by another one that passed and did.
@@ -14,8 +8,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.verdict_document import Limitation
 from verl_e2e.core.model.access import Demand, ExecutionRules
+from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import (
     EXECUTED_FILE,
     MOST_JUDGED,
@@ -25,13 +21,13 @@ from verl_e2e.core.model.execution import (
     Entered,
     Executed,
     ExecutedFile,
-    ExecutedFunction,
     ExecutedProcess,
     FunctionRun,
     ProcessRole,
     Side,
     line_ranges,
 )
+from verl_e2e.core.model.related import Role
 
 # Of code that ran at import.
 NOT_READ = "it ran, but no function that reads what it binds did"
@@ -41,32 +37,23 @@ _SHOWN_PLACES = 12
 
 def listed(functions: Sequence[FunctionRun]) -> str:
     """Functions with their places, the first of them: `a.py:12 f (only with dropout), b.py:3 g and 4 more`."""
-    return and_more([_described(function) for function in functions], _SHOWN_FUNCTIONS)
-
-
-def _described(function: FunctionRun) -> str:
-    notes = (
-        "before the change" if function.side is Side.MERGE_BASE else "",
-        _around(function) if function.entered is Entered.AROUND else "",
-        function.condition,
-    )
-    shown = ", ".join(filter(None, notes))
-    return f"{function.place} {function.name}{f' ({shown})' if shown else ''}"
-
-
-def _around(function: FunctionRun) -> str:
-    return "entered, but none of its changed lines ran" if function.symbol else NOT_READ
+    rows = []
+    for function in functions:
+        around = "entered, but none of its changed lines ran" if function.symbol else NOT_READ
+        notes = (
+            "before the change" if function.side is Side.MERGE_BASE else "",
+            around if function.entered is Entered.AROUND else "",
+            function.condition,
+        )
+        shown = ", ".join(filter(None, notes))
+        rows.append(f"{aspect_of(function)}{f' ({shown})' if shown else ''}")
+    return and_more(rows, _SHOWN_FUNCTIONS)
 
 
 def and_more(rows: Sequence[str], most: int) -> str:
     """The first rows, and how many more there are."""
     more = len(rows) - most
     return f"{', '.join(rows[:most])}{f' and {more} more' if more > 0 else ''}"
-
-
-def missed_places(functions: Iterable[FunctionRun]) -> list[str]:
-    """The lines that did not run, as `path:12-14`."""
-    return [f"{function.path}:{lines}" for function in functions for lines in line_ranges(function.missed)]
 
 
 def not_recorded_text(why: str, *, base: bool = False) -> str:
@@ -93,11 +80,20 @@ def execution_limitations(found: ChangeExecution | None) -> Iterator[Limitation]
     tests = [function for function in found.functions if function.entered is Entered.BY_TESTS]
     if tests:
         yield Limitation(f"Executed by Bridge tests alone, not in verl: {listed(tests)}.")
-    places = missed_places(function for function in found.entered if function.side is Side.HEAD)
+    entered = [function for function in found.entered if function.side is Side.HEAD]
+    places = [f"{function.path}:{lines}" for function in entered for lines in line_ranges(function.missed)]
     if places:
         yield Limitation(f"Changed lines that did not run: {and_more(places, _SHOWN_PLACES)}.")
     yield from _of_merge_base(found)
-    yield from _unknown(found)
+    unknown = [function for function in found.of_side(Side.HEAD) if function.entered is Entered.UNKNOWN]
+    if unknown and found.entered:
+        text = f"Whether these changed functions ran is not known, {found.not_recorded}: {listed(unknown)}."
+        yield Limitation(text)
+    if found.unread and found.functions:
+        shown = and_more(found.unread, _SHOWN_PLACES)
+        yield Limitation(f"Changed files whose functions are not known: {shown}.")
+    if found.left_out and found.functions:
+        yield Limitation(f"{found.left_out} more changed functions were not compared with what ran.")
 
 
 def _of_merge_base(found: ChangeExecution) -> Iterator[Limitation]:
@@ -111,19 +107,6 @@ def _of_merge_base(found: ChangeExecution) -> Iterator[Limitation]:
         yield Limitation(
             f"Code that the change takes out and that did not run on the merge base either: {listed(never)}."
         )
-
-
-def _unknown(found: ChangeExecution) -> Iterator[Limitation]:
-    head = found.of_side(Side.HEAD)
-    unknown = [function for function in head if function.entered is Entered.UNKNOWN]
-    if unknown and found.entered:
-        text = f"Whether these changed functions ran is not known, {found.not_recorded}: {listed(unknown)}."
-        yield Limitation(text)
-    if found.unread and found.functions:
-        shown = and_more(found.unread, _SHOWN_PLACES)
-        yield Limitation(f"Changed files whose functions are not known: {shown}.")
-    if found.left_out and found.functions:
-        yield Limitation(f"{found.left_out} more changed functions were not compared with what ran.")
 
 
 BASE_NOT_RUN = "the job was not run on the merge base"
@@ -153,8 +136,11 @@ class Recorded:
 def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> ChangeExecution:
     """Match what a job must execute with the records of the head and of the merge base."""
     sides = {Side.HEAD: _index(head), Side.MERGE_BASE: _index(base)}
+    # What the change only replaces is looked for on the merge base where a run there was recorded.
+    earlier = () if sides[Side.MERGE_BASE].gap else changed.earlier
+    asked = dict.fromkeys((*changed.functions, *earlier))
     demanded = sorted(
-        (function for function in _asked(changed, sides[Side.MERGE_BASE]) if function.demanded and function.reached),
+        (function for function in asked if function.demanded and function.reached),
         key=lambda function: (function.side, function.path, function.first_line, function.symbol),
     )
     functions = tuple(_function_run(function, sides[function.side]) for function in demanded[:MOST_JUDGED])
@@ -174,13 +160,6 @@ def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> Change
         unread=tuple(f"{path}: {reason}" for path, reason in sorted({**changed.unread, **patched}.items())),
         left_out=changed.left_out + max(0, len(demanded) - MOST_JUDGED),
     )
-
-
-def _asked(changed: ChangedCode, base: "_Index") -> tuple[ChangedFunction, ...]:
-    """The functions to look for; what the change only replaces on the merge base where a run there was recorded."""
-    if base.gap:
-        return changed.functions
-    return tuple(dict.fromkeys((*changed.functions, *changed.earlier)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,36 +182,31 @@ def _index(recorded: Recorded) -> _Index:
     executed = recorded.executed
     if executed is None or (unusable := _unusable(executed, recorded.commit)):
         return _Index({}, (), frozenset(), frozenset(), recorded.why_none if executed is None else unusable)
-    tests = frozenset(index for index, process in enumerate(executed.processes) if _is_test(process))
+    tests = frozenset(
+        index
+        for index, process in enumerate(executed.processes)
+        if process.role is ProcessRole.BRIDGE_TEST or process.phase == _TESTS_PHASE
+    )
     in_verl = frozenset(range(len(executed.processes))) - tests
-    gap = _gap(tuple(executed.processes[index] for index in sorted(in_verl)))
+    # Why a function that is not in the record may have run all the same; empty where it did not.
+    gap = ""
+    processes = [executed.processes[index] for index in sorted(in_verl)]
+    broken = next((process for process in processes if process.problem and process.role in _TELLING), None)
+    if not any(process.role is ProcessRole.TRAINER for process in processes):
+        gap = "no process of a trainer was recorded"
+    elif broken is not None:
+        gap = f"the record of {describe_process(broken)} is not whole: {_bounded(broken.problem)}"
     cut = f"the record is not whole: {_bounded(executed.cut[0])}" if executed.cut else ""
     files = {file.path: file for file in reversed(executed.files)}
     return _Index(files, executed.processes, in_verl, tests, gap, cut, recorded.patched)
 
 
-def _is_test(process: ExecutedProcess) -> bool:
-    return process.role is ProcessRole.BRIDGE_TEST or process.phase == _TESTS_PHASE
-
-
 def _unusable(executed: Executed, commit: str) -> str:
     """Why nothing in a record counts, empty where it does."""
-    if executed.problem:
-        return _bounded(executed.problem)
     stated = executed.bridge_commit
-    if stated and commit and stated != commit:
+    if not executed.problem and stated and commit and stated != commit:
         return f"{EXECUTED_FILE} is of {stated[:_SHORT_ID]}, and the run of {commit[:_SHORT_ID]}"
-    return ""
-
-
-def _gap(processes: tuple[ExecutedProcess, ...]) -> str:
-    """Why a function that is not in the record may have run all the same; empty where it did not."""
-    if not any(process.role is ProcessRole.TRAINER for process in processes):
-        return "no process of a trainer was recorded"
-    broken = next((process for process in processes if process.problem and process.role in _TELLING), None)
-    if broken is None:
-        return ""
-    return f"the record of {describe_process(broken)} is not whole: {_bounded(broken.problem)}"
+    return _bounded(executed.problem)
 
 
 def describe_process(process: ExecutedProcess) -> str:
@@ -249,20 +223,23 @@ def _bounded(text: str) -> str:
 
 def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
     file = index.files.get(function.path)
-    ran = _lines(function, file, index.in_verl)
     times = _entered_at(function, file, index)
     verl = {process: first for process, first in times.items() if process in index.in_verl}
     entered = _entered(function, file, times, index)
     order = sorted(verl, key=lambda process: (verl[process], process))
     known = [verl[process] for process in order if math.isfinite(verl[process])]
+    lines = file.lines if file is not None and entered is Entered.IN_VERL else {}
+    ran = tuple(line for line in function.lines if not index.in_verl.isdisjoint(lines.get(line, ())))
+    # Under a patch lines are counted otherwise, so an entered function misses none.
+    whole = entered is Entered.IN_VERL and function.path in index.patched
     return FunctionRun(
         path=function.path,
         symbol=function.symbol,
         first_line=function.first_line,
         side=function.side,
         entered=entered,
-        ran=ran if entered is Entered.IN_VERL else (),
-        missed=_missed(function, ran, entered, index),
+        ran=ran,
+        missed=() if whole else tuple(line for line in function.lines if line not in ran),
         processes=tuple(describe_process(index.processes[process]) for process in order[:_SHOWN_PROCESSES]),
         process_count=len(order),
         first_s=known[0] if known else None,
@@ -274,11 +251,9 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
 def _entered(
     function: ChangedFunction, file: ExecutedFile | None, times: Mapping[int, float], index: _Index
 ) -> Entered:
-    patched = function.path in index.patched
-    if file is not None and _ran_change(function, file, times, index.in_verl, patched=patched):
-        return Entered.IN_VERL
-    if file is not None and _ran_change(function, file, times, index.by_tests, patched=patched):
-        return Entered.BY_TESTS
+    for kind, entered in ((index.in_verl, Entered.IN_VERL), (index.by_tests, Entered.BY_TESTS)):
+        if file is not None and _ran_change(function, file, times, kind, patched=function.path in index.patched):
+            return entered
     if index.gap or (index.cut and file is None) or (times and function.lines and file and not file.lines):
         return Entered.UNKNOWN
     return Entered.AROUND if times else Entered.NEVER
@@ -303,28 +278,21 @@ def _ran_one(lines: Iterable[int], file: ExecutedFile, processes: frozenset[int]
     return any(not processes.isdisjoint(file.lines.get(line, ())) for line in lines)
 
 
-def _missed(function: ChangedFunction, ran: tuple[int, ...], entered: Entered, index: _Index) -> tuple[int, ...]:
-    """The lines that did not run. Under a patch lines are counted otherwise, so an entered function misses none."""
-    if entered is Entered.IN_VERL and function.path in index.patched:
-        return ()
-    executed = frozenset(ran) if entered is Entered.IN_VERL else frozenset()
-    return tuple(line for line in function.lines if line not in executed)
-
-
-def _lines(function: ChangedFunction, file: ExecutedFile | None, processes: frozenset[int]) -> tuple[int, ...]:
-    if file is None:
-        return ()
-    return tuple(line for line in function.lines if not processes.isdisjoint(file.lines.get(line, ())))
-
-
 def _entered_at(function: ChangedFunction, file: ExecutedFile | None, index: _Index) -> dict[int, float]:
     """Each process that entered the function, with when; infinite where that is not known."""
     if file is None:
         return {}
     if function.at_import:
-        return dict.fromkeys(_importing(function, file, index), math.inf)
+        # Any line of the file where none is demanded.
+        lines = function.lines or tuple(file.lines)
+        ran = {process for line in lines for process in file.lines.get(line, ())}
+        return dict.fromkeys((process for process in ran if 0 <= process < len(index.processes)), math.inf)
+    # One name may belong to several entries, as those of a property, so the line decides too.
+    named = [entry for entry in file.functions if entry.symbol == function.symbol]
+    here = [entry for entry in named if function.first_line <= entry.line <= function.last_line]
+    alone = named if len(named) == 1 and function.path in index.patched else []
     found: dict[int, float] = {}
-    for entry in _entries(function, file, index):
+    for entry in here or alone:
         for process, first in entry.first_s.items():
             if 0 <= process < len(index.processes):
                 when = first if math.isfinite(first) and first >= 0 else math.inf
@@ -332,17 +300,65 @@ def _entered_at(function: ChangedFunction, file: ExecutedFile | None, index: _In
     return found
 
 
-def _importing(function: ChangedFunction, file: ExecutedFile, index: _Index) -> Iterable[int]:
-    """The processes that ran a changed line at import; any line of the file where none is demanded."""
-    lines = function.lines or tuple(file.lines)
-    return {process for line in lines for process in file.lines.get(line, ()) if 0 <= process < len(index.processes)}
+def execution(case: Case) -> ChangeExecution | None:
+    """What the run executed of the change; None for a job that is for no change."""
+    if not case.job.changed:
+        return None
+    patched = frozenset(patch.file for patch in case.job.patches if patch.repository == "bridge")
+    head = Recorded(case.record.executed, case.job.bridge.commit, patched=patched)
+    bases = case.related(Role.MERGE_BASE)
+    commit = bases[0].bridge_commit if bases else ""
+    why_none = NO_RECORD if bases else BASE_NOT_RUN
+    return execution_of(case.job.changed, head, Recorded(case.record.base_executed, commit, why_none, patched))
 
 
-def _entries(function: ChangedFunction, file: ExecutedFile, index: _Index) -> tuple[ExecutedFunction, ...]:
-    """The entries of a function: one name may belong to several, as those of a property, so the line decides too."""
-    named = tuple(entry for entry in file.functions if entry.symbol == function.symbol)
-    here = tuple(entry for entry in named if function.first_line <= entry.line <= function.last_line)
-    return here or (named if len(named) == 1 and function.path in index.patched else ())
+def change_executed(case: Case) -> Evidence:
+    """The criterion: met by one function whose changed code ran, broken where the record shows that none did.
+
+    Code at import runs in every process, so it is enough only where the change touches no function.
+    """
+    found = execution(case) or ChangeExecution()
+    entered = found.entered
+    if any(function.entered is Entered.IN_VERL for function in found.telling):
+        summary = f"{len(entered)} of {len(found.functions)} changed functions ran: {listed(entered)}"
+        return Evidence(State.MET, summary, EXECUTED_FILE, 0, _seen(entered[0]))
+    if not found.functions:
+        # No function of the change is known, or none has to run.
+        if found.unread or found.left_out:
+            first = found.unread[0] if found.unread else f"{found.left_out} functions are not listed"
+            return Evidence(State.WAIVED, f"which functions the change touches is not known: {first}")
+        summary = "nothing of the change has to be executed: verl reaches none of it, or no changed line does anything"
+        return Evidence(State.MET, summary)
+    asked = found.of_side(Side.HEAD)
+    why = found.not_recorded if asked else found.base_not_recorded
+    if why:
+        summary = not_recorded_text(why, base=not asked)
+        return Evidence(State.WAIVED, summary, EXECUTED_FILE)
+    summary = f"the run never entered the changed code: {listed(found.telling)}"
+    return Evidence(State.BROKEN, summary, EXECUTED_FILE, 0, _unseen(case, found))
+
+
+def _seen(function: FunctionRun) -> str:
+    """Where and when the first of the entered functions ran."""
+    more = function.process_count - len(function.processes)
+    who = ", ".join(function.processes) + (f" and {more} more" if more else "")
+    when = "" if function.first_s is None else f", first after {function.first_s:.1f} s"
+    how = "" if function.symbol else ", at import"
+    return f"{function.place} {function.name}: entered by {who}{when}{how}"
+
+
+def _unseen(case: Case, found: ChangeExecution) -> str:
+    """What the record holds instead."""
+    executed = case.record.executed
+    files = {function.path for function in found.functions}
+    count = len(executed.processes) if executed else 0
+    others = sum(len(file.functions) for file in executed.files if file.path in files) if executed else 0
+    tests = sum(function.entered is Entered.BY_TESTS for function in found.functions)
+    by_tests = f", {tests} of the changed ones only by Bridge tests" if tests else ""
+    first = found.telling[0]
+    around = "none of its changed lines" if first.symbol else "no function that reads it"
+    where = f"{around} in {count} processes" if first.processes else f"in none of {count} processes"
+    return f"{first.place} {first.name}: {where}; {others} functions of the files ran{by_tests}"
 
 
 VERDICT_NOT_KEPT = "the verdict of the run is no longer kept"
@@ -516,7 +532,7 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     uncoverable = [item.function for item in left if item.function.uncoverable and (item.never or item.unknown)]
     cut_off = max((count for job, count in joined.cut_off.items() if job not in waived), default=0)
     rows = (
-        (rules.unexecuted, _never_text(never)),
+        (rules.unexecuted, f"{_counted(len(never))} that verl reaches never ran: {listed(never)}" if never else ""),
         (rules.unrecorded, _unknown_text(len(unknown), cut_off, joined)),
         (rules.uncoverable, _uncoverable_text(uncoverable)),
     )
@@ -524,30 +540,21 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     return Shortfall(closing, "; ".join(text for demand, text in rows if text and demand is Demand.ALLOW))
 
 
-def _never_text(never: list[FunctionRun]) -> str:
-    if not never:
-        return ""
-    count = (
-        "1 changed function that verl reaches"
-        if len(never) == 1
-        else (f"{len(never)} changed functions that verl reaches")
-    )
-    return f"{count} never ran: {listed(never)}"
-
-
 def _uncoverable_text(functions: list[FunctionRun]) -> str:
     if not functions:
         return ""
     families = ", ".join(dict.fromkeys(function.uncoverable for function in functions))
-    what = "1 changed function belongs" if len(functions) == 1 else f"{len(functions)} changed functions belong"
-    return f"{what} to {families}, which no host can run: {listed(functions)}"
+    belong = "belongs" if len(functions) == 1 else "belong"
+    return f"{_counted(len(functions))} {belong} to {families}, which no host can run: {listed(functions)}"
 
 
 def _unknown_text(unknown: int, cut_off: int, joined: JoinedExecution) -> str:
-    count = unknown + cut_off
-    if not count:
+    if not unknown + cut_off:
         return ""
-    whose = next(((job, why) for job, why in joined.not_recorded.items()), None)
+    whose = next(iter(joined.not_recorded.items()), None)
     why = f" ({whose[0]}: {whose[1]})" if unknown and whose else ""
-    what = "1 changed function" if count == 1 else f"{count} changed functions"
-    return f"whether {what} ran is not known{why}"
+    return f"whether {_counted(unknown + cut_off)} ran is not known{why}"
+
+
+def _counted(number: int) -> str:
+    return "1 changed function" if number == 1 else f"{number} changed functions"

@@ -1,10 +1,7 @@
-"""The results of the focused Bridge tests, and which of them are about the environment.
+"""The results of the focused Bridge tests as a JUnit document, and which of them are about the environment.
 
-What is missing from a test's environment, by the error that ended the test: it says nothing about the change.
-
-The rules are tried in order, on the error itself and never on the source that it quotes.
-
-The results of the focused Bridge tests as a JUnit document: pytest's own, or one that a runner wrote.
+What is missing from a test's environment is read from the error that ended the test, never from the source that it
+quotes: it says nothing about the change.
 """
 
 import re
@@ -31,63 +28,44 @@ _CLAIMS = ("AssertionError", "assert ", "Failed:")
 _OF_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    pattern: re.Pattern[str]
-    clause: str
-
-
-_MISSING = (
-    _Missing(
-        re.compile(
-            r"Found no NVIDIA driver|No CUDA GPUs are available|^AssertionError: Torch not compiled with CUDA enabled"
-            r"|CUDA driver version is insufficient|Invalid device id|invalid device ordinal"
-            r"|TransformerEngine needs CUDA|Cannot access accelerator device when none is available"
-        ),
-        "the GPUs that it asks for",
+_MISSING = {
+    "the GPUs that it asks for": re.compile(
+        r"Found no NVIDIA driver|No CUDA GPUs are available|^AssertionError: Torch not compiled with CUDA enabled"
+        r"|CUDA driver version is insufficient|Invalid device id|invalid device ordinal"
+        r"|TransformerEngine needs CUDA|Cannot access accelerator device when none is available"
     ),
-    _Missing(re.compile(r"fused_weight_gradient_mlp_cuda module is not found"), "apex's fused kernels"),
-    _Missing(
-        re.compile(
-            r"OfflineModeIsEnabled|outgoing traffic has been disabled|couldn't connect to 'https://huggingface\.co'"
-            r"|LocalEntryNotFoundError|Name or service not known|Temporary failure in name resolution"
-            r"|Network is unreachable"
-        ),
-        "a way to the network",
+    "apex's fused kernels": re.compile(r"fused_weight_gradient_mlp_cuda module is not found"),
+    "a way to the network": re.compile(
+        r"OfflineModeIsEnabled|outgoing traffic has been disabled|couldn't connect to 'https://huggingface\.co'"
+        r"|LocalEntryNotFoundError|Name or service not known|Temporary failure in name resolution"
+        r"|Network is unreachable"
     ),
-    _Missing(re.compile(r"EADDRINUSE|[Aa]ddress already in use"), "a port that no one else on the host uses"),
-    _Missing(re.compile(r"No space left on device|Disk quota exceeded"), "room on the disk"),
-)
+    "a port that no one else on the host uses": re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
+    "room on the disk": re.compile(r"No space left on device|Disk quota exceeded"),
+}
 
 
 def missing_package(text: str) -> str:
     """The package that an import error says is missing; empty for none, and for modules of the trees under test."""
     found = [match["module"] for match in _MODULE.finditer(text)]
-    return found[-1] if found and not _is_ours(found[-1]) else ""
-
-
-def _is_ours(module: str) -> bool:
-    top, _, rest = module.partition(".")
-    return top in _OURS or (top == "megatron" and rest.partition(".")[0] in _MEGATRON)
+    if not found:
+        return ""
+    top, _, rest = found[-1].partition(".")
+    ours = top in _OURS or (top == "megatron" and rest.partition(".")[0] in _MEGATRON)
+    return "" if ours else found[-1]
 
 
 def missing_from_environment(error: str) -> str:
     """What is missing, by an error with its kind (`RuntimeError: ...`); empty when the environment is not to blame."""
     if error.startswith(_CLAIMS) and not error.startswith(_OF_TORCH):
         return ""
-    for missing in _MISSING:
-        if missing.pattern.search(error):
-            return missing.clause
-    package = _package(error)
-    return f"package {package}" if package else ""
-
-
-def _package(error: str) -> str:
+    clause = next((clause for clause, pattern in _MISSING.items() if pattern.search(error)), "")
     unavailable = _UNAVAILABLE.search(error)
-    if unavailable is not None:
-        return unavailable["first"] or unavailable["second"]
     first = error.partition("\n")[0]
-    return missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
+    package = missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
+    if unavailable is not None:
+        package = unavailable["first"] or unavailable["second"]
+    return clause or (f"package {package}" if package else "")
 
 
 def skip_reason(missing: str) -> str:

@@ -1,11 +1,4 @@
-"""Related runs: which of them a judged job asks for, and what they say about whose a failure is.
-
-Whether two runs failed, or were blocked, the same way: at the same stage, with the same marks.
-
-The marks of a failure leave out what differs between two runs of one job: numbers, addresses, commits, folders. They
-err on the side of difference, because a failure that is wrongly taken for an old one would excuse a new fault.
-
-What caused a failure: compare a run with the same job on the merge base and with a retry on the head.
+"""Related runs: what they say about whose a failure is, and which of them a judged job asks for.
 
 A Fail stays a Fail unless the merge base fails too. If the merge base fails the same way, the fault is older than the
 change. If it fails in another way at the same stage or before it, the cause is not known. If a retry passes, the
@@ -13,11 +6,7 @@ result is not a Pass, because the first failure is not explained, and not a Fail
 A run that was blocked by what the change may have caused stays Blocked, unless the merge base gets past that point and
 the retry does not: then it is a Fail.
 
-A judged run as a related run of another one, and whether a kept one may be used again.
-
-Which related runs a judged job asks for, in which order, and the job of each of them.
-
-Two kinds. Some are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
+Some related runs are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
 unsharded reference run, the baseline of a learning signal; they are asked for once the run by itself is fine. The
 others say whose a failure is: the merge base, one retry on the head, and the same job without saving. A run that is
 blocked by what the change may have caused gets the first two.
@@ -35,19 +24,24 @@ from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
-from verl_e2e.core.model.facts import LogFacts, LoggedError
+from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.settings import expected_config
-from verl_e2e.core.model.space import variant_named, variants_of
+from verl_e2e.core.model.space import (
+    variant_named,
+    variants_of,
+)
 
 _MAX_MARKS = 200
 _MAX_MARK = 300
 _OF_THE_STACK = ("megatron/", "verl/")
 
+# What differs between two runs of one job. Marks err on the side of difference, because a failure that is wrongly taken
+# for an old one would excuse a new fault.
 _VARYING = (
     (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
     (re.compile(r"0x[0-9a-fA-F]+"), "#"),
@@ -61,12 +55,17 @@ _VARYING = (
 
 def fingerprint_of(case: Case, decision: Decision) -> tuple[str, ...]:
     """The marks of a Fail, and of what blocked a run and may be the change's, sorted; empty where nothing shows it."""
-    if decision.result is not Result.FAIL and not decision.undecided:
+    if not may_change(decision):
         return ()
     found = {f"preflight: {normal(mark)}"[:_MAX_MARK] for mark in decision.marks}
     if decision.at is not None:
         found |= {f"{decision.at.criterion}: {mark}"[:_MAX_MARK] for mark in _marks(case, decision.at)}
     return tuple(sorted(found)[:_MAX_MARKS])
+
+
+def may_change(decision: Decision) -> bool:
+    """Whether a run on the merge base may change the decision."""
+    return decision.result is Result.FAIL or decision.undecided
 
 
 def same_failure(marks: tuple[str, ...], stage: Stage | None, other: RelatedRun) -> bool:
@@ -82,21 +81,18 @@ def normal(text: str) -> str:
     return text.strip()
 
 
-def _marks(case: Case, at: Evidence) -> Iterator[str]:
+def _marks(case: Case, at: Evidence) -> list[str]:
     if at.criterion == Criterion.BRIDGE_TESTS:
-        yield from (test.name for test in case.record.tests or () if test.outcome == "failed")
-    elif at.criterion == Criterion.WEIGHTS_KEPT:
-        yield from (normal(lost.text) for lost in case.facts.lost_weights)
-    else:
-        error = next((error for error in case.facts.errors if error.at.line == at.line), None)
-        yield normal(at.summary) if error is None else _of_error(error)
-
-
-def _of_error(error: LoggedError) -> str:
-    """Kind and message, where it was raised, and where the code of the stack went there."""
+        return [test.name for test in case.record.tests or () if test.outcome == "failed"]
+    if at.criterion == Criterion.WEIGHTS_KEPT:
+        return [normal(lost.text) for lost in case.facts.lost_weights]
+    error = next((error for error in case.facts.errors if error.at.line == at.line), None)
+    if error is None:
+        return [normal(at.summary)]
+    # Where it was raised, and where the code of the stack went there.
     ours = [call for call in error.calls if any(part in call for part in _OF_THE_STACK)]
     places = dict.fromkeys(normal(calls[-1]) for calls in (ours, error.calls) if calls)
-    return f"{error.kind}: {normal(error.message)} @ {' < '.join(places)}"
+    return [f"{error.kind}: {normal(error.message)} @ {' < '.join(places)}"]
 
 
 FIX_BASE = "Fix the base branch first, then run this change again; the failure hides what the change does."
@@ -135,8 +131,8 @@ def most_telling(
     marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
 ) -> tuple[CandidateRank, RelatedRun | None]:
     """The run on the merge base that decides, and what it says."""
-    text = [(rank_of(marks, stage, base), base) for base in bases]
-    return max(text, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
+    ranked = [(rank_of(marks, stage, base), base) for base in bases]
+    return max(ranked, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
 
 
 def weigh(case: Case, alone: Decision) -> Decision:
@@ -149,7 +145,7 @@ def weigh(case: Case, alone: Decision) -> Decision:
     if base is None:
         text = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
         return replace(alone, blame=_and_without_save(case, text))
-    commit = base.bridge_commit[:12]
+    commit, stop = base.bridge_commit[:12], wording.strip_full_stop
     match found:
         case CandidateRank.FAILS_TOO if alone.undecided:
             cause = f"the merge base {commit} is blocked the same way: {alone.cause}"
@@ -160,17 +156,12 @@ def weigh(case: Case, alone: Decision) -> Decision:
             return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE, recurrence=older)
         case CandidateRank.FAILS_OTHERWISE:
             base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
-            cause = f"{_strip_full_stop(alone.cause)}; inconclusive: {base_failed}"
+            cause = f"{stop(alone.cause)}; inconclusive: {base_failed}"
             return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE, undecided=False)
         case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
             return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
         case CandidateRank.PASSES | CandidateRank.BEYOND:
             return _weigh_retry(case, alone, base)
-
-
-def may_change(decision: Decision) -> bool:
-    """Whether a run on the merge base may change the decision."""
-    return decision.result is Result.FAIL or decision.undecided
 
 
 def asks_for_base(case: Case, decision: Decision) -> bool:
@@ -183,51 +174,45 @@ def asks_for_base(case: Case, decision: Decision) -> bool:
 
 def related_rows(case: Case) -> tuple[str, ...]:
     """A sentence for each related run, for the card."""
-    return tuple(_row(run) for run in case.record.related)
+    return tuple(
+        f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}"
+        f"{', kept from an earlier run' if run.cached else ''}): {ended(run)}, in {run.folder}"
+        for run in case.record.related
+    )
 
 
 def ended(run: RelatedRun) -> str:
     """How a related run ended, for a sentence."""
     where = f" at {run.stage}" if run.stage else ""
-    return f"{run.result}{where}{f': {_strip_full_stop(run.cause)}' if run.cause else ''}"
+    return f"{run.result}{where}{f': {wording.strip_full_stop(run.cause)}' if run.cause else ''}"
 
 
 def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
     """The decision where the merge base is not at fault: the change caused a failure that a retry repeats."""
-    retries = case.related(Role.RETRY)
-    passed = any(run.result is Result.PASS for run in retries)
+    marks, retries = fingerprint_of(case, alone), case.related(Role.RETRY)
+    repeated = next(
+        (run for run in retries if run.result is Result.FAIL or same_failure(marks, alone.stage, run)), None
+    )
+    went = "failed" if alone.result is Result.FAIL else "was blocked"
     base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
     base_said = f"the merge base {base.bridge_commit[:12]} {base_said}"
-    once = f"the head {_went(alone)} once ({_strip_full_stop(alone.cause)})"
-    if passed:
+    once = f"the head {went} once ({wording.strip_full_stop(alone.cause)})"
+    if any(run.result is Result.PASS for run in retries):
         cause = f"not reproduced: {once} and passed on a retry; {base_said}"
         once_only = Recurrence.NOT_REPRODUCED
         return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
-    if alone.undecided and retries and _repeats(case, alone, retries) is None:
+    if alone.undecided and retries and repeated is None:
         cause = f"inconclusive: {once}, and the retry was not conclusive ({ended(retries[-1])}); {base_said}"
         return replace(alone, cause=cause, fix=FIX_FLAKY, undecided=False)
-    text = f"regression: {base_said}, {_retried(case, alone, retries)}"
-    return replace(alone, result=Result.FAIL, blame=_and_without_save(case, text), undecided=False)
-
-
-def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
-    again = _repeats(case, alone, retries)
-    if again is not None:
-        same = same_failure(fingerprint_of(case, alone), alone.stage, again)
-        return f"and the head {_went(alone)} again on a retry" + ("" if same else f", in another way ({ended(again)})")
-    if retries:
-        return f"and the retry was not conclusive ({ended(retries[-1])})"
-    return f"and the head {_went(alone)} once, {_not_run(case, Role.RETRY, 'not retried')}"
-
-
-def _repeats(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> RelatedRun | None:
-    """The retry that shows the failure again: a Fail, or the same failure."""
-    marks = fingerprint_of(case, alone)
-    return next((run for run in retries if run.result is Result.FAIL or same_failure(marks, alone.stage, run)), None)
-
-
-def _went(alone: Decision) -> str:
-    return "failed" if alone.result is Result.FAIL else "was blocked"
+    if repeated is not None:
+        same = same_failure(marks, alone.stage, repeated)
+        retried = f"and the head {went} again on a retry{'' if same else f', in another way ({ended(repeated)})'}"
+    elif retries:
+        retried = f"and the retry was not conclusive ({ended(retries[-1])})"
+    else:
+        retried = f"and the head {went} once, {_not_run(case, Role.RETRY, 'not retried')}"
+    blame = _and_without_save(case, f"regression: {base_said}, {retried}")
+    return replace(alone, result=Result.FAIL, blame=blame, undecided=False)
 
 
 def _and_without_save(case: Case, text: str) -> str:
@@ -243,16 +228,7 @@ def _not_run(case: Case, role: Role, text: str) -> str:
     return f"{text}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
 
 
-def _row(run: RelatedRun) -> str:
-    cached = ", kept from an earlier run" if run.cached else ""
-    return f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
-
-
-def _strip_full_stop(text: str) -> str:
-    return text.rstrip(" .")
-
-
-CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})
+_CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})
 
 
 def summary(
@@ -260,6 +236,9 @@ def summary(
 ) -> RelatedRun:
     """What `related.json` says of a run: its verdict, the marks of its failure, and the metrics of its steps."""
     steps = [step for step in facts.steps if step.step > 0] if facts else []
+    # The line that decided; a Pass has none.
+    shown = [item.excerpt for item in verdict.key_lines if item.criterion != Criterion.RESOLVED_CONFIG]
+    excerpt = shown[0] if shown and verdict.result is not Result.PASS else ""
     return RelatedRun(
         role=role,
         job_id=job.id,
@@ -269,7 +248,7 @@ def summary(
         result=verdict.result,
         stage=verdict.stage,
         cause=verdict.cause,
-        excerpt=_excerpt(verdict),
+        excerpt=excerpt,
         cached=cached,
         fingerprint=verdict.fingerprint,
         steps=tuple(RelatedStep(step=step.step, values=dict(step.values)) for step in steps),
@@ -279,42 +258,30 @@ def summary(
 def may_be_kept(record: Record, verdict: Verdict) -> bool:
     """Whether a run may stand for a later one of the same job: conclusive, and of nothing but commits."""
     trees = record.environment.repositories if record.environment else ()
-    return verdict.result in CONCLUSIVE and bool(trees) and not any(tree.dirty for tree in trees)
+    return verdict.result in _CONCLUSIVE and bool(trees) and not any(tree.dirty for tree in trees)
 
 
 def may_stand_again(record: Record, verdict: Verdict, digest: Digest, host: Environment | None) -> bool:
     """Whether a kept run is that of this very job, still judged as conclusive, on what `host` has today."""
     started = [read_data(event, Started) for event in record.events if event.kind == "started"]
     same_job = bool(started) and started[-1] is not None and started[-1].digest == digest
-    return same_job and may_be_kept(record, verdict) and _same_host(record.environment, host)
-
-
-def _same_host(environment: Environment | None, other: Environment | None) -> bool:
-    """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on besides the job."""
-    if environment is None or other is None:
-        return False
-    return _host_marks(environment) == _host_marks(other)
+    environment = record.environment
+    same_host = environment is not None and host is not None and _host_marks(environment) == _host_marks(host)
+    return same_job and may_be_kept(record, verdict) and same_host
 
 
 def _host_marks(host: Environment) -> tuple[object, ...]:
+    """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on besides the job."""
     container = host.container
     image = (container.image, container.digests, container.asked) if container else None
     return host.packages, host.python, image, host.driver, sorted(gpu.name for gpu in host.gpus)
 
 
-def _excerpt(verdict: Verdict) -> str:
-    """The line that decided; a Pass has none."""
-    if verdict.result is Result.PASS:
-        return ""
-    shown = [item.excerpt for item in verdict.key_lines if item.criterion != Criterion.RESOLVED_CONFIG]
-    return shown[0] if shown else ""
-
-
 # A failure in these stages: the same job without saving shows whether the save or the model is at fault.
-CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
+_CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
 # The criteria that compare a run with another one, and the role of that one.
 _COMPARED = {row.criterion: row.compared_with for row in CRITERIA if row.compared_with is not None}
-WHEN_IT_FAILS = "when it fails, or is blocked by what the change may have caused"
+_WHEN_IT_FAILS = "when it fails, or is blocked by what the change may have caused"
 REFERENCE_ROLES = frozenset(_COMPARED.values())
 
 
@@ -386,7 +353,8 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     return tuple(followup for followup in (*evidence, *blame) if followup.role in allowed.roles)
 
 
-def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
+def may_follow(job: Job, allowed: Allowed) -> tuple[str, ...]:
+    """A sentence for each run that a job may ask for, with its cost."""
     rows = []
     if job.level is Level.SAVE_RESUME:
         rows.append((Role.UNINTERRUPTED, "when both phases are fine"))
@@ -394,16 +362,11 @@ def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
         rows.append((Role.UNSHARDED, "when the run is fine"))
     if allowed.has_base(job):
         signal = job.level is Level.LEARNING_SIGNAL
-        when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else WHEN_IT_FAILS
+        when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else _WHEN_IT_FAILS
         rows += [(Role.MERGE_BASE, when), (Role.RETRY, "when the merge base does not end so")]
     if wants_save(job):
         rows.append((Role.WITHOUT_SAVE, "when it fails in export, save or load"))
-    return tuple(row for row in rows if row[0] in allowed.roles)
-
-
-def may_follow(job: Job, allowed: Allowed) -> tuple[str, ...]:
-    """A sentence for each run that a job may ask for, with its cost."""
-    jobs = [(role, when, job_of(role, job, allowed.merge_base)) for role, when in _possible(job, allowed)]
+    jobs = [(role, when, job_of(role, job, allowed.merge_base)) for role, when in rows if role in allowed.roles]
     return tuple(
         f"{job.id}: may be followed by the {role.spoken} {when}, about {gpu_minutes(made)} GPU minutes"
         for role, when, made in jobs
@@ -479,7 +442,8 @@ def asks_whose(verdict: Verdict) -> bool:
 def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed) -> Iterator[Followup]:
     """What is asked for when the run by itself is fine."""
     for criterion, role in _COMPARED.items():
-        if _judges(verdict, criterion) and role not in made and _fine_but_for(verdict, criterion):
+        judged = any(item.criterion == criterion for item in verdict.evidence)
+        if judged and role not in made and _fine_but_for(verdict, criterion):
             yield from _followup(role, job, allowed)
     more = job.level is Level.LEARNING_SIGNAL and made.count(Role.MERGE_BASE) < allowed.baselines
     if more and allowed.has_base(job) and _fine_but_for(verdict, Criterion.LEARNING_SIGNAL):
@@ -501,7 +465,7 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
         evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
         inherits = tuple(run for run in history if run.role in evidence)
         yield Followup(Role.RETRY, without_change(job), NOTHING, inherits)
-    if verdict.stage in CHECKPOINTING and not verdict.undecided and Role.WITHOUT_SAVE not in made and not compared:
+    if verdict.stage in _CHECKPOINTING and not verdict.undecided and Role.WITHOUT_SAVE not in made and not compared:
         yield from _followup(Role.WITHOUT_SAVE, job, allowed)
 
 
@@ -511,16 +475,11 @@ def _followup(role: Role, job: Job, allowed: Allowed, then: Allowed = NOTHING) -
         yield Followup(role, derived, then)
 
 
-def _judges(verdict: Verdict, criterion: Criterion) -> bool:
-    return any(item.criterion == criterion for item in verdict.evidence)
-
-
 def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:
     """Whether nothing but that criterion keeps the run from a Pass."""
     found = {item.criterion for item in verdict.evidence if item.state in (State.MISSING, State.BROKEN)}
     # Another job may enter the changed code; whether this run was good otherwise is then to be known.
-    gaps = found - {Criterion.CHANGE_EXECUTED}
-    return verdict.own_result is Result.PASS or gaps == {criterion}
+    return verdict.own_result is Result.PASS or found - {Criterion.CHANGE_EXECUTED} == {criterion}
 
 
 def without_base(allowed: Allowed, reason: str) -> Allowed:

@@ -1,27 +1,18 @@
-"""The verdict of one job: Pass, Fail or Blocked, with its limitations, deliverables and rows of evidence.
-
-What a verdict does not prove, derived from the job, the resolved configuration and the evidence.
-
-The five deliverables of a job; each of them is always listed.
-
-The rows of a card's evidence that say what was run, on what, and by which command.
-"""
+"""The verdict of one job: Pass, Fail or Blocked, with its limitations, deliverables and rows of evidence."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
-from verl_e2e.core.judge.criteria.health import agreement_note, execution
-from verl_e2e.core.judge.criteria.parity import reports
-from verl_e2e.core.judge.criteria.signal import case_figure, signal_limitations
+from verl_e2e.core.judge.criteria.metrics import agreement_note, case_figure, reports, signal_limitations
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, asked_of, state_limitations
 from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
-from verl_e2e.core.judge.execution import aspect_of, execution_limitations
+from verl_e2e.core.judge.execution import and_more, aspect_of, execution, execution_limitations
 from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.evidence import Evidence, State
@@ -34,17 +25,15 @@ from verl_e2e.core.model.record import (
     STOPPED,
     EndReason,
     Environment,
-    Finding,
     LeftRunning,
     Record,
-    RepositoryState,
     read_data,
 )
 from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.triage.silent import constant_reward
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run
 
-SIZES = {
+_SIZES = {
     "tensor_model_parallel_size": Aspect.TENSOR,
     "pipeline_model_parallel_size": Aspect.PIPELINE,
     "context_parallel_size": Aspect.CONTEXT,
@@ -56,14 +45,12 @@ _SHOWN_FILES = 20
 
 def limitations_of_case(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
-    plain = (*_host(case), *_notes(case), *_end(case), *_noise(case))
     rows = [
         *_waived(case, evidence),
         *execution_limitations(execution(case)),
-        *(Limitation(text) for text in (*_tests(case), *_trees(case))),
-        *_checkpoint(case),
-        *_shape(case),
-        *(Limitation(text) for text in plain if text),
+        *(Limitation(text) for text in _trees(case)),
+        *_of_job(case),
+        *(Limitation(text) for text in (*_host(case), *_notes(case), *_end(case)) if text),
     ]
     by_text = {row.text: row for row in reversed(rows)}
     return tuple(by_text[text] for text in dict.fromkeys(row.text for row in rows))
@@ -80,18 +67,14 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
         *([Aspect.CUDA_GRAPHS] if case.config_value(_EAGER) is False else []),
     }
     if case.job.level is Level.PARALLELISM:
-        shown |= {aspect for size, aspect in SIZES.items() if _size(case, size) > 1}
+        sizes = {aspect: case.config_value(f"{ACTOR}.{size}") for size, aspect in _SIZES.items()}
+        shown |= {aspect for aspect, size in sizes.items() if isinstance(size, int) and size > 1}
     ran = execution(case)
     entered = map(aspect_of, ran.entered) if ran is not None else ()
     return (*(aspect for aspect in Aspect if aspect in shown), *entered)
 
 
-def _size(case: Case, name: str) -> int:
-    value = case.config_value(f"{ACTOR}.{name}")
-    return value if isinstance(value, int) else 0
-
-
-def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
+def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterator[Limitation]:
     """The waived criteria; those on metrics only where a step was trained."""
     waived = [item for item in evidence if item.state is State.WAIVED]
     seen = [item for item in waived if item.criterion == Criterion.BRIDGE_TESTS or case.train_steps()]
@@ -101,53 +84,46 @@ def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
         yield Limitation(text, () if shows is None else (shows,))
 
 
-def _tests(case: Case) -> Iterable[str]:
+def _trees(case: Case) -> Iterator[str]:
     for item in case.job.site.deselected_tests:
         yield _with_full_stop(
             f"Focused Bridge test {item.test} is left out on site {case.job.site.name}: {item.reason}"
         )
-
-
-def _trees(case: Case) -> Iterable[str]:
     environment = case.record.environment
     for state in environment.repositories if environment else ():
         if state.dirty:
-            files = ", ".join(state.dirty[:_SHOWN_FILES])
-            more = f" and {len(state.dirty) - _SHOWN_FILES} more" if len(state.dirty) > _SHOWN_FILES else ""
-            yield f"{state.name} was tested with uncommitted changes: {files}{more}."
+            yield f"{state.name} was tested with uncommitted changes: {and_more(state.dirty, _SHOWN_FILES)}."
 
 
-def _checkpoint(case: Case) -> Iterable[Limitation]:
-    chosen = case.job.checkpoint
-    if chosen.is_random:
+def _of_job(case: Case) -> Iterator[Limitation]:
+    """What follows from the job and its configuration."""
+    job = case.job
+    if job.checkpoint.is_random:
         text = "Random weights: construction and training mechanics only, no compatibility of pretrained weights."
         yield Limitation(text, (Aspect.PRETRAINED,))
-    if not case.job.reward_model:
+    if not job.reward_model:
         yield Limitation("Reward model disabled: reward-model serving is not exercised.", (Aspect.REWARD_MODEL,))
-
-
-def _shape(case: Case) -> Iterable[Limitation]:
     if not case.facts.configs:
         return
     if case.config_value(_EAGER) is True:
         yield Limitation("enforce_eager is on: vLLM's CUDA graph capture is not exercised.", (Aspect.CUDA_GRAPHS,))
-    if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in SIZES):
+    if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in _SIZES):
         text = "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
-        yield Limitation(text, tuple(SIZES.values()))
+        yield Limitation(text, tuple(_SIZES.values()))
     if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
         yield Limitation(
             "No line of a log names expert ranks, so the expert sizes are those of the run's own configuration."
         )
-    if case.job.level is Level.MEGATRON_FSDP and case.job.gpu_count == 1:
+    if job.level is Level.MEGATRON_FSDP and job.gpu_count == 1:
         yield Limitation("Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded.")
-    if case.job.level is not Level.LEARNING_SIGNAL:
-        steps = "One training step" if case.job.steps == 1 else f"{case.job.steps} training steps"
+    if job.level is not Level.LEARNING_SIGNAL:
+        steps = "One training step" if job.steps == 1 else f"{job.steps} training steps"
         yield Limitation(f"{steps}: no learning signal and no convergence is claimed.", (Aspect.LEARNING,))
-    if case.job.level is not Level.SAVE_RESUME:
+    if job.level is not Level.SAVE_RESUME:
         yield Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
 
 
-def _host(case: Case) -> Iterable[str]:
+def _host(case: Case) -> Iterator[str]:
     yield from case.job.site.limitations
     for patch in case.job.patches:
         yield _with_full_stop(f"Declared patch {patch.name} in {patch.repository} ({patch.file}): {patch.reason}")
@@ -156,7 +132,7 @@ def _host(case: Case) -> Iterable[str]:
         yield f"Installed by hand: {', '.join(environment.hand_installed)}."
 
 
-def _notes(case: Case) -> Iterable[str]:
+def _notes(case: Case) -> Iterator[str]:
     environment = case.record.environment
     for finding in environment.findings if environment else ():
         if not finding.ok and not finding.blocking:
@@ -169,7 +145,7 @@ def _notes(case: Case) -> Iterable[str]:
         yield from map(_with_full_stop, signal_limitations(case))
 
 
-def _end(case: Case) -> Iterable[str]:
+def _end(case: Case) -> Iterator[str]:
     for event in case.events("left_running"):
         left = read_data(event, LeftRunning)
         count = 1 if left is None else len(left.processes)
@@ -177,52 +153,77 @@ def _end(case: Case) -> Iterable[str]:
             yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
     if case.started:
         yield from (f"Missing from the folder: {item}." for item in case.record.missing)
+    for noise in case.triage.residual_noise:
+        times = f", {noise.count} times" if noise.count > 1 else ""
+        yield f"Residual log noise: {noise.name} (line {noise.at.line}{times})."
 
 
 def _with_full_stop(text: str) -> str:
     return f"{text.rstrip(' .')}."
 
 
-def _noise(case: Case) -> Iterable[str]:
-    for noise in case.triage.residual_noise:
-        times = f", {noise.count} times" if noise.count > 1 else ""
-        yield f"Residual log noise: {noise.name} (line {noise.at.line}{times})."
-
-
+_NAMES = (
+    wording.BRIDGE_CHECKS,
+    wording.LOCAL_IMPORT,
+    wording.BACKEND_RUN,
+    wording.VARIANTS,
+    wording.LOG_CAPTURE,
+)
 _OF_RESULT = {Result.PASS: Outcome.PASS, Result.FAIL: Outcome.FAIL, Result.BLOCKED: Outcome.BLOCKED}
+_OF_TESTS = {
+    State.MET: Outcome.PASS,
+    State.BROKEN: Outcome.FAIL,
+    State.MISSING: Outcome.BLOCKED,
+    State.WAIVED: Outcome.SKIPPED,
+}
 
 
-def deliverables(
+def _deliverables(
     case: Case, evidence: tuple[Evidence, ...], run: Decision, *, has_log: bool
 ) -> tuple[Deliverable, ...]:
     """All five, in the order of the card; `run` is the decision on the run by itself."""
     by = {item.criterion: item for item in evidence}
+    tests, imported = by[Criterion.BRIDGE_TESTS], by[Criterion.LOCAL_IMPORT]
+    never_started = case.ended_by(EndReason.NOT_STARTED) is not None
+    wrong_import = run.at is not None and (run.at.criterion, run.at.state) == (Criterion.LOCAL_IMPORT, State.BROKEN)
+    ran, cause = _OF_RESULT[run.result], run.cause
+    if never_started and not blocking(case.record) and not wrong_import:
+        ran, cause = Outcome.SKIPPED, wording.NEVER_STARTED
+    if case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name:
+        variants = Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
+    else:
+        quoted = [row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level]
+        shown = next((by[name].summary for name in quoted if by[name].state is State.MET), "")
+        variants = Deliverable(wording.VARIANTS, ran, wording.variant_detail(case.job, shown))
+    if never_started and not case.facts.line_count:
+        log = Deliverable(wording.LOG_CAPTURE, Outcome.SKIPPED, wording.NEVER_STARTED)
+    else:
+        log = _log(case.log, case.facts.line_count if has_log else None)
+    outcome = {State.MET: Outcome.PASS, State.BROKEN: Outcome.FAIL}.get(imported.state, Outcome.BLOCKED)
     return (
-        _bridge_checks(case, by),
-        _local_import(by),
-        _backend_run(case, run),
-        _variants(case, run, by),
-        _log_capture(case, has_log=has_log),
+        Deliverable(wording.BRIDGE_CHECKS, _OF_TESTS[tests.state], wording.bridge_detail(case.job, tests)),
+        Deliverable(wording.LOCAL_IMPORT, outcome, imported.summary),
+        Deliverable(wording.BACKEND_RUN, ran, wording.backend_detail(case.job, cause)),
+        variants,
+        log,
     )
 
 
-def of_unknown_job(detail: str, log: str, line_count: int | None) -> tuple[Deliverable, ...]:
-    """The deliverables of a folder that names no job; `line_count` is None when it holds no log either."""
-    names = (wording.BRIDGE_CHECKS, wording.LOCAL_IMPORT, wording.BACKEND_RUN, wording.VARIANTS)
-    blocked = tuple(Deliverable(name, Outcome.BLOCKED, detail) for name in names)
-    return (*blocked, _log(log, line_count))
+def _log(name: str, line_count: int | None) -> Deliverable:
+    if line_count is None:
+        return Deliverable(wording.LOG_CAPTURE, Outcome.FAIL, wording.NO_LOG)
+    outcome = Outcome.PASS if line_count else Outcome.FAIL
+    return Deliverable(wording.LOG_CAPTURE, outcome, wording.log_detail(name, line_count))
 
 
 def of_job_not_run(reason: str) -> tuple[Deliverable, ...]:
     """The deliverables of a planned job that never started."""
-    names = (wording.BRIDGE_CHECKS, wording.LOCAL_IMPORT, wording.BACKEND_RUN, wording.VARIANTS, wording.LOG_CAPTURE)
-    return tuple(Deliverable(name, Outcome.SKIPPED, f"not run: {reason}") for name in names)
+    return tuple(Deliverable(name, Outcome.SKIPPED, f"not run: {reason}") for name in _NAMES)
 
 
 def of_nothing_required(reason: str) -> tuple[Deliverable, ...]:
     """The deliverables of a change that needs no run."""
-    names = (wording.BRIDGE_CHECKS, wording.LOCAL_IMPORT, wording.BACKEND_RUN, wording.VARIANTS, wording.LOG_CAPTURE)
-    return tuple(Deliverable(name, Outcome.NOT_REQUESTED, reason) for name in names)
+    return tuple(Deliverable(name, Outcome.NOT_REQUESTED, reason) for name in _NAMES)
 
 
 def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tuple[Deliverable, ...]:
@@ -233,90 +234,26 @@ def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tup
     return tuple(failed if row.name == wording.BRIDGE_CHECKS else row for row in rows)
 
 
-def _bridge_checks(case: Case, by: Mapping[str, Evidence]) -> Deliverable:
-    item = by[Criterion.BRIDGE_TESTS]
-    outcome = {
-        State.MET: Outcome.PASS,
-        State.BROKEN: Outcome.FAIL,
-        State.MISSING: Outcome.BLOCKED,
-        State.WAIVED: Outcome.SKIPPED,
-    }[item.state]
-    return Deliverable(wording.BRIDGE_CHECKS, outcome, wording.bridge_detail(case.job, item))
-
-
-def _local_import(by: Mapping[str, Evidence]) -> Deliverable:
-    item = by[Criterion.LOCAL_IMPORT]
-    outcome = {State.MET: Outcome.PASS, State.BROKEN: Outcome.FAIL}.get(item.state, Outcome.BLOCKED)
-    return Deliverable(wording.LOCAL_IMPORT, outcome, item.summary)
-
-
-def _backend_run(case: Case, run: Decision) -> Deliverable:
-    return Deliverable(wording.BACKEND_RUN, *_outcome_of_run(case, run))
-
-
-def _variants(case: Case, run: Decision, by: Mapping[str, Evidence]) -> Deliverable:
-    plain = case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name
-    if plain:
-        return Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
-    outcome, _ = _outcome_of_run(case, run)
-    quoted = next((row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level), None)
-    shown = by.get(quoted) if quoted is not None else None
-    text = shown.summary if shown and shown.state is State.MET else ""
-    return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job, text))
-
-
-def _outcome_of_run(case: Case, run: Decision) -> tuple[Outcome, str]:
-    if case.ended_by(EndReason.NOT_STARTED) and not blocking(case.record) and not _is_wrong_import(run):
-        return Outcome.SKIPPED, wording.backend_detail(case.job, wording.NEVER_STARTED)
-    return _OF_RESULT[run.result], wording.backend_detail(case.job, run.cause)
-
-
-def _is_wrong_import(run: Decision) -> bool:
-    return run.at is not None and run.at.criterion == Criterion.LOCAL_IMPORT and run.at.state is State.BROKEN
-
-
-def _log_capture(case: Case, *, has_log: bool) -> Deliverable:
-    if case.ended_by(EndReason.NOT_STARTED) and not case.facts.line_count:
-        return Deliverable(wording.LOG_CAPTURE, Outcome.SKIPPED, wording.NEVER_STARTED)
-    return _log(case.log, case.facts.line_count if has_log else None)
-
-
-def _log(name: str, line_count: int | None) -> Deliverable:
-    if line_count is None:
-        return Deliverable(wording.LOG_CAPTURE, Outcome.FAIL, wording.NO_LOG)
-    outcome = Outcome.PASS if line_count else Outcome.FAIL
-    return Deliverable(wording.LOG_CAPTURE, outcome, wording.log_detail(name, line_count))
-
-
 _SHOWN_ID = 12
 # The packages of the image on which a result depends most.
 _SHOWN_PACKAGES = ("torch", "vllm", "sglang", "ray", "transformers", "transformer-engine", "nvidia-modelopt", "triton")
 _REPOSITORY = {"bridge": "Bridge repo", "verl": "verl repo", "megatron_lm": "Megatron-LM"}
 
 
-def origin_rows(record: Record) -> tuple[str, ...]:
-    """All rows about what was run: the repositories, the host, and our instrumentation."""
-    return (*repository_rows(record), *host_rows(record), *instrumentation_rows(record))
-
-
-def repository_rows(record: Record) -> tuple[str, ...]:
+def _repository_rows(record: Record) -> Iterator[str]:
     """`Bridge repo: <commit> plus dirty files` and its like; what the job asked for where no tree was recorded."""
-    states = {state.name: state for state in record.environment.repositories} if record.environment else {}
+    trees = record.environment.repositories if record.environment else ()
+    states = {str(state.name): state for state in trees}
     asked = {"bridge": record.job.bridge.commit, "verl": record.job.verl.commit} if record.job else {}
-    rows = []
     for name, title in _REPOSITORY.items():
-        if name in states:
-            rows.append(f"{title}: {_state(states[name])}")
+        state = states.get(name)
+        if state is not None:
+            dirty = f"dirty files: {', '.join(state.dirty)}" if state.dirty else "no dirty files"
+            patches = f"; declared patches: {', '.join(state.patches)}" if state.patches else ""
+            yield f"{title}: {state.commit} plus {dirty}{patches}"
         elif name != "megatron_lm":
             commit = f"{asked[name]} asked for" if name in asked else "unknown"
-            rows.append(f"{title}: {commit}, the tree and its dirty files are not recorded")
-    return tuple(rows)
-
-
-def _state(state: RepositoryState) -> str:
-    dirty = f"dirty files: {', '.join(state.dirty)}" if state.dirty else "no dirty files"
-    patches = f"; declared patches: {', '.join(state.patches)}" if state.patches else ""
-    return f"{state.commit} plus {dirty}{patches}"
+            yield f"{title}: {commit}, the tree and its dirty files are not recorded"
 
 
 def host_rows(record: Record) -> tuple[str, ...]:
@@ -343,16 +280,14 @@ def instrumentation_rows(record: Record) -> tuple[str, ...]:
     """What of ours ran inside the processes of the run, so that no one takes it for a part of verl or Bridge."""
     parts = []
     if record.executed is not None and record.executed.processes:
-        parts.append(f"execution record ({_counted(len(record.executed.processes), 'process', 'processes')})")
+        count = len(record.executed.processes)
+        parts.append(f"execution record ({count} {'process' if count == 1 else 'processes'})")
     if record.fingerprints is not None:
-        wrapped = {hook.target for hook in record.fingerprints.hooks if hook.installed}
-        taken = _counted(len(record.fingerprints.snapshots), "snapshot", "snapshots")
-        parts.append(f"state fingerprints ({_counted(len(wrapped), 'hook', 'hooks')}, {taken})")
+        hooks = len({hook.target for hook in record.fingerprints.hooks if hook.installed})
+        taken = len(record.fingerprints.snapshots)
+        wrapped = f"{hooks} {'hook' if hooks == 1 else 'hooks'}"
+        parts.append(f"state fingerprints ({wrapped}, {taken} {'snapshot' if taken == 1 else 'snapshots'})")
     return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 def _container(environment: Environment) -> tuple[str, ...]:
@@ -383,8 +318,6 @@ def command_row(record: Record, *, started: bool) -> str:
     return f"bash {record.job.script} ({'exact arguments not recorded' if started else 'never started'})"
 
 
-__all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
-
 _NO_LOG = Triage(TriageVerdict.BLOCKED, Stage.ENVIRONMENT, wording.NO_LOG, 0, "", (), "", "")
 
 
@@ -406,6 +339,10 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     alone = decide(case, evidence)
     decision = weigh(case, alone)
     open_ends = limitations_of_case(case, evidence)
+    at = alone.at
+    causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
+    # The frames of the logged error that decided; none where something else did.
+    calls = (error.calls for error in case.facts.errors if at is not None and error.at.line == at.line)
     return Verdict(
         job_id=case.job.id,
         result=decision.result,
@@ -414,9 +351,9 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         sentence=_sentence(case, decision),
         coverage=wording.coverage(case.job),
         checkpoint=wording.checkpoint(case.job),
-        deliverables=deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
+        deliverables=_deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
         evidence=evidence,
-        repositories=origin_rows(case.record),
+        repositories=(*_repository_rows(case.record), *host_rows(case.record), *instrumentation_rows(case.record)),
         command=command_row(case.record, started=case.started),
         key_lines=_key_lines(case, evidence, decision),
         limitations=tuple(limitation.text for limitation in open_ends),
@@ -426,20 +363,15 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         fingerprint=fingerprint_of(case, alone),
         reports=reports(case),
         figure=case_figure(case),
-        calls=_calls(case, alone),
+        calls=next(calls, ()),
         left_open=tuple(limitation.aspects for limitation in open_ends),
         shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
-        decided_by=alone.at.criterion if alone.at is not None else None,
+        decided_by=at.criterion if at is not None else None,
         execution=execution(case),
         undecided=alone.undecided,
-        causes=_causes(decision),
+        causes=causes,
         recurrence=decision.recurrence,
     )
-
-
-def _causes(decision: Decision) -> tuple[str, ...]:
-    at = decision.at
-    return decision.causes or (() if at is None else (of_criterion(at.criterion),))
 
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
@@ -463,35 +395,21 @@ def disagreement(found: Evidence, state: Iterable[Evidence]) -> Evidence:
 
 def _sentence(case: Case, decision: Decision) -> str:
     stage = decision.stage or Stage.ENVIRONMENT
+    by = decision.at.criterion if decision.at is not None else None
     if decision.result is Result.PASS:
-        return wording.passed(case.job, _bridge(case.record))
+        assert case.record.environment is not None
+        bridge = next(state for state in case.record.environment.repositories if state.name == "bridge")
+        return wording.passed(case.job, bridge)
     if decision.result is Result.FAIL:
-        tests = decision.at is not None and decision.at.criterion == Criterion.BRIDGE_TESTS
-        return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
-    if decision.at is not None and decision.at.criterion == Criterion.CHANGE_EXECUTED:
+        return wording.failed(case.job, wording.FOCUSED_TESTS if by == Criterion.BRIDGE_TESTS else stage, decision)
+    if by == Criterion.CHANGE_EXECUTED:
         return wording.unexecuted(case.job, decision.cause)
-    by_triage = decision.at is not None and decision.at.criterion == Criterion.NO_EXCEPTION
-    says_it = by_triage and case.triage.reached is not None
-    return wording.blocked(case.job, stage, decision.cause, None if says_it else _construction(case.facts))
-
-
-def _calls(case: Case, decision: Decision) -> tuple[str, ...]:
-    """The frames of the logged error that decided; none where something else did."""
-    at = decision.at
-    return next((error.calls for error in case.facts.errors if at is not None and error.at.line == at.line), ())
-
-
-def _bridge(record: Record) -> RepositoryState:
-    """The Bridge tree of a proven run."""
-    assert record.environment is not None
-    return next(state for state in record.environment.repositories if state.name == "bridge")
-
-
-def _construction(facts: LogFacts) -> Stage | None:
-    """How far Bridge-managed construction and training got, None when they never began."""
+    says_it = by == Criterion.NO_EXCEPTION and case.triage.reached is not None
+    # How far Bridge-managed construction and training got, None when they never began.
     first, last = Stage.BRIDGE_PROVIDER.order, Stage.TRAIN_STEP.order
-    stages = [mark.stage for mark in facts.stages if first <= mark.stage.order <= last]
-    return max(stages, key=lambda stage: stage.order, default=None)
+    stages = [mark.stage for mark in case.facts.stages if first <= mark.stage.order <= last]
+    reached = max(stages, key=lambda stage: stage.order, default=None)
+    return wording.blocked(case.job, stage, decision.cause, None if says_it else reached)
 
 
 def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
@@ -502,11 +420,11 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
     at = [decision.at] if decision.at and decision.at.excerpt else []
     curves = [item for item in evidence if item.criterion == Criterion.LEARNING_SIGNAL and item.excerpt]
     at += [item for item in curves if item is not decision.at]
-    return (*config, *at, *(_finding(finding) for finding in blocking(case.record)))
-
-
-def _finding(finding: Finding) -> Evidence:
-    return Evidence(State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary, criterion=Criterion.EXIT_ZERO)
+    found = (
+        Evidence(State.MISSING, item.summary, ENVIRONMENT_FILE, 0, item.summary, criterion=Criterion.EXIT_ZERO)
+        for item in blocking(case.record)
+    )
+    return (*config, *at, *found)
 
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
@@ -524,6 +442,11 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
     missing = record.missing or (f"{JOB_FILE}: not there",)
     cause = wording.missing_evidence(missing)
     answer = triage_of_run(facts) if facts else None
+    shown: tuple[Evidence, ...] = ()
+    if answer and answer.excerpt:
+        state = State.MET if answer.verdict is TriageVerdict.PASS else State.BROKEN
+        at = Evidence(state, answer.cause, record.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
+        shown = (at,)
     return Verdict(
         job_id="unknown",
         result=Result.BLOCKED,
@@ -532,17 +455,15 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         sentence=wording.log_only(cause, answer),
         coverage=wording.UNKNOWN_JOB,
         checkpoint=wording.UNKNOWN_JOB,
-        deliverables=of_unknown_job(wording.UNPROVEN, record.log, facts.line_count if facts else None),
+        deliverables=(
+            *(Deliverable(name, Outcome.BLOCKED, wording.UNPROVEN) for name in _NAMES[:-1]),
+            _log(record.log, facts.line_count if facts else None),
+        ),
         evidence=(),
-        repositories=origin_rows(record),
+        repositories=(*_repository_rows(record), *host_rows(record), *instrumentation_rows(record)),
         command=command_row(record, started=bool(facts and facts.line_count)),
-        key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
+        key_lines=shown,
         limitations=tuple(f"Missing from the folder: {item}." for item in missing),
         followups=(wording.FIX_EVIDENCE,),
         causes=(EVIDENCE_CAUSE,),
     )
-
-
-def _triage_evidence(answer: Triage, log: str) -> Evidence:
-    state = State.MET if answer.verdict is TriageVerdict.PASS else State.BROKEN
-    return Evidence(state, answer.cause, log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)

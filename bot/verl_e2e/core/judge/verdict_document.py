@@ -4,7 +4,7 @@ What runs do not show: each limitation with its jobs, without those that another
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -95,8 +95,7 @@ def verdict_json(verdict: Verdict) -> str:
 
 def verdict_fields(verdict: Verdict) -> dict[str, object]:
     """The fields of `verdict.json`."""
-    fields: dict[str, object] = _VERDICT.dump_python(verdict)
-    return fields
+    return dict(_VERDICT.dump_python(verdict))
 
 
 def read_verdict(text: str) -> Verdict | None:
@@ -168,23 +167,14 @@ def merged(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
     for job in jobs:
         for limitation in job.limitations:
             holders.setdefault(limitation, []).append(job.job_id)
-    return tuple(
-        dict.fromkeys(_row(item, ids, jobs, named) for item, ids in holders.items() if not _is_shown(item, jobs))
-    )
-
-
-def _is_shown(limitation: Limitation, jobs: Iterable[OfJob]) -> bool:
-    shown = {aspect for job in jobs for aspect in job.shows}
-    return bool(limitation.aspects) and shown.issuperset(limitation.aspects)
-
-
-def _row(limitation: Limitation, ids: list[str], jobs: Sequence[OfJob], named: bool) -> str:
-    parts = [f"{job.job_id} shows {', '.join(found)}" for job in jobs if (found := _part(limitation, job))]
-    text = f"{limitation.text.rstrip('.')}; {'; '.join(parts)}." if parts else limitation.text
-    every = len(jobs) > 1 and len(set(ids)) == len({job.job_id for job in jobs})
-    who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
-    return f"{who}: {text}" if named else text
-
-
-def _part(limitation: Limitation, job: OfJob) -> tuple[str, ...]:
-    return tuple(str(aspect) for aspect in limitation.aspects if aspect in job.shows)
+    every, shown = {job.job_id for job in jobs}, {aspect for job in jobs for aspect in job.shows}
+    rows = []
+    for limitation, ids in holders.items():
+        if limitation.aspects and shown.issuperset(limitation.aspects):
+            continue
+        parts = [(job.job_id, [aspect for aspect in limitation.aspects if aspect in job.shows]) for job in jobs]
+        said = [f"{job_id} shows {', '.join(found)}" for job_id, found in parts if found]
+        text = f"{limitation.text.rstrip('.')}; {'; '.join(said)}." if said else limitation.text
+        who = "all jobs" if len(jobs) > 1 and set(ids) == every else ", ".join(dict.fromkeys(ids))
+        rows.append(f"{who}: {text}" if named else text)
+    return tuple(dict.fromkeys(rows))

@@ -16,25 +16,17 @@ _SHOWN_PLACES = 2
 
 def purpose_rows(purposes: Iterable[Purpose], most: int = 3) -> tuple[str, ...]:
     """One clause for each condition, `for <places>: <condition>`; the first ones, and how many more there are."""
-    places = _by_condition(purposes)
-    rows = [f"for {_named(found)}: {condition}" for condition, found in places.items()]
-    left = len(rows) - most
-    more = [f"for {left} more condition{'' if left == 1 else 's'}"] if left > 0 else []
-    return (*rows[:most], *more)
-
-
-def _by_condition(purposes: Iterable[Purpose]) -> dict[str, list[str]]:
-    places: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for purpose in purposes:
-        found = places.setdefault(purpose.condition, [])
-        if purpose.place not in found:
-            found.append(purpose.place)
-    return places
-
-
-def _named(places: list[str]) -> str:
-    left = len(places) - _SHOWN_PLACES
-    return ", ".join(places[:_SHOWN_PLACES]) + (f" and {left} more" if left > 0 else "")
+        found.setdefault(purpose.condition, {})[purpose.place] = None
+    rows = []
+    for condition, places in found.items():
+        more = len(places) - _SHOWN_PLACES
+        named = ", ".join(list(places)[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+        rows.append(f"for {named}: {condition}")
+    left = len(rows) - most
+    more_rows = [f"for {left} more condition{'' if left == 1 else 's'}"] if left > 0 else []
+    return (*rows[:most], *more_rows)
 
 
 _SHOWN_CHOSEN = 3
@@ -118,36 +110,38 @@ def passed(job: Job, bridge: RepositoryState) -> str:
 
 def failed(job: Job, where: str, decision: Decision) -> str:
     """The sentence of a Fail, with what caused it by the related runs."""
-    return f"Level {int(job.level)} failed at {where}: {_strip_full_stop(decision.cause)}; {decision.blame}"
+    return f"Level {int(job.level)} failed at {where}: {strip_full_stop(decision.cause)}; {decision.blame}"
 
 
 def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
     """The sentence of a Blocked; says how far construction got, if it began."""
     beyond = f"; construction had reached {construction}" if construction else ""
-    return f"Level {int(job.level)} blocked at {stage}: {_strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
+    return f"Level {int(job.level)} blocked at {stage}: {strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
 
 
 def unexecuted(job: Job, cause: str) -> str:
     """The sentence of a run that is good in everything else and never entered the changed code."""
-    return f"Level {int(job.level)} blocked: {_strip_full_stop(cause)}; the run was good otherwise; {NOT_EVIDENCE}"
+    return f"Level {int(job.level)} blocked: {strip_full_stop(cause)}; the run was good otherwise; {NOT_EVIDENCE}"
 
 
 def unproven_failure(cause: str, gap: str) -> str:
     """A fault that nothing connects with the checkout under test."""
-    return f"{_strip_full_stop(cause)}, but {_strip_full_stop(gap)}"
+    return f"{strip_full_stop(cause)}, but {strip_full_stop(gap)}"
 
 
 def log_only(cause: str, answer: Triage | None) -> str:
     """The sentence of a folder that names no job."""
-    text = {
-        TriageVerdict.PASS: "; the log itself shows the requested steps completed, which alone proves no level",
-        TriageVerdict.FAIL: f"; the log itself shows a failure at {answer.stage}: {answer.cause}" if answer else "",
-        TriageVerdict.BLOCKED: f"; the log itself stops at {answer.stage}: {answer.cause}" if answer else "",
-    }
-    return f"{_strip_full_stop(cause)}{text[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
+    shown = ""
+    if answer is not None and answer.verdict is TriageVerdict.PASS:
+        shown = "; the log itself shows the requested steps completed, which alone proves no level"
+    elif answer is not None:
+        what = "shows a failure" if answer.verdict is TriageVerdict.FAIL else "stops"
+        shown = f"; the log itself {what} at {answer.stage}: {answer.cause}"
+    return f"{strip_full_stop(cause)}{shown}; {NOT_EVIDENCE}"
 
 
-def _strip_full_stop(text: str) -> str:
+def strip_full_stop(text: str) -> str:
+    """The text, to go on after it."""
     return text.rstrip(" .")
 
 
@@ -253,20 +247,20 @@ def blocked_by(summaries: Sequence[str]) -> str:
     """What preflight found, the first in full."""
     more = len(summaries) - 1
     rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
-    return f"{_strip_full_stop(summaries[0])}{rest}"
+    return f"{strip_full_stop(summaries[0])}{rest}"
 
 
 def fix(summary: str, action: str) -> str:
     """One finding with what to do about it."""
-    return f"{_strip_full_stop(summary)}: {action}" if action else f"Fix: {_strip_full_stop(summary)}"
+    return f"{strip_full_stop(summary)}: {action}" if action else f"Fix: {strip_full_stop(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:
     """The items that a Pass needs and that are not there."""
-    return f"evidence is missing: {'; '.join(_strip_full_stop(item) for item in items)}"
+    return f"evidence is missing: {'; '.join(strip_full_stop(item) for item in items)}"
 
 
 def contract_broken(broken: tuple[str, ...]) -> str:
     """Uses in verl that the change breaks: they work at the base, so the change is the cause."""
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    return f"verl's use of Bridge breaks at the head and works at the base: {_strip_full_stop(broken[0])}{more}"
+    return f"verl's use of Bridge breaks at the head and works at the base: {strip_full_stop(broken[0])}{more}"

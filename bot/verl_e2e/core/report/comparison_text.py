@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, Report, RunComparison
-from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Quantity, Step, curve, sparkline, train_steps
+from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Quantity, Step, Trend, curve, sparkline, train_steps
 from verl_e2e.core.signal.report import Comparison, SignalReport
-from verl_e2e.core.signal.statistics import Trend
 from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"

@@ -1,13 +1,14 @@
 """The learning signal of a short run: passed, flat, unstable, or not enough steps; never "converged"."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
-from types import MappingProxyType
 
 from verl_e2e.core.log import printed
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.signal.curves import (
     ACTOR_GRADIENT,
     CAP_SHARE,
@@ -22,30 +23,51 @@ from verl_e2e.core.signal.curves import (
     SHOWN,
     VALUE,
     VALUE_LOSS,
+    Bar,
     Curve,
+    Direction,
     Quantity,
+    Rule,
     Step,
+    Trend,
     curve,
+    direction,
     train_steps,
+    trend,
 )
-from verl_e2e.core.signal.statistics import Bar, Direction, Rule, Trend, direction, trend
+
+# Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
+# The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
+_OURS = frozenset({f"{OWN_FILES}/verl_e2e_runner/rewards.py", f"{OWN_FILES}/runners/rewards.py"})
+# As `verl_e2e_runner/rewards.py` declares them, which verl loads by its path.
+LENGTH_FREE = frozenset({"digit_share"})
+_PATH, _NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
+
+
+def length_free_reward(job: Job) -> str:
+    """The name of the job's reward where it is one that does not depend on the length, empty for any other."""
+    pairs = (override.lstrip("+").partition("=") for override in (*job.site.overrides, *job.overrides))
+    # The last one counts.
+    given = {key: value for key, _, value in pairs}
+    name = given.get(_NAME, "")
+    return name if given.get(_PATH) in _OURS and name in LENGTH_FREE and not job.reward_model else ""
+
 
 # A gradient that grows a thousandfold from the first to the last quarter of a run has exploded.
-EXPLOSION = 1000.0
+_EXPLOSION = 1000.0
 # Below this KL divergence, in nats a token, a policy is the reference but for rounding.
-UNMOVED_KL = 1e-5
+_UNMOVED_KL = 1e-5
 # A divergence that does not grow by half over a run is where it was.
-GROWN_KL = 1.5
+_GROWN_KL = 1.5
 _LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One finding: a sentence without a full stop, the step that shows it first, and the metric."""
+    """One finding: a sentence without a full stop, and the step that shows it first."""
 
     text: str
     step: int
-    metric: str = ""
 
 
 def not_finite(steps: Sequence[Step]) -> Fault | None:
@@ -54,57 +76,49 @@ def not_finite(steps: Sequence[Step]) -> Fault | None:
         bad = printed.not_finite(item.values)
         if bad:
             shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
-            others = "is" if len(bad) == 1 else "are"
-            return Fault(f"{shown} {others} {item.values[bad[0]]:g} at step {item.step}", item.step, bad[0])
+            verb = "is" if len(bad) == 1 else "are"
+            return Fault(f"{shown} {verb} {item.values[bad[0]]:g} at step {item.step}", item.step)
     return None
 
 
-def exploded(steps: Sequence[Step]) -> Fault | None:
-    """A gradient norm that grew beyond `EXPLOSION` between the first and the last quarter."""
-    for quantity in (ACTOR_GRADIENT, CRITIC_GRADIENT):
-        found = curve(steps, quantity)
-        if found is None or len(found.values) < 4:
-            continue
+def _exploded(steps: Sequence[Step]) -> Fault | None:
+    """A gradient norm that grew beyond measure between the first and the last quarter."""
+    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
         quarter = len(found.values) // 4
-        first, last = median(found.values[:quarter]), median(found.values[-quarter:])
-        if last > EXPLOSION * first > 0:
-            grown = f"{found.name} grew from {first:.3g} to {last:.3g}"
-            return Fault(grown, found.steps[-1], found.name)
+        if quarter:
+            first, last = median(found.values[:quarter]), median(found.values[-quarter:])
+            if last > _EXPLOSION * first > 0:
+                return Fault(f"{found.name} grew from {first:.3g} to {last:.3g}", found.steps[-1])
     return None
 
 
 def stuck(steps: Sequence[Step]) -> tuple[Fault, ...]:
     """What does not move although every training moves it: then even a rising reward was not learned."""
-    found = (_zero_gradient(steps), *_constants(steps), _no_learning_rate(steps))
-    return tuple(fault for fault in found if fault is not None)
+    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT))
+    zero = next((fault for fault in gradients if fault is not None), None)
+    constants = (
+        Fault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
+        for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY)
+        if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0])
+    )
+    rates = (
+        Fault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
+        for found in _curves(steps, LEARNING_RATE)
+        if not any(found.values)
+    )
+    return (*([zero] if zero else []), *constants, *rates)
 
 
-def _zero_gradient(steps: Sequence[Step]) -> Fault | None:
-    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
-        zeros = [step for step, value in found.at().items() if value == 0]
-        if len(zeros) > 1:
-            return Fault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0], found.name)
-    return None
+def _zero_gradient(found: Curve) -> Fault | None:
+    zeros = [step for step, value in found.at().items() if value == 0]
+    return Fault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0]) if len(zeros) > 1 else None
 
 
-def _constants(steps: Sequence[Step]) -> Iterable[Fault]:
-    for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY):
-        if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0]):
-            yield Fault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1], found.name)
-
-
-def _no_learning_rate(steps: Sequence[Step]) -> Fault | None:
-    found = curve(steps, LEARNING_RATE)
-    if found is None or any(found.values):
-        return None
-    return Fault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1], found.name)
-
-
-def _curves(steps: Sequence[Step], *quantities: Quantity) -> Iterable[Curve]:
+def _curves(steps: Sequence[Step], *quantities: Quantity) -> Iterator[Curve]:
     return (found for found in (curve(steps, quantity) for quantity in quantities) if found is not None)
 
 
-def policy_moved(steps: Sequence[Step]) -> bool | None:
+def _policy_moved(steps: Sequence[Step]) -> bool | None:
     """Whether the policy went away from the reference; None when the run prints no KL divergence from it.
 
     An adapter that starts at random is away from the reference from the first step on, so the divergence must grow.
@@ -113,7 +127,12 @@ def policy_moved(steps: Sequence[Step]) -> bool | None:
     if found is None or found.name not in KL.names[:2]:
         return None
     sizes = [abs(value) for value in found.values]
-    return median(sizes[-max(1, len(sizes) // 3) :]) > max(UNMOVED_KL, GROWN_KL * sizes[0])
+    return median(last_third(sizes)) > max(_UNMOVED_KL, _GROWN_KL * sizes[0])
+
+
+def last_third(values: Sequence[float]) -> Sequence[float]:
+    """The last third of a series, of at least one value."""
+    return values[-max(1, len(values) // 3) :]
 
 
 def cap_share(steps: Sequence[Step]) -> float | None:
@@ -125,11 +144,11 @@ def cap_share(steps: Sequence[Step]) -> float | None:
     if found is None:
         return None
     values = found.finite().values
-    return max(median(values), median(values[-max(1, len(values) // 3) :])) if values else math.nan
+    return max(median(values), median(last_third(values))) if values else math.nan
 
 
 # From two baselines on they span a band; fewer say nothing about how much equal runs differ.
-BAND_FROM = 2
+_BAND_FROM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +181,15 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One quantity of the candidate compared with the baselines.
-
-    `gap` is the trend of candidate less baseline, None where too few steps are shared; `inside` the share of the
-    shared steps at which the candidate lies in the band, None without a band.
-    """
+    """One quantity of the candidate compared with the baselines."""
 
     quantity: Quantity
     standing: Standing
+    # How many steps both have.
     shared: int
+    # The trend of candidate less baseline, None where too few steps are shared.
     gap: Trend | None = None
+    # The share of the shared steps at which the candidate lies in the band, None without a band.
     inside: float | None = None
 
 
@@ -208,46 +226,33 @@ _STANDING = {Direction.UP: Standing.ABOVE, Direction.DOWN: Standing.BELOW, Direc
 
 def _compared(quantity: Quantity, mine: Curve, theirs: Band, *, rule: Rule, min_steps: int) -> Comparison:
     at = mine.finite().at()
-    # Candidate less the median of the baselines, at the steps that both have.
-    apart = [at[step] - middle for step, middle in zip(theirs.steps, theirs.middle, strict=True) if step in at]
-    shared = len(apart)
-    inside = _inside(mine, theirs) if theirs.runs >= BAND_FROM else None
-    if shared < min_steps:
-        return Comparison(quantity, Standing.UNKNOWN, shared, None, inside)
-    gap = trend(apart, autocorrelation=rule.autocorrelation)
+    columns = zip(theirs.steps, theirs.middle, theirs.low, theirs.high, strict=True)
+    # Candidate, and the median, the lowest and the highest of the baselines, at the steps that both have.
+    rows = [(at[step], middle, low, high) for step, middle, low, high in columns if step in at]
+    inside = None
+    if theirs.runs >= _BAND_FROM and rows:
+        inside = sum(low <= value <= high for value, _, low, high in rows) / len(rows)
+    if len(rows) < min_steps:
+        return Comparison(quantity, Standing.UNKNOWN, len(rows), None, inside)
+    gap = trend([value - middle for value, middle, _, _ in rows], autocorrelation=rule.autocorrelation)
     standing = _STANDING[direction(gap, rule)]
-    if inside is not None and _within_spread(mine, theirs):
-        standing = Standing.LEVEL
-    return Comparison(quantity, standing, shared, gap, inside)
-
-
-def _inside(mine: Curve, theirs: Band) -> float | None:
-    at = mine.finite().at()
-    limits = zip(theirs.steps, theirs.low, theirs.high, strict=True)
-    within = [low <= at[step] <= high for step, low, high in limits if step in at]
-    return sum(within) / len(within) if within else None
-
-
-def _within_spread(mine: Curve, theirs: Band) -> bool:
-    """Whether the last third lies no further outside the band than the band is wide: equal runs differ as much."""
-    at = mine.finite().at()
-    last = [row for row in zip(theirs.steps, theirs.low, theirs.high, strict=True) if row[0] in at]
-    last = last[-max(1, len(last) // 3) :]
-    value = median(at[step] for step, _, _ in last)
-    low, high = median(row[1] for row in last), median(row[2] for row in last)
-    return low - (high - low) <= value <= high + (high - low)
+    if inside is not None:
+        value, _, low, high = (median(last_third(column)) for column in zip(*rows, strict=True))
+        # No further outside the band in the end than the band is wide: equal runs differ as much.
+        standing = Standing.LEVEL if low - (high - low) <= value <= high + (high - low) else standing
+    return Comparison(quantity, standing, len(rows), gap, inside)
 
 
 PLOTS_FOLDER = "plots"
 PLOT_NAME = "signal"
 FORMATS = ("svg", "png")
 # From this ratio between the largest and the smallest value on, equal steps of an axis stand for equal factors.
-LOGARITHMIC_FROM = 1000.0
+_LOGARITHMIC_FROM = 1000.0
 # From this ratio between the sizes of two quantities on, each has an axis of its own: next to the critic's gradient
 # the actor's would be a line at zero.
-APART_FROM = 10.0
+_APART_FROM = 10.0
 # No axis can be laid out much beyond this.
-LARGEST = 1e100
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,55 +304,46 @@ class SignalFigure:
     baselines: int
 
 
-_PANELS: Mapping[str, tuple[str, tuple[Quantity, ...]]] = MappingProxyType(
-    {
-        "Reward": ("mean score of the responses", (REWARD,)),
-        "Losses": ("loss", (POLICY_LOSS, VALUE_LOSS)),
-        "Gradient norms": ("norm", (ACTOR_GRADIENT, CRITIC_GRADIENT)),
-        "KL to the reference": ("nats a token", (KL,)),
-        "Entropy": ("nats a token", (ENTROPY,)),
-        "Response length": ("tokens", (LENGTH,)),
-    }
-)
+_PANELS: Mapping[str, tuple[str, tuple[Quantity, ...]]] = {
+    "Reward": ("mean score of the responses", (REWARD,)),
+    "Losses": ("loss", (POLICY_LOSS, VALUE_LOSS)),
+    "Gradient norms": ("norm", (ACTOR_GRADIENT, CRITIC_GRADIENT)),
+    "KL to the reference": ("nats a token", (KL,)),
+    "Entropy": ("nats a token", (ENTROPY,)),
+    "Response length": ("tokens", (LENGTH,)),
+}
 
 
 def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = ()) -> SignalFigure:
     """The figure of a run and its baselines; panels without any value are left out."""
     trained = train_steps(steps)
-    made = (_panel(name, unit, quantities, trained, baselines) for name, (unit, quantities) in _PANELS.items())
-    return SignalFigure(title, tuple(panel for panel in made if panel.lines), len(baselines))
+    panels = []
+    for name, (unit, quantities) in _PANELS.items():
+        found = [(quantity, mine) for quantity in quantities if (mine := curve(trained, quantity)) is not None]
+        lines = tuple(_line(quantity, mine, baselines) for quantity, mine in found)
+        if not lines:
+            continue
+        values = [line.candidate.values for line in lines]
+        sizes = sorted(max(map(abs, shown), default=0.0) for shown in values)
+        apart = len(sizes) > 1 and sizes[0] > 0 and sizes[-1] / sizes[0] >= _APART_FROM
+        if apart:
+            logarithmic = min(map(min, values)) > 0 and any(map(_spans_factors, values))
+        else:
+            logarithmic = _spans_factors([value for shown in values for value in shown])
+        panels.append(Panel(name, unit, lines, logarithmic, apart))
+    return SignalFigure(title, tuple(panels), len(baselines))
 
 
-def _panel(
-    title: str, unit: str, quantities: Sequence[Quantity], trained: Sequence[Step], baselines: Sequence[Run]
-) -> Panel:
-    lines = tuple(line for line in (_line(quantity, trained, baselines) for quantity in quantities) if line is not None)
-    apart = _are_apart(lines)
-    if apart:
-        positive = all(min(line.candidate.values) > 0 for line in lines)
-        return Panel(title, unit, lines, positive and any(_spans_factors((line,)) for line in lines), apart)
-    return Panel(title, unit, lines, _spans_factors(lines))
-
-
-def _line(quantity: Quantity, trained: Sequence[Step], baselines: Sequence[Run]) -> Line | None:
-    found = curve(trained, quantity)
-    if found is None:
-        return None
+def _line(quantity: Quantity, found: Curve, baselines: Sequence[Run]) -> Line:
     # NaN is not smaller than anything.
-    shown = {step: value for step, value in found.at().items() if abs(value) < LARGEST}
+    shown = {step: value for step, value in found.at().items() if abs(value) < _LARGEST}
     faults = tuple(step for step in found.steps if step not in shown)
     kept = Curve(found.name, tuple(shown), tuple(shown.values()))
     return Line(quantity.title, kept, band(baselines, quantity), faults)
 
 
-def _are_apart(lines: Sequence[Line]) -> bool:
-    sizes = sorted(max((abs(value) for value in line.candidate.values), default=0.0) for line in lines)
-    return len(sizes) > 1 and sizes[0] > 0 and sizes[-1] / sizes[0] >= APART_FROM
-
-
-def _spans_factors(lines: Sequence[Line]) -> bool:
-    values = [value for line in lines for value in line.candidate.values]
-    return bool(values) and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_FROM
+def _spans_factors(values: Sequence[float]) -> bool:
+    return bool(values) and min(values) > 0 and max(values) / min(values) >= _LOGARITHMIC_FROM
 
 
 class SignalOutcome(StrEnum):
@@ -414,12 +410,10 @@ class SignalReport:
     @property
     def baseline_moved(self) -> bool | None:
         """Whether most of the baselines that say anything learned; None when none does."""
-        text = [
-            baseline for baseline in self.baselines if baseline.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)
-        ]
-        if not text:
+        telling = [item for item in self.baselines if item.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)]
+        if not telling:
             return None
-        return sum(baseline.outcome is SignalOutcome.PASSED for baseline in text) * 2 > len(text)
+        return sum(item.outcome is SignalOutcome.PASSED for item in telling) * 2 > len(telling)
 
     @property
     def failed(self) -> bool:
@@ -428,12 +422,12 @@ class SignalReport:
             return True
         if self.outcome is not SignalOutcome.FLAT or self.weak or not self.baseline_moved:
             return False
-        return self.stuck or self._behind()
+        # Or the reward rose by at most half of what it did on the baselines that learned.
+        return self.stuck or _rise(self.trend) <= self._baseline_rise / 2
 
-    def _behind(self) -> bool:
-        """Whether the reward rose by at most half of what it did on the baselines that learned."""
-        rises = [_rise(baseline.trend) for baseline in self.baselines if baseline.outcome is SignalOutcome.PASSED]
-        return _rise(self.trend) <= median(rises) / 2
+    @property
+    def _baseline_rise(self) -> float:
+        return median(_rise(item.trend) for item in self.baselines if item.outcome is SignalOutcome.PASSED)
 
     @property
     def headline(self) -> str:
@@ -451,32 +445,16 @@ class SignalReport:
             return f"weak evidence: {'; '.join(self.weak)}"
         against = ""
         if self.outcome is SignalOutcome.FLAT and self.baselines:
-            against = f"; {_against(self)}"
+            against = "; the baseline did not learn either"
+            if self.baseline_moved is None:
+                against = "; no baseline says whether it should have moved"
+            elif self.baseline_moved:
+                against = f"; on the baseline it rose by {self._baseline_rise:.3g}"
         return f"{self.outcome}: {self.cause}{against}"
 
 
 def _rise(found: Trend | None) -> float:
     return found.end - found.start if found else 0.0
-
-
-def _against(report: SignalReport) -> str:
-    if report.baseline_moved is None:
-        return "no baseline says whether it should have moved"
-    if not report.baseline_moved:
-        return "the baseline did not learn either"
-    best = median(_rise(baseline.trend) for baseline in report.baselines if baseline.outcome is SignalOutcome.PASSED)
-    return f"on the baseline it rose by {best:.3g}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """An outcome before baselines are looked at."""
-
-    outcome: SignalOutcome
-    cause: str
-    step: int
-    trend: Trend | None = None
-    stuck: bool = False
 
 
 def signal_report(
@@ -491,106 +469,76 @@ def signal_report(
     """
     options = options or SignalOptions()
     trained = train_steps(steps)
-    reward = curve(trained, REWARD)
-    found = _finding(steps, trained, reward, options)
+    found = _judged(steps, trained, options)
     comparisons = compare(trained, baseline, rule=options.rise, min_steps=options.min_steps)
-    return SignalReport(
-        outcome=found.outcome,
-        cause=found.cause,
-        step=found.step,
-        reward=reward,
-        trend=found.trend,
-        stuck=found.stuck,
-        weak=_weak(trained, options),
-        notes=_notes(found, trained, comparisons, options),
-        baselines=tuple(_of_baseline(run, options) for run in baseline),
+    share = cap_share(trained)
+    # A baseline is judged by itself; it may be shorter than the job that it is compared with.
+    own = replace(options, requested_steps=None)
+    reports = [(run.name, signal_report(run.steps, options=own)) for run in baseline]
+    return replace(
+        found,
+        weak=tuple(_weak(share, options)),
+        notes=tuple(_notes(found.outcome, share, comparisons, options)),
+        baselines=tuple(BaselineSignal(name, report.outcome, report.cause, report.trend) for name, report in reports),
         comparisons=comparisons,
     )
 
 
-def _finding(steps: Sequence[Step], trained: Sequence[Step], reward: Curve | None, options: SignalOptions) -> _Finding:
-    fault = not_finite(steps) or exploded(trained)
+def _judged(steps: Sequence[Step], trained: Sequence[Step], options: SignalOptions) -> SignalReport:
+    """The outcome before baselines are looked at."""
+    reward = curve(trained, REWARD)
+    last = trained[-1].step if trained else 0
+    fault = not_finite(steps) or _exploded(trained)
     if fault is not None:
-        return _Finding(SignalOutcome.UNSTABLE, fault.text, fault.step, _trend(reward, options))
+        values = reward.finite().values if reward else ()
+        enough = len(values) >= options.min_steps
+        moved = trend(values, autocorrelation=options.rise.autocorrelation) if enough else None
+        return SignalReport(SignalOutcome.UNSTABLE, fault.text, fault.step, reward, moved)
     if reward is None:
-        named = " or ".join(REWARD.names)
-        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {named}", _last(trained))
-    short = _too_short(reward, trained, options)
-    if short:
-        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, short, _last(trained))
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {' or '.join(REWARD.names)}", last)
+    count, wanted = len(reward.values), options.requested_steps
+    if count < options.min_steps:
+        text = f"{count} steps with {reward.name}, at least {options.min_steps} are needed"
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, text, last, reward)
+    if wanted is not None and last < wanted:
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"the run stops at step {last} of {wanted}", last, reward)
     moved = trend(reward.values, autocorrelation=options.rise.autocorrelation)
     still = stuck(trained)
     if still:
-        cause = "; ".join(fault.text for fault in still)
-        return _Finding(SignalOutcome.FLAT, cause, still[0].step, moved, stuck=True)
+        cause = "; ".join(item.text for item in still)
+        return SignalReport(SignalOutcome.FLAT, cause, still[0].step, reward, moved, stuck=True)
     return _by_trend(reward, moved, trained, options)
 
 
-def _by_trend(reward: Curve, moved: Trend, trained: Sequence[Step], options: SignalOptions) -> _Finding:
-    last = reward.steps[-1]
-    if direction(moved, options.fall) is Direction.DOWN:
-        return _Finding(SignalOutcome.UNSTABLE, _measured(reward, moved, "fell"), last, moved)
-    if direction(moved, options.rise) is Direction.UP:
-        return _Finding(SignalOutcome.PASSED, _measured(reward, moved, "rose"), last, moved)
-    moving = policy_moved(trained)
-    why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
-    return _Finding(SignalOutcome.FLAT, _measured(reward, moved) + why, last, moved)
-
-
-def _measured(reward: Curve, moved: Trend, verb: str = "") -> str:
-    """How the reward went; without a verb it stayed."""
+def _by_trend(reward: Curve, moved: Trend, trained: Sequence[Step], options: SignalOptions) -> SignalReport:
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
-    order = f"tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step"
-    way = f"{verb} from {sizes}" if verb else f"stayed at {sizes}"
-    return f"{reward.name} {way} over {moved.count} steps ({order})"
+    order = f"over {moved.count} steps (tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step)"
+    if direction(moved, options.fall) is Direction.DOWN:
+        outcome, way, more = SignalOutcome.UNSTABLE, "fell from", ""
+    elif direction(moved, options.rise) is Direction.UP:
+        outcome, way, more = SignalOutcome.PASSED, "rose from", ""
+    else:
+        moving = _policy_moved(trained)
+        verb = "moved" if moving else "did not move"
+        more = "" if moving is None else f"; the policy {verb} from the reference"
+        outcome, way = SignalOutcome.FLAT, "stayed at"
+    return SignalReport(outcome, f"{reward.name} {way} {sizes} {order}{more}", reward.steps[-1], reward, moved)
 
 
-def _too_short(reward: Curve, trained: Sequence[Step], options: SignalOptions) -> str:
-    count, wanted = len(reward.values), options.requested_steps
-    if count < options.min_steps:
-        return f"{count} steps with {reward.name}, at least {options.min_steps} are needed"
-    if wanted is not None and _last(trained) < wanted:
-        return f"the run stops at step {_last(trained)} of {wanted}"
-    return ""
-
-
-def _last(trained: Sequence[Step]) -> int:
-    return trained[-1].step if trained else 0
-
-
-def _trend(reward: Curve | None, options: SignalOptions) -> Trend | None:
-    values = reward.finite().values if reward else ()
-    return trend(values, autocorrelation=options.rise.autocorrelation) if len(values) >= options.min_steps else None
-
-
-def _weak(trained: Sequence[Step], options: SignalOptions) -> tuple[str, ...]:
-    share = cap_share(trained)
-    if share is None or share <= options.max_cap_share:
-        return ()
-    if math.isnan(share):
-        return () if options.max_cap_share >= 1 else ("no number tells how many responses end at the length cap",)
-    return (f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may",)
+def _weak(share: float | None, options: SignalOptions) -> Iterator[str]:
+    if share is not None and math.isnan(share) and options.max_cap_share < 1:
+        yield "no number tells how many responses end at the length cap"
+    if share is not None and share > options.max_cap_share:
+        yield f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may"
 
 
 def _notes(
-    found: _Finding, trained: Sequence[Step], comparisons: Sequence[Comparison], options: SignalOptions
-) -> tuple[str, ...]:
-    rows = []
-    share = cap_share(trained)
-    if found.outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
+    outcome: SignalOutcome, share: float | None, comparisons: Sequence[Comparison], options: SignalOptions
+) -> Iterator[str]:
+    if outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
         waived = f": {options.cap_waived}" if options.cap_waived else ""
-        rows.append(f"{share:.0%} of the responses end at the length cap{waived}")
+        yield f"{share:.0%} of the responses end at the length cap{waived}"
     for comparison in comparisons:
         if comparison.standing in (Standing.ABOVE, Standing.BELOW) and comparison.gap is not None:
-            change = comparison.gap.end - comparison.gap.start
-            rows.append(f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {abs(change):.3g}")
-    return tuple(rows)
-
-
-def _of_baseline(run: Run, options: SignalOptions) -> BaselineSignal:
-    """A baseline judged by itself; it may be shorter than the job that it is compared with."""
-    report = signal_report(run.steps, options=replace(options, requested_steps=None))
-    return BaselineSignal(run.name, report.outcome, report.cause, report.trend)
-
-
-__all__ = ["BaselineSignal", "Fault", "SignalOptions", "SignalOutcome", "SignalReport", "signal_report"]
+            change = abs(_rise(comparison.gap))
+            yield f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {change:.3g}"

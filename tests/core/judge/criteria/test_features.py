@@ -10,7 +10,7 @@ from tests.core.level_runs import Run, job_of, run_of, said
 from tests.core.logs import recorded
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.judge.criteria.basic import requested
-from verl_e2e.core.judge.criteria.features import TRACES, feature_active, judge_feature, leaves_trace
+from verl_e2e.core.judge.criteria.features import TRACES, can_be_shown, feature_active, judge_feature
 from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.evidence import State
@@ -185,4 +185,4 @@ def test_a_family_shows_by_the_class_that_converted_its_weights(family: str, bri
 
 
 def test_the_packaged_features_that_can_be_shown_are_those_with_a_setting_or_a_trace() -> None:
-    assert {name for name in SHOWN if FEATURES[name].active_when or leaves_trace(name)} == set(SHOWN)
+    assert {name for name in SHOWN if FEATURES[name].active_when or can_be_shown(name, {})} == set(SHOWN)

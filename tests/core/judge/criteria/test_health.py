@@ -36,7 +36,7 @@ from tests.core.executions import (
     ran,
 )
 from verl_e2e.core.judge.case import wants_adapter
-from verl_e2e.core.judge.criteria.health import (
+from verl_e2e.core.judge.criteria.metrics import (
     AGREEMENT_NOTE_BELOW,
     adapter,
     agreement_note,

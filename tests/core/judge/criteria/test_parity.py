@@ -9,7 +9,7 @@ from tests.core.builders import bar, config_with, make_case, make_facts, make_jo
 from verl_e2e.core.compare.jobs import for_parity, job_differences, unsharded
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested
-from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
+from verl_e2e.core.judge.criteria.metrics import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics

@@ -8,7 +8,7 @@ from tests.core.level_runs import job_of
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested
-from verl_e2e.core.judge.criteria.parity import parity
+from verl_e2e.core.judge.criteria.metrics import parity
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics

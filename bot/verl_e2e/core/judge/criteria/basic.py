@@ -10,17 +10,23 @@ limitations).
 4. to 6. The steps completed, nothing unexplained was raised, and every process exited 0.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from verl_e2e.core.judge.case import ABSENT, LORA_RANK, Case, Phase, PlannedPhase, planned_phases, started_phases
+from verl_e2e.core.judge.execution import and_more
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.facts import ProgressBar, ResolvedConfig, StepMetrics
+from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, Level
+from verl_e2e.core.model.levels import (
+    SHARE_OF_DIGITS,
+    WITHOUT_CRITIC,
+    Level,
+)
 from verl_e2e.core.model.record import (
     END,
     ENVIRONMENT_FILE,
@@ -35,7 +41,6 @@ from verl_e2e.core.model.record import (
     PhaseEvent,
     ProbeEvent,
     Record,
-    RepositoryState,
     TestCase,
     read_data,
 )
@@ -57,6 +62,8 @@ MODULES = ("megatron.bridge", "megatron.core", "verl")
 RUN_MODULES = MODULES[:2]
 _REPOSITORY = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
 _PREFLIGHT = frozenset({Check.IMPORT_DRIVER, Check.IMPORT_WORKER})
+_ROLE = {"driver": "driver", "ray_worker": "Ray worker"}
+_IN_ROLE = {"driver": "the driver", "ray_worker": "a Ray worker"}
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -65,7 +72,10 @@ def local_import(case: Case) -> Evidence:
     wrong = _wrong_import(case)
     if wrong is not None:
         return wrong
-    absent = _told_before(case) or checkout_gap(case) or _run_gap(case)
+    environment = case.record.environment
+    findings = environment.findings if environment else ()
+    told = (item.summary for item in findings if item.check in _PREFLIGHT and item.blocking and not item.ok)
+    absent = next(told, "") or checkout_gap(case) or _run_gap(case)
     if absent:
         return Evidence(State.MISSING, absent, IMPORTS_FILE)
     proofs = [line for line in case.record.imports if line.role == "run" and line.module == "megatron.bridge"]
@@ -74,27 +84,13 @@ def local_import(case: Case) -> Evidence:
     return _import_evidence(State.MET, summary, proofs[0])
 
 
-def _told_before(case: Case) -> str:
-    """What preflight found of the place of a module: the path, and where it should have been."""
-    environment = case.record.environment
-    findings = environment.findings if environment else ()
-    return next(
-        (
-            finding.summary
-            for finding in findings
-            if finding.check in _PREFLIGHT and finding.blocking and not finding.ok
-        ),
-        "",
-    )
-
-
 def checkout_gap(case: Case) -> str:
     """What keeps the folder from showing which checkout ran, whatever happened then; empty when nothing does."""
     environment = case.record.environment
     if environment is None:
         return f"{ENVIRONMENT_FILE} does not say which checkout ran"
     gaps = (_tree_gap(module, environment) for module in MODULES)
-    roles = (_role_gap(role, name, environment) for role, name in (("driver", "driver"), ("ray_worker", "Ray worker")))
+    roles = (_role_gap(role, environment) for role in ("driver", "ray_worker"))
     return next((gap for gap in (*gaps, *roles) if gap), "")
 
 
@@ -116,10 +112,17 @@ def _wrong_import(case: Case) -> Evidence | None:
     before = environment.imports if environment else ()
     for line in (*before, *case.record.imports):
         if line.file and line.module in roots and not is_below(line.file, roots[line.module]):
-            return _import_evidence(State.BROKEN, _wrong_sentence(line, roots[line.module]), line)
-    moved = next(_wrong_commits(case, environment), "")
-    if moved:
-        return Evidence(State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
+            where = _IN_ROLE.get(line.role, f"process {line.pid} of the run")
+            summary = f"{line.module} in {where} is {line.file}, not below {roots[line.module]}"
+            return _import_evidence(State.BROKEN, summary, line)
+    asked = {"bridge": case.job.bridge.commit, "verl": case.job.verl.commit}
+    if case.job.megatron_lm:
+        asked["megatron_lm"] = case.job.megatron_lm.commit
+    for state in environment.repositories if environment else ():
+        wanted = asked.get(state.name, state.commit)
+        if wanted != state.commit:
+            moved = f"the tree of {state.name} is at {state.commit[:12]}, the job names {wanted[:12]}"
+            return Evidence(State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
     other = other_checkout(case.facts)
     if other:
         _, at, cause = other
@@ -131,24 +134,9 @@ def _wrong_import(case: Case) -> Evidence | None:
     return None
 
 
-def _wrong_sentence(line: ImportLine, root: str) -> str:
-    where = {"driver": "the driver", "ray_worker": "a Ray worker", "run": f"process {line.pid} of the run"}[line.role]
-    return f"{line.module} in {where} is {line.file}, not below {root}"
-
-
-def _wrong_commits(case: Case, environment: Environment | None) -> Iterator[str]:
-    """Trees that stand at another commit than the job names."""
-    asked = {"bridge": case.job.bridge.commit, "verl": case.job.verl.commit}
-    if case.job.megatron_lm:
-        asked["megatron_lm"] = case.job.megatron_lm.commit
-    for state in environment.repositories if environment else ():
-        if asked.get(state.name, state.commit) != state.commit:
-            yield f"the tree of {state.name} is at {state.commit[:12]}, the job names {asked[state.name][:12]}"
-
-
 def _tree_gap(module: str, environment: Environment) -> str:
     root = environment.import_roots.get(module)
-    state = _tree_named(environment.repositories, _REPOSITORY[module])
+    state = next((state for state in environment.repositories if state.name == _REPOSITORY[module]), None)
     if not root or state is None:
         return f"{ENVIRONMENT_FILE} names no {'import root' if state else 'tree'} of {module}"
     if not is_below(root, state.root):
@@ -156,17 +144,13 @@ def _tree_gap(module: str, environment: Environment) -> str:
     return ""
 
 
-def _tree_named(states: Iterable[RepositoryState], name: str) -> RepositoryState | None:
-    return next((state for state in states if state.name == name), None)
-
-
-def _role_gap(role: str, name: str, environment: Environment) -> str:
+def _role_gap(role: str, environment: Environment) -> str:
     lines = [line for line in environment.imports if line.role == role]
     failed = next((line for line in lines if line.error), None)
     if failed:
-        return f"import of {failed.module} failed in the {name}: {failed.error}"
+        return f"import of {failed.module} failed in the {_ROLE[role]}: {failed.error}"
     unseen = [module for module in MODULES if module not in {line.module for line in lines if line.file}]
-    return f"no import of {', '.join(unseen)} proven in the {name}" if unseen else ""
+    return f"no import of {', '.join(unseen)} proven in the {_ROLE[role]}" if unseen else ""
 
 
 def _run_gap(case: Case) -> str:
@@ -197,21 +181,28 @@ _SHOWN_FAILED = 3
 
 def bridge_tests(case: Case) -> Evidence:
     """Broken by any failed test; waived where no result is there or required; tests of another commit do not count."""
-    refused = foreign_tests(case.record)
+    refused = _foreign_tests(case.record)
     tests = () if refused else case.record.tests or ()
     failed = [test for test in tests if test.outcome == "failed"]
     if failed:
-        excerpt = failed[0].message or _test_failure(failed, tests)
-        return Evidence(State.BROKEN, _test_failure(failed, tests), JUNIT_FILE, 0, excerpt)
-    passed = sum(test.outcome == "passed" for test in tests)
-    gap = _incomplete(case, tests) if passed else _not_run(case, refused)
+        names = and_more([test.name for test in failed], _SHOWN_FAILED)
+        summary = f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {names}"
+        return Evidence(State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message or summary)
+    outcomes: Counter[str] = Counter(test.outcome for test in tests)
+    absent = case.record.environment.absent_tests if case.record.environment else ()
+    unseen = without_result(case.job, tests, absent)
+    gap = f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
+    if not outcomes["passed"]:
+        gap = f"Bridge checks not run: {_why_not_run(case, refused)}"
     if gap:
         state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
         return Evidence(state, gap, JUNIT_FILE)
-    return Evidence(State.MET, _success(passed, tests), JUNIT_FILE)
+    skipped = f", {outcomes['skipped']} skipped" if outcomes["skipped"] else ""
+    rest = f", {outcomes[UNFINISHED]} without a result" if outcomes[UNFINISHED] else ""
+    return Evidence(State.MET, f"{outcomes['passed']} focused Bridge tests passed{skipped}{rest}", JUNIT_FILE)
 
 
-def foreign_tests(record: Record) -> str:
+def _foreign_tests(record: Record) -> str:
     """Why the JUnit file says nothing about the job's commit; empty when it does, or without a file.
 
     A file that states no commit counts only in a folder whose runner ran the tests itself.
@@ -221,50 +212,24 @@ def foreign_tests(record: Record) -> str:
     stated, wanted = record.tests_commit, record.job.bridge.commit
     if stated:
         return "" if stated == wanted else f"{JUNIT_FILE} is of {stated[:12]}, and the run of {wanted[:12]}"
-    if _ran_here(record):
+    phases = (read_data(event, PhaseEvent) for event in record.events if event.kind == "phase")
+    ended = [phase for phase in phases if phase is not None and (phase.name, phase.state) == (TESTS_PHASE, END)]
+    if any(phase.outcome in ("passed", "failed") for phase in ended):
         return ""
     return f"{JUNIT_FILE} does not state its commit (property {COMMIT_PROPERTY})"
 
 
-def _ran_here(record: Record) -> bool:
-    phases = (read_data(event, PhaseEvent) for event in record.events if event.kind == "phase")
-    ended = (phase for phase in phases if phase is not None and (phase.name, phase.state) == (TESTS_PHASE, END))
-    return any(phase.outcome in ("passed", "failed") for phase in ended)
-
-
-def _test_failure(failed: list[TestCase], tests: tuple[TestCase, ...]) -> str:
-    names = ", ".join(test.name for test in failed[:_SHOWN_FAILED])
-    more = f" and {len(failed) - _SHOWN_FAILED} more" if len(failed) > _SHOWN_FAILED else ""
-    return f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {names}{more}"
-
-
-def _success(passed: int, tests: tuple[TestCase, ...]) -> str:
-    skipped = sum(test.outcome == "skipped" for test in tests)
-    rest = sum(test.outcome == UNFINISHED for test in tests)
-    message = f", {skipped} skipped" if skipped else ""
-    return f"{passed} focused Bridge tests passed{message}{f', {rest} without a result' if rest else ''}"
-
-
-def _not_run(case: Case, refused: str) -> str:
-    """Why a result is missing: it is of another commit, or the runner's own reason, else what the folder shows."""
-    environment = case.record.environment
-    message = refused or (environment.tests_not_run if environment else "")
-    return f"Bridge checks not run: {message or _why_not_run(case)}"
-
-
-def _why_not_run(case: Case) -> str:
-    """What the folder shows, where the runner gave no reason."""
-    if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
+def _why_not_run(case: Case, refused: str) -> str:
+    """Why no test passed: they are of another commit, or the runner's own reason, else what the folder shows."""
+    environment, tests = case.record.environment, case.record.tests
+    told = refused or (environment.tests_not_run if environment else "")
+    if told:
+        return told
+    if tests is None and case.ended_by(EndReason.NOT_STARTED):
         return "the run was stopped before them"
-    if case.record.tests is not None:
-        return f"none of the {len(case.record.tests)} tests in {JUNIT_FILE} ran to its end"
+    if tests is not None:
+        return f"none of the {len(tests)} tests in {JUNIT_FILE} ran to its end"
     return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
-
-
-def _incomplete(case: Case, tests: tuple[TestCase, ...]) -> str:
-    absent = case.record.environment.absent_tests if case.record.environment else ()
-    unseen = without_result(case.job, tests, absent)
-    return f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
 
 
 def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...]) -> tuple[str, ...]:
@@ -280,20 +245,15 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
 
 
 def _lacks_result(listed: str, why: WhyChosen, every: tuple[TestCase, ...]) -> bool:
+    if why in (WhyChosen.CONVERSION, WhyChosen.IMPORTS):
+        return False
     tests = [test for test in every if covers(listed, test)]
-    match why:
-        case WhyChosen.POLICY:
-            return _cut_off(listed, tests) or all(test.outcome in ("skipped", UNFINISHED) for test in tests)
-        case WhyChosen.CHANGED:
-            return _cut_off(listed, tests) or not tests
-        case WhyChosen.CONVERSION | WhyChosen.IMPORTS:
-            return False
-
-
-def _cut_off(listed: str, tests: Iterable[TestCase]) -> bool:
-    """Whether a test was there and never ended; a file that could not be collected bears its own name alone."""
+    # A test was there and never ended; a file that could not be collected bears its own name alone.
     file = listed.partition("::")[0].removesuffix(".py").rpartition("/")[2]
-    return any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in tests)
+    if any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in tests):
+        return True
+    # One that the change touched needs a result, one that the policy lists must not be skipped either.
+    return not tests or (why is WhyChosen.POLICY and all(test.outcome in ("skipped", UNFINISHED) for test in tests))
 
 
 ACTOR = "actor_rollout_ref.actor.megatron"
@@ -318,7 +278,10 @@ _ALWAYS: Mapping[str, Value] = {
     **{f"{role}.megatron.vanilla_mbridge": False for role in _ROLES.values()},
     **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
 }
-_FSDP_OF: Mapping[Level, bool] = {Level.SMOKE: False, Level.MEGATRON_FSDP: True}
+_FSDP_OF: Mapping[Level, Mapping[str, Value]] = {
+    level: {f"{role}.megatron.use_megatron_fsdp": level is Level.MEGATRON_FSDP for role in _ROLES.values()}
+    for level in (Level.SMOKE, Level.MEGATRON_FSDP)
+}
 # The sizes over which a large model is spread further than its job asks for.
 _SPREAD = frozenset({"COMMON_TP", "COMMON_EP", "INFER_TP"})
 # Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
@@ -337,26 +300,22 @@ def resolved_config(case: Case) -> Evidence:
         phase = next((item.planned for item in phases if item.wrote(config.line)), None)
         wrong = list(_config_faults(case.job, phase, config.values or {}))
         if wrong:
+            shown = wrong[:_SHOWN_FAULTS]
             more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
-            shown = "; ".join(wrong[:_SHOWN_FAULTS]) + more
-            return Evidence(State.BROKEN, shown, case.log, config.line, wrong[0])
-    silent = _silent_phase(case)
+            return Evidence(State.BROKEN, "; ".join(shown) + more, case.log, config.line, wrong[0])
+    spoke = {phase.name for phase in phases if any(phase.wrote(config.line) for config in configs)}
+    planned = planned_phases(case.job)
+    silent = next((phase.name for phase in planned if phase.name not in spoke), "") if len(planned) > 1 else ""
     if silent:
-        return Evidence(State.MISSING, silent, case.log)
+        return Evidence(State.MISSING, f"no resolved configuration: the {silent} phase printed none", case.log)
     count = len(requested(case.job))
     each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
     summary = f"the run's own configuration shows all {count} requested values{each}"
-    return Evidence(State.MET, summary, case.log, configs[-1].line, _shown_values(configs[-1]))
-
-
-def _silent_phase(case: Case) -> str:
-    """The planned phase that printed no configuration, as a sentence; empty when each of several did."""
-    planned, started = planned_phases(case.job), started_phases(case)
-    if len(planned) == 1:
-        return ""
-    spoke = {phase.name for phase in started if any(phase.wrote(config.line) for config in case.facts.configs)}
-    silent = next((phase.name for phase in planned if phase.name not in spoke), "")
-    return f"no resolved configuration: the {silent} phase printed none" if silent else ""
+    # What a reader of the card looks for; vanilla_mbridge is proven by then.
+    values = configs[-1].values or {}
+    rest = ", ".join(f"{name}={lookup(values, key, ABSENT)}" for name, key in _SHOWN.items())
+    excerpt = f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"
+    return Evidence(State.MET, summary, case.log, configs[-1].line, excerpt)
 
 
 def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, Value], ...]:
@@ -369,7 +328,9 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     variant = variant_named(f"{int(job.level)}-{job.variant}")
     of_variant = [_without_training(Setting(variant.wrapper, variant.overrides))] if variant else []
-    for setting in (*of_variant, *_of_settings(job)):
+    # What a derived job was made to set, whatever its variables and overrides say.
+    derived_of = [axis.in_verl(value) for axis, value in job.settings.items() if not axis.invalid(value)]
+    for setting in (*of_variant, *derived_of):
         # The number of steps of a variant is its default; the job's own is what was asked for.
         asked = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
         wrapper |= {name: value for name, value in asked.items() if not _is_spread(name, value, wrapper.get(name))}
@@ -380,7 +341,7 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
         wrapper |= phase.wrapper if phase else {}
         derived = expected_config(wrapper, overrides, phases=1 if phase else phases)
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
-    rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
+    rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_FSDP_OF.get(job.level, {}).items()]
     unique = {(key, type(value), value): (key, value) for key, value in rows}
     return tuple(unique.values())
 
@@ -389,13 +350,6 @@ def _without_training(setting: Setting) -> Setting:
     """The variant without what the job itself says: whether it trains a critic and merges its adapter."""
     wrapper = {name: value for name, value in setting.wrapper.items() if name not in {*WITHOUT_CRITIC, "LORA_MERGE"}}
     return Setting(wrapper, tuple(item for item in setting.overrides if item not in SHARE_OF_DIGITS))
-
-
-def _of_settings(job: Job) -> Iterator[Setting]:
-    """What a derived job was made to set, whatever its variables and overrides say."""
-    for axis, value in job.settings.items():
-        if not axis.invalid(value):
-            yield axis.in_verl(value)
 
 
 def _is_spread(name: str, asked: str, own: str | None) -> bool:
@@ -408,11 +362,6 @@ def _is_set(override: str, overrides: list[str]) -> bool:
     """Whether the job sets this learning rate itself: a variant's is fit for one probe, the job's for its own."""
     key = override.partition("=")[0].lstrip("+")
     return key.endswith(".optim.lr") and any(item.partition("=")[0].lstrip("+") == key for item in overrides)
-
-
-def _of_level(level: Level) -> Iterator[tuple[str, Value]]:
-    if level in _FSDP_OF:
-        yield from ((f"{role}.megatron.use_megatron_fsdp", _FSDP_OF[level]) for role in _ROLES.values())
 
 
 def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, Any]) -> Iterator[str]:
@@ -429,13 +378,6 @@ def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, An
     rank = lookup(values, LORA_RANK, ABSENT)
     if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
-
-
-def _shown_values(config: ResolvedConfig) -> str:
-    """The values that a reader of the card looks for, as the run resolved them (vanilla_mbridge is proven by then)."""
-    values = config.values or {}
-    rest = ", ".join(f"{name}={lookup(values, key, ABSENT)}" for name, key in _SHOWN.items())
-    return f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"
 
 
 def steps_completed(case: Case) -> Evidence:
@@ -456,7 +398,8 @@ def steps_completed(case: Case) -> Evidence:
 def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
     where = "" if alone else f" in the {phase.name} phase"
     wanted = phase.planned.last_step
-    progress = _last_bar(case, phase)
+    bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
+    progress = next((bar for bar in reversed(bars) if phase.wrote(bar.at.line)), None)
     if progress is None:
         summary = f"no training progress {'in the log' if alone else where.strip()}"
         return Evidence(State.MISSING, summary, case.log)
@@ -476,11 +419,6 @@ def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
         return Evidence(State.MISSING, f"no metrics of global step {wanted}{where}", *at)
     summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
     return Evidence(State.MET, summary, *at)
-
-
-def _last_bar(case: Case, phase: Phase) -> ProgressBar | None:
-    bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
-    return next((bar for bar in reversed(bars) if phase.wrote(bar.at.line)), None)
 
 
 def _stray(step: StepMetrics, phase: Phase) -> str:

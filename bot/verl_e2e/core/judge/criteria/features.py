@@ -1,33 +1,20 @@
-"""What levels 2 to 4 ask for: sizes, Megatron-FSDP and features at work.
-
-What of a feature of level 4 a run can show at all: its classes of Bridge, lines and metrics, or what it is given. The
-criterion looks for these, and a plan asks whether there is any.
-
-Level 4: whether images or sound reached the actor's model in training, and its tower for them ran.
-
-The configuration of a run does not tell, and no line of its log. The hooks of the fingerprints count both: arguments
-of the model's forward that are neither text nor positions, and calls of the parts whose names are those of towers.
-Both must have happened while gradients were recorded, so neither the rollout nor a pass for log-probabilities counts.
-
-Level 4: each feature of the job is shown by a fact that no dense run has, in the configuration or in the log.
+"""What levels 2 to 4 ask for: sizes, Megatron-FSDP and features at work, each shown by a fact that no dense run has.
 
 A checkpoint's features do not show in verl's configuration. They show in the class of Bridge that converted its
 weights, in what verl prints when it prepares a feature, and in metrics that only the feature has. Images and sound
-show in none of them, but in what reached the model.
+show in none of them, but in what reached the model: the hooks of the fingerprints count arguments of the model's
+forward that are neither text nor positions, and calls of the parts whose names are those of towers. Both must have
+happened while gradients were recorded, so neither the rollout nor a pass for log-probabilities counts.
 
-Level 3: Megatron-FSDP wrapped the models, by the configuration and by the class that the first rank names.
-
-Level 2 and derived jobs with sizes: the requested sizes, at least one above 1, and ranks that really had them.
-
-The configuration says what was asked of Megatron. What it made of it shows in the log: every rank that built a model
-says of how many chunks it consists, those of data- and context-parallel rank 0 name their tensor and pipeline rank,
-and the token counts of a step divide by the data-parallel size.
+Of sizes the configuration says what was asked of Megatron. What it made of it shows in the log: every rank that built
+a model says of how many chunks it consists, those of data- and context-parallel rank 0 name their tensor and pipeline
+rank, and the token counts of a step divide by the data-parallel size.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
@@ -45,14 +32,13 @@ from verl_e2e.core.model.settings import BASE_WRAPPER, Value, expected_config, s
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a feature leaves in a log; any one of the three is enough.
+    """What a feature leaves in a log; any one of the three is enough."""
 
-    `bridges` matches Bridge's classes for models that always have the feature, `signs` are names of the scan's signs,
-    `metrics` matches names of step metrics.
-    """
-
+    # Bridge's classes for models that always have the feature.
     bridges: re.Pattern[str] | None = None
+    # Names of the scan's signs.
     signs: frozenset[str] = frozenset()
+    # Names of step metrics.
     metrics: re.Pattern[str] | None = None
 
 
@@ -95,21 +81,9 @@ CONTENTS: Mapping[str, Content] = {
 }
 
 
-def leaves_trace(name: str) -> bool:
-    """Whether a log, or what reached the model, can show the feature."""
-    if name in CONTENTS:
-        return True
-    trace = TRACES.get(name)
-    return trace is not None and bool(trace.bridges or trace.signs or trace.metrics)
-
-
 def can_be_shown(name: str, active_when: Mapping[str, Value]) -> bool:
     """Whether any run can show the feature, as the criterion asks for it."""
-    return (
-        leaves_trace(name)
-        if name in TRACES or name in CONTENTS
-        else any(not is_dense(key, value) for key, value in active_when.items())
-    )
+    return name in TRACES or name in CONTENTS or any(not is_dense(key, value) for key, value in active_when.items())
 
 
 def is_dense(key: str, value: Value) -> bool:
@@ -122,62 +96,38 @@ _DENSE = expected_config(BASE_WRAPPER, ())
 
 def bears_name(bridge: str, family: str) -> bool:
     """Whether a class of Bridge has a family's name in its own, which is how a run shows the family."""
-    return _letters_and_digits(family) in _letters_and_digits(bridge)
-
-
-def _letters_and_digits(name: str) -> str:
-    return "".join(char for char in name.lower() if char.isalnum())
+    own, wanted = ("".join(filter(str.isalnum, name.lower())) for name in (bridge, family))
+    return wanted in own
 
 
 _Counted = TypeVar("_Counted", GivenInput, Tower)
 
-CONTENT_NOT_RECORDED = (
-    "no fingerprints are in the folder, so nothing shows whether {content} reached the model in training"
-)
-
 
 def content_active(case: Case, feature: str) -> Evidence:
     """One of CONTENTS, judged by the fingerprints, which are the only evidence of it."""
-    content = CONTENTS[feature]
-    found = case.record.fingerprints
+    content, found = CONTENTS[feature], case.record.fingerprints
     if found is None:
-        return _content_evidence(State.MISSING, f"{feature}: {CONTENT_NOT_RECORDED.format(content=content.name)}")
+        why = f"so nothing shows whether {content.name} reached the model in training"
+        return Evidence(State.MISSING, f"{feature}: no fingerprints are in the folder, {why}", FINGERPRINTS_FILE)
     rows = [line for line in found.inputs if line.model == "actor"]
     given = _most(item for line in rows for item in line.inputs if item.name in content.inputs)
-    ran = _most(tower for line in rows for tower in line.towers if _is_tower(tower, content))
+    towers = (tower for line in rows for tower in line.towers)
+    ran = _most(tower for tower in towers if any(word in tower.name.lower() for word in content.towers))
     if given is None or not given.training_calls:
-        return _content_evidence(
-            State.MISSING, f"{feature}: the actor was given no {content.name} in training{hook_problems(found)}"
-        )
+        why = f"the actor was given no {content.name} in training{hook_problems(found)}"
+        return Evidence(State.MISSING, f"{feature}: {why}", FINGERPRINTS_FILE)
     if ran is None or not ran.training_calls:
         which = f"its {ran.name} ({ran.type}) never ran in training" if ran else "it has no tower for them"
-        return _content_evidence(State.MISSING, f"{feature}: the actor was given {given.name}, but {which}")
+        return Evidence(State.MISSING, f"{feature}: the actor was given {given.name}, but {which}", FINGERPRINTS_FILE)
     shape = " x ".join(map(str, given.shape))
     summary = f"{feature}: {given.name} reached the actor in training, and its {ran.name} ({ran.type}) ran"
     excerpt = f"{given.name} [{shape}] in {given.training_calls} forward passes, {ran.name} in {ran.training_calls}"
-    return _content_evidence(State.MET, summary, excerpt)
+    return Evidence(State.MET, summary, FINGERPRINTS_FILE, 0, excerpt)
 
 
 def _most(items: Iterable[_Counted]) -> _Counted | None:
     """The one that was counted most often in training; lines count from the start of a model, on each rank."""
     return max(items, key=lambda item: item.training_calls, default=None)
-
-
-def _is_tower(tower: Tower, content: Content) -> bool:
-    return any(word in tower.name.lower() for word in content.towers)
-
-
-def _content_evidence(state: State, summary: str, excerpt: str = "") -> Evidence:
-    return Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """Where something was seen, and what."""
-
-    summary: str
-    line: int
-    excerpt: str
 
 
 def feature_active(case: Case) -> Evidence:
@@ -191,71 +141,64 @@ def feature_active(case: Case) -> Evidence:
     if gap:
         return gap
     first = next((row for row in rows if row.excerpt), rows[0])
-    summary = "; ".join(row.summary for row in rows)
-    return Evidence(State.MET, summary, first.file, first.line, first.excerpt)
+    return replace(first, summary="; ".join(row.summary for row in rows))
 
 
 def judge_feature(case: Case, feature: JobFeature) -> Evidence:
     """One feature: all that its configuration must show, and a trace in the log where the feature leaves one."""
     name, trace = feature.name, TRACES.get(feature.name)
-    wrong = next(_not_configured(case, feature), "")
-    if wrong:
-        return _evidence(case, State.MISSING, f"{name} is not switched on: {wrong}")
+    for config in case.facts.configs or (None,):
+        wrong = next(_not_asked(config, feature.active_when.items()), "")
+        if wrong:
+            return Evidence(State.MISSING, f"{name} is not switched on: {wrong}", case.log)
     if name in CONTENTS:
         return content_active(case, name)
-    telling = {key: value for key, value in feature.active_when.items() if not is_dense(key, value)}
-    if trace is None and not telling:
-        return _evidence(case, State.MISSING, f"nothing that the run prints shows whether {name} was active")
-    found = _trace(case, trace) if trace else None
-    if trace and found is None:
-        return _evidence(case, State.MISSING, f"nothing in the log shows {name} at work")
-    shown = [f"{key}={value}" for key, value in telling.items()] + ([found.summary] if found else [])
-    return _evidence(case, State.MET, f"{name}: {', '.join(shown)}", found or _config_line(case, shown))
+    shown = [f"{key}={value}" for key, value in feature.active_when.items() if not is_dense(key, value)]
+    if trace is None and not shown:
+        return Evidence(State.MISSING, f"nothing that the run prints shows whether {name} was active", case.log)
+    if trace is None:
+        text = ", ".join(shown)
+        return Evidence(State.MET, f"{name}: {text}", case.log, case.facts.configs[-1].line, text)
+    found = _first_trace(case, trace)
+    if found is None:
+        return Evidence(State.MISSING, f"nothing in the log shows {name} at work", case.log)
+    return replace(found, summary=f"{name}: {', '.join([*shown, found.summary])}")
 
 
 def _judge_family(case: Case, family: str) -> Evidence:
     """The weights of the family's checkpoint were converted by Bridge's class for it."""
     found = next((use for use in case.facts.bridges if bears_name(use.bridge, family)), None)
     if found:
-        fact = _Fact(f"weights converted by {found.bridge}", found.at.line, found.at.text)
-        return _evidence(case, State.MET, f"{family}: {fact.summary}", fact)
+        summary = f"{family}: weights converted by {found.bridge}"
+        return Evidence(State.MET, summary, case.log, found.at.line, found.at.text)
     classes = ", ".join(dict.fromkeys(use.bridge for use in case.facts.bridges)) or "none"
     summary = f"the classes of Bridge that converted weights ({classes}) do not name the family {family}"
-    return _evidence(case, State.MISSING, summary)
+    return Evidence(State.MISSING, summary, case.log)
 
 
-def _evidence(case: Case, state: State, summary: str, fact: _Fact | None = None) -> Evidence:
-    line, excerpt = (fact.line, fact.excerpt) if fact else (0, "")
-    return Evidence(state, summary, case.log, line, excerpt)
+def _not_asked(config: ResolvedConfig | None, asked: Iterable[tuple[str, Value]]) -> Iterator[str]:
+    """The values of a configuration that differ from those asked for."""
+    for key, wanted in asked:
+        found: Any = lookup(config.values, key, ABSENT) if config else ABSENT
+        if not same_value(found, wanted):
+            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
 
 
-def _not_configured(case: Case, feature: JobFeature) -> Iterator[str]:
-    for config in case.facts.configs or (None,):
-        for key, wanted in feature.active_when.items():
-            found: Any = lookup(config.values, key, ABSENT) if config else ABSENT
-            if not same_value(found, wanted):
-                yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
-
-
-def _trace(case: Case, trace: Trace) -> _Fact | None:
+def _first_trace(case: Case, trace: Trace) -> Evidence | None:
     """The first line that shows the feature."""
     facts = case.facts
     for use in facts.bridges:
         if trace.bridges and trace.bridges.fullmatch(use.bridge):
-            return _Fact(f"weights converted by {use.bridge}", use.at.line, use.at.text)
+            return Evidence(State.MET, f"weights converted by {use.bridge}", case.log, use.at.line, use.at.text)
     for sign in facts.signs:
         if sign.name in trace.signs:
-            return _Fact(f"{sign.name} on line {sign.at.line}", sign.at.line, sign.at.text)
+            return Evidence(State.MET, f"{sign.name} on line {sign.at.line}", case.log, sign.at.line, sign.at.text)
     for step in case.train_steps():
         name = next((name for name in step.values if trace.metrics and trace.metrics.search(name)), "")
         if name:
-            return _Fact(f"metric {name}", step.line, f"step:{step.step} {name}:{step.values[name]}")
+            excerpt = f"step:{step.step} {name}:{step.values[name]}"
+            return Evidence(State.MET, f"metric {name}", case.log, step.line, excerpt)
     return None
-
-
-def _config_line(case: Case, shown: list[str]) -> _Fact:
-    config = case.facts.configs[-1]
-    return _Fact("", config.line, ", ".join(shown))
 
 
 _FLAG = "use_megatron_fsdp"
@@ -318,6 +261,11 @@ class Sizes:
         """Every pair of tensor and pipeline rank."""
         return frozenset(product(range(self.tp), range(self.pp)))
 
+    @property
+    def are_trivial(self) -> bool:
+        """Whether each of them is 1."""
+        return all(getattr(self, name) == 1 for name in _SIZES)
+
     def data_parallel(self, world: int) -> int:
         """How many data-parallel ranks so many processes leave."""
         return world // (self.tp * self.pp * self.cp)
@@ -331,34 +279,29 @@ def parallel_sizes(case: Case) -> Evidence:
     configs = [config for config in case.facts.configs if config.values is not None]
     if not configs:
         return _sizes_evidence(case, State.MISSING, "no resolved configuration shows the parallel sizes")
+    asked = [(key, wanted) for key, wanted in requested(case.job) if key.endswith("parallel_size")]
     for config in configs:
-        wrong = next(_not_asked(case, config), "")
+        wrong = next(_not_asked(config, asked), "")
         if wrong:
             return _sizes_evidence(case, State.BROKEN, wrong, config.line)
     config = configs[-1]
-    sizes, world = _sizes(config), _world(config)
+    sizes = _sizes(config)
+    nodes, gpus = (lookup(config.values, f"trainer.{key}") for key in ("nnodes", "n_gpus_per_node"))
+    world = nodes * gpus if type(nodes) is int and type(gpus) is int else 0
     actor = sizes.get("actor")
     if actor is None or not world:
         return _sizes_evidence(case, State.MISSING, "the configuration does not show the actor's sizes", config.line)
-    if _trivial(actor) and actor.data_parallel(world) == 1:
+    if actor.are_trivial and actor.data_parallel(world) == 1:
         return _sizes_evidence(case, State.MISSING, "every parallel size is 1: nothing is shown", config.line)
     gap = next(_sizes_gaps(case, sizes, world), "")
     if gap:
         return _sizes_evidence(case, State.MISSING, gap, config.line)
-    return _sizes_met(case, sizes, world, config)
-
-
-def _sizes_met(case: Case, sizes: Mapping[str, Sizes], world: int, config: ResolvedConfig) -> Evidence:
-    actor = sizes["actor"]
-    rollout = lookup(config.values, _ROLLOUT_TP)
-    seen = sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})
-    ranks = ", ".join(map(str, seen))
-    dp = actor.data_parallel(world)
-    workers = _rollout_ranks(case)
+    rollout, workers = lookup(config.values, _ROLLOUT_TP), _rollout_ranks(case)
     named = f" (workers of rank {_in_order(workers)})" if workers else ""
+    ranks = ", ".join(map(str, sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})))
     summary = (
         f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}{named}; {world} process(es) built the models, "
-        f"(tensor, pipeline) ranks {ranks}, data-parallel size {dp}"
+        f"(tensor, pipeline) ranks {ranks}, data-parallel size {actor.data_parallel(world)}"
     )
     line = case.facts.ranks[0].line if case.facts.ranks else config.line
     return _sizes_evidence(case, State.MET, summary, line, f"model parallel ranks {ranks} of {world} process(es)")
@@ -366,16 +309,6 @@ def _sizes_met(case: Case, sizes: Mapping[str, Sizes], world: int, config: Resol
 
 def _sizes_evidence(case: Case, state: State, summary: str, line: int = 0, excerpt: str = "") -> Evidence:
     return Evidence(state, summary, case.log, line, excerpt or (summary if line else ""))
-
-
-def _not_asked(case: Case, config: ResolvedConfig) -> Iterator[str]:
-    """The sizes that differ from what job and variant ask for."""
-    for key, wanted in requested(case.job):
-        if not key.endswith("parallel_size"):
-            continue
-        found = lookup(config.values, key, ABSENT)
-        if not same_value(found, wanted):
-            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
 
 
 def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
@@ -393,15 +326,6 @@ def _size(value: Any) -> int:
     if value is None:
         return 1
     return value if type(value) is int and value > 0 else 0
-
-
-def _world(config: ResolvedConfig) -> int:
-    nodes, gpus = (lookup(config.values, f"trainer.{key}") for key in ("nnodes", "n_gpus_per_node"))
-    return nodes * gpus if type(nodes) is int and type(gpus) is int else 0
-
-
-def _trivial(sizes: Sizes) -> bool:
-    return all(getattr(sizes, name) == 1 for name in _SIZES)
 
 
 def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:

@@ -62,13 +62,12 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
     misfit = next(_misfits(record, facts, expected), "")
     if misfit:
         return Evidence(State.BROKEN, misfit, EVENTS_FILE, criterion=Criterion.RUN_RECORD)
-    recorded_s, took = _recorded_s(record.events), expected.took
-    lasted_s = _lasted_s(took) if took is not None else None
-    text = [f"{recorded_s:.0f} s by its own events"]
-    if took is not None and lasted_s is not None:
-        text.append(f"within the {lasted_s:.0f} s of {took.who}")
-    text += ["the order's nonce came back"] * bool(expected.nonce)
-    if lasted_s is None and not expected.nonce:
+    took, text = expected.took, [f"{_recorded_s(record.events):.0f} s by its own events"]
+    if took is not None and took.started is not None and took.ended is not None:
+        text.append(f"within the {(took.ended - took.started).total_seconds():.0f} s of {took.who}")
+    if expected.nonce:
+        text.append("the order's nonce came back")
+    if len(text) == 1:
         what = "not checked: the back end tells nothing of the run, and its order held no nonce"
         return Evidence(State.WAIVED, what, EVENTS_FILE, criterion=Criterion.RUN_RECORD)
     return Evidence(State.MET, ", ".join(text), EVENTS_FILE, criterion=Criterion.RUN_RECORD)
@@ -103,18 +102,18 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
 
 
 def _misfits(record: Record, facts: LogFacts | None, expected: Expected) -> Iterator[str]:
-    events = record.events
-    yield from _of_end(expected.took)
-    yield from _of_events(events)
-    if events:
-        yield from _of_steps(_recorded_s(events), facts)
-        yield from _of_window(events, expected.took)
-    yield from _of_nonce(events, expected.nonce)
-
-
-def _of_end(took: BackendTimes | None) -> Iterator[str]:
+    events, took = record.events, expected.took
     if took is not None and took.succeeded is False:
         yield f"{took.who} ended as {took.conclusion or 'no success'}, and a run that passed ends as a success"
+    yield from _of_events(events)
+    if events and facts is not None:
+        yield from _of_steps(_recorded_s(events), facts)
+    if events and took is not None:
+        yield from _of_window(events, took)
+    returned = [(read_data(event, EndedEvent) or EndedEvent()).nonce for event in events if event.kind == "ended"]
+    if expected.nonce and returned != [expected.nonce]:
+        missing = not any(returned)
+        yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"
 
 
 def _of_events(events: tuple[Event, ...]) -> Iterator[str]:
@@ -130,10 +129,8 @@ def _of_events(events: tuple[Event, ...]) -> Iterator[str]:
             yield f"its events tell {count} times that it {kind}"
 
 
-def _of_steps(recorded_s: float, facts: LogFacts | None) -> Iterator[str]:
+def _of_steps(recorded_s: float, facts: LogFacts) -> Iterator[str]:
     """The log's own times are inside of the run: training steps one after another, and stages in their order."""
-    if facts is None:
-        return
     trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
     if not trained_s <= recorded_s + TOLERANCE_S:
         yield f"its steps took {trained_s:.0f} s, and the run {recorded_s:.0f} s"
@@ -142,40 +139,20 @@ def _of_steps(recorded_s: float, facts: LogFacts | None) -> Iterator[str]:
         yield f"its log goes on for {logged_s:.0f} s, and the run for {recorded_s:.0f} s"
 
 
-def _of_window(events: tuple[Event, ...], took: BackendTimes | None) -> Iterator[str]:
+def _of_window(events: tuple[Event, ...], took: BackendTimes) -> Iterator[str]:
     """What the run tells lies inside of what the back end saw."""
-    lasted_s = _lasted_s(took) if took is not None else None
-    if took is None or took.started is None or took.ended is None or lasted_s is None:
+    if took.started is None or took.ended is None:
         return
-    recorded_s = _recorded_s(events)
+    recorded_s, lasted_s = _recorded_s(events), (took.ended - took.started).total_seconds()
     if recorded_s > lasted_s + TOLERANCE_S:
         yield f"its record covers {recorded_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
-    began = _began(events)
-    slack = timedelta(seconds=TOLERANCE_S)
-    if began is not None and not took.started - slack <= began <= took.ended + slack - timedelta(seconds=recorded_s):
-        yield f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
-
-
-def _began(events: tuple[Event, ...]) -> datetime | None:
-    """When the recorder says that it began; None where it does not say."""
     started = next((read_data(event, Started) for event in events if event.kind == "started"), None)
     if started is None or started.unix_s is None or not 0 <= started.unix_s <= _LAST_SECOND:
-        return None
-    return datetime.fromtimestamp(started.unix_s, UTC)
-
-
-def _of_nonce(events: tuple[Event, ...], nonce: str) -> Iterator[str]:
-    returned = [(read_data(event, EndedEvent) or EndedEvent()).nonce for event in events if event.kind == "ended"]
-    if nonce and returned != [nonce]:
-        missing = not any(returned)
-        yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"
+        return
+    began, slack = datetime.fromtimestamp(started.unix_s, UTC), timedelta(seconds=TOLERANCE_S)
+    if not took.started - slack <= began <= took.ended + slack - timedelta(seconds=recorded_s):
+        yield f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
 
 
 def _recorded_s(events: tuple[Event, ...]) -> float:
     return max((event.t_s for event in events), default=0.0)
-
-
-def _lasted_s(took: BackendTimes) -> float | None:
-    if took.started is None or took.ended is None:
-        return None
-    return (took.ended - took.started).total_seconds()

@@ -9,28 +9,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import (
-    bridge_tests,
-    exit_zero,
-    local_import,
-    no_exception,
-    resolved_config,
-    steps_completed,
-)
-from verl_e2e.core.judge.criteria.features import feature_active, fsdp_active, parallel_sizes
-from verl_e2e.core.judge.criteria.health import adapter, change_executed, gradients, rollout_agreement, weights_kept
+from verl_e2e.core.judge.criteria import basic, features, metrics, resume, transfer, weights
 from verl_e2e.core.judge.criteria.invariants import Finding, Invariant
-from verl_e2e.core.judge.criteria.parity import parity, resumed_step
-from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
-from verl_e2e.core.judge.criteria.signal import learning_signal
-from verl_e2e.core.judge.criteria.transfer import (
-    exported_adapters,
-    exports_adapters,
-    imported_weights,
-    resumed_state,
-    rollout_weights,
-)
-from verl_e2e.core.judge.criteria.weights import adapter_size, frozen_weights, replicas, trained_weights
+from verl_e2e.core.judge.execution import change_executed
 from verl_e2e.core.judge.verdict_document import Aspect
 from verl_e2e.core.model import evidence
 from verl_e2e.core.model.evidence import Evidence
@@ -164,14 +145,14 @@ def _is_for_a_change(case: Case) -> bool:
 CRITERIA: tuple[Row, ...] = (
     Row(
         Criterion.BRIDGE_TESTS,
-        bridge_tests,
+        basic.bridge_tests,
         gap=Gap.OF_THE_JOB,
         shows=Aspect.BRIDGE_TESTS,
         fix="Fix the failing focused Bridge tests, or show that they fail on the merge base too.",
     ),
     Row(
         Criterion.LOCAL_IMPORT,
-        local_import,
+        basic.local_import,
         stage=Stage.IMPORT,
         fix=(
             "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and "
@@ -180,30 +161,30 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.RESOLVED_CONFIG,
-        resolved_config,
+        basic.resolved_config,
         key=True,
         fix="Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again.",
     ),
-    Row(Criterion.STEPS_COMPLETED, steps_completed, key=True),
-    Row(Criterion.NO_EXCEPTION, no_exception),
-    Row(Criterion.EXIT_ZERO, exit_zero),
+    Row(Criterion.STEPS_COMPLETED, basic.steps_completed, key=True),
+    Row(Criterion.NO_EXCEPTION, basic.no_exception),
+    Row(Criterion.EXIT_ZERO, basic.exit_zero),
     Row(
         Criterion.ADAPTER,
-        adapter,
+        metrics.adapter,
         stage=Stage.PEFT,
         broken=Broken.AT_ITS_LINE,
         fix="Check LORA_TARGET_MODULES against the module names that the provider builds.",
     ),
     Row(
         Criterion.WEIGHTS_KEPT,
-        weights_kept,
+        metrics.weights_kept,
         stage=Stage.HF_IMPORT,
         broken=Broken.AT_ITS_LINE,
         fix="Complete the parameter mapping of the family: the warning names what was lost.",
     ),
     Row(
         Criterion.GRADIENTS,
-        gradients,
+        metrics.gradients,
         stage=Stage.TRAIN_STEP,
         broken=Broken.AT_ITS_LINE,
         key=True,
@@ -211,7 +192,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.ROLLOUT_AGREEMENT,
-        rollout_agreement,
+        metrics.rollout_agreement,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         broken=Broken.AT_ITS_LINE,
         key=True,
@@ -223,7 +204,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.ADAPTER_SIZE,
-        adapter_size,
+        weights.adapter_size,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
@@ -231,14 +212,14 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.RESUMED_STATE,
-        resumed_state,
+        transfer.resumed_state,
         level=Level.SAVE_RESUME,
         broken=Broken.AFTER_ERRORS,
         fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
     ),
     Row(
         Criterion.REPLICAS,
-        replicas,
+        weights.replicas,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these "
@@ -247,7 +228,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.FROZEN_WEIGHTS,
-        frozen_weights,
+        weights.frozen_weights,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what writes into the named weight: an export must copy before it changes, and a frozen weight "
@@ -256,7 +237,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.TRAINED_WEIGHTS,
-        trained_weights,
+        weights.trained_weights,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the "
@@ -265,7 +246,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.IMPORTED_WEIGHTS,
-        imported_weights,
+        transfer.imported_weights,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Follow the named tensor through its parameter mapping in both directions: how the import splits and "
@@ -274,8 +255,8 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.EXPORTED_ADAPTERS,
-        exported_adapters,
-        when=exports_adapters,
+        transfer.exported_adapters,
+        when=transfer.exports_adapters,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare the adapter as the trainer holds it with what its export yields: scale, cache, gathering of "
@@ -284,7 +265,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.ROLLOUT_WEIGHTS,
-        rollout_weights,
+        transfer.rollout_weights,
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, "
@@ -293,11 +274,11 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.RESUMED,
-        resumed,
+        resume.resumed,
         level=Level.SAVE_RESUME,
         stage=Stage.CHECKPOINT_LOAD,
         broken=Broken.AFTER_END,
-        fault_stage=resume_stage,
+        fault_stage=resume.resume_stage,
         key=True,
         quoted=True,
         shows=Aspect.SAVE_RESUME,
@@ -308,7 +289,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.RESUMED_STEP,
-        resumed_step,
+        metrics.resumed_step,
         level=Level.SAVE_RESUME,
         stage=Stage.CHECKPOINT_LOAD,
         broken=Broken.AFTER_ERRORS,
@@ -318,7 +299,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.FEATURE_ACTIVE,
-        feature_active,
+        features.feature_active,
         level=Level.FEATURE,
         stage=Stage.BRIDGE_PROVIDER,
         key=True,
@@ -326,7 +307,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.LEARNING_SIGNAL,
-        learning_signal,
+        metrics.learning_signal,
         level=Level.LEARNING_SIGNAL,
         stage=Stage.LEARNING_SIGNAL,
         broken=Broken.AT_ITS_LINE,
@@ -340,7 +321,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.FSDP_ACTIVE,
-        fsdp_active,
+        features.fsdp_active,
         level=Level.MEGATRON_FSDP,
         when=_sets_fsdp,
         stage=Stage.FSDP_WRAP,
@@ -351,7 +332,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.PARALLEL_SIZES,
-        parallel_sizes,
+        features.parallel_sizes,
         level=Level.PARALLELISM,
         when=_has_sizes,
         stage=Stage.BRIDGE_PROVIDER,
@@ -360,7 +341,7 @@ CRITERIA: tuple[Row, ...] = (
     ),
     Row(
         Criterion.PARITY,
-        parity,
+        metrics.parity,
         level=Level.PARALLELISM,
         stage=Stage.TRAIN_STEP,
         broken=Broken.AFTER_ERRORS,
