@@ -1,5 +1,6 @@
 """Every way to a verdict: who is blamed, in which order, and that nothing missing ever passes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -64,306 +65,187 @@ def test_the_healthy_run_passes_and_says_what_was_validated() -> None:
     assert verdict.followups == ()
 
 
-Case = tuple[str, dict[str, Any], LogFacts | None, Result, Stage, str]
-CASES: tuple[Case, ...] = (
-    ("planted exception", {"events": EXIT_1}, PLANTED, Result.FAIL, Stage.PEFT, "ValueError: planted in LoRA"),
-    (
-        "planted exception, processes hung",
-        {"events": ended(EndReason.FATAL_ERROR_HANG, None)},
-        PLANTED,
-        Result.FAIL,
-        Stage.PEFT,
-        "ValueError: planted in LoRA",
+Case = tuple[dict[str, Any], LogFacts | None, Result, Stage, str]
+HEALTHY = make_facts()
+STALLED = ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.")
+TIMED_OUT = ended(EndReason.TIME_LIMIT, None, "Time limit of 1800 s reached.")
+LOW_MEMORY = ended(EndReason.HOST_MEMORY, None, "The host has 1.2 of 126.0 GiB of memory left.")
+NOT_STARTED = ended(EndReason.NOT_STARTED, None, "preflight found what blocks the run")
+CAUGHT = replace(bridge_error(), driver=False, record=Printed.ERROR)
+BESIDE = replace(bridge_error(), driver=False, record=Printed.SIDE)
+OTHER_CONFIG = config_with({"critic.megatron.vanilla_mbridge": True})
+
+
+def failed(stage: Stage, text: str, facts: LogFacts | None = HEALTHY, **given: Any) -> Case:
+    return given, facts, Result.FAIL, stage, text
+
+
+def blocked(stage: Stage, text: str, facts: LogFacts | None = HEALTHY, **given: Any) -> Case:
+    return given, facts, Result.BLOCKED, stage, text
+
+
+def stepped(**values: Any) -> LogFacts:
+    """A run whose one step has these metrics."""
+    return make_facts(steps=(step_line(**values),))
+
+
+CASES: dict[str, Case] = {
+    "planted exception": failed(Stage.PEFT, "ValueError: planted in LoRA", PLANTED, events=EXIT_1),
+    "planted exception, processes hung": failed(
+        Stage.PEFT, "ValueError: planted in LoRA", PLANTED, events=ended(EndReason.FATAL_ERROR_HANG, None)
     ),
-    (
-        "unrecoverable: adapter without parameters",
-        {"events": ended(EndReason.UNRECOVERABLE, None, "Line 1191: Adapter parameters: 0")},
-        EMPTY_ADAPTER,
-        Result.FAIL,
+    "unrecoverable: adapter without parameters": failed(
         Stage.PEFT,
         "LoRA matched no module: the adapter has 0 parameters",
+        EMPTY_ADAPTER,
+        events=ended(EndReason.UNRECOVERABLE, None, "Line 1191: Adapter parameters: 0"),
     ),
-    ("adapter empty in a green run", {}, make_facts(adapters=EMPTY_ADAPTER.adapters), Result.FAIL, Stage.PEFT, "LoRA"),
-    ("lost on import", {}, make_facts(lost_weights=LOST), Result.FAIL, Stage.HF_IMPORT, "1 warning(s) of lost weights"),
-    (
-        "lost on export",
-        {},
-        make_facts(lost_weights=(Excerpt(1300, "3 tensors not written"),)),
-        Result.FAIL,
+    "adapter empty in a green run": failed(Stage.PEFT, "LoRA", make_facts(adapters=EMPTY_ADAPTER.adapters)),
+    "lost on import": failed(Stage.HF_IMPORT, "1 warning(s) of lost weights", make_facts(lost_weights=LOST)),
+    "lost on export": failed(
         Stage.EXPORT_WEIGHT_SYNC,
         "1 warning(s) of lost weights",
+        make_facts(lost_weights=(Excerpt(1300, "3 tensors not written"),)),
     ),
-    (
-        "weights differ",
-        {},
-        make_facts(steps=(step_line(pearson_corr=0.7),)),
-        Result.FAIL,
-        Stage.EXPORT_WEIGHT_SYNC,
-        "do not hold the same weights",
+    "weights differ": failed(Stage.EXPORT_WEIGHT_SYNC, "do not hold the same weights", stepped(pearson_corr=0.7)),
+    "frozen adapter": failed(Stage.TRAIN_STEP, "actor/grad_norm is 0.0 at step 1", stepped(actor_grad_norm=0.0)),
+    "loss is not a number": failed(Stage.LEARNING_SIGNAL, "actor/loss is not finite", stepped(actor_loss=math.nan)),
+    "failed Bridge test": failed(
+        Stage.BRIDGE_PROVIDER, "1 of 5 focused Bridge tests failed", tests=(*passing_tests(), FAILED_TEST)
     ),
-    (
-        "frozen adapter",
-        {},
-        make_facts(steps=(step_line(actor_grad_norm=0.0),)),
-        Result.FAIL,
-        Stage.TRAIN_STEP,
-        "actor/grad_norm is 0.0 at step 1",
+    "failed Bridge test, nothing started": failed(
+        Stage.BRIDGE_PROVIDER, "1 of 1 focused Bridge tests failed", None, tests=(FAILED_TEST,), events=NOT_STARTED
     ),
-    (
-        "loss is not a number",
-        {},
-        make_facts(steps=(step_line(actor_loss=float("nan")),)),
-        Result.FAIL,
-        Stage.LEARNING_SIGNAL,
-        "actor/loss is not finite",
+    "correlation is not a number": blocked(
+        Stage.EXPORT_WEIGHT_SYNC, "which is not a correlation", stepped(pearson_corr=math.nan)
     ),
-    (
-        "failed Bridge test",
-        {"tests": (*passing_tests(), FAILED_TEST)},
-        make_facts(),
-        Result.FAIL,
-        Stage.BRIDGE_PROVIDER,
-        "1 of 5 focused Bridge tests failed",
+    "wrong import in a green run": blocked(
+        Stage.IMPORT, "not below $BRIDGE/src", imports=(*import_lines("run", TRAINER), ELSEWHERE)
     ),
-    (
-        "failed Bridge test, nothing started",
-        {"tests": (FAILED_TEST,), "events": ended(EndReason.NOT_STARTED, None, "a focused Bridge test failed")},
-        None,
-        Result.FAIL,
-        Stage.BRIDGE_PROVIDER,
-        "1 of 1 focused Bridge tests failed",
+    "wrong import, whatever the log says": blocked(
+        Stage.IMPORT, "not below $BRIDGE/src", PLANTED, imports=(ELSEWHERE,), events=EXIT_1
     ),
-    (
-        "correlation is not a number",
-        {},
-        make_facts(steps=(step_line(pearson_corr=float("nan")),)),
-        Result.BLOCKED,
-        Stage.EXPORT_WEIGHT_SYNC,
-        "which is not a correlation",
+    "wrong import and a failed test": blocked(
+        Stage.IMPORT, "not below $BRIDGE/src", imports=(ELSEWHERE,), tests=(FAILED_TEST,)
     ),
-    (
-        "wrong import in a green run",
-        {"imports": (*import_lines("run", TRAINER), ELSEWHERE)},
-        make_facts(),
-        Result.BLOCKED,
-        Stage.IMPORT,
-        "not below $BRIDGE/src",
-    ),
-    (
-        "wrong import, whatever the log says",
-        {"imports": (ELSEWHERE,), "events": EXIT_1},
-        PLANTED,
-        Result.BLOCKED,
-        Stage.IMPORT,
-        "not below $BRIDGE/src",
-    ),
-    (
-        "wrong import and a failed test",
-        {"imports": (ELSEWHERE,), "tests": (FAILED_TEST,)},
-        make_facts(),
-        Result.BLOCKED,
-        Stage.IMPORT,
-        "not below $BRIDGE/src",
-    ),
-    (
-        "preflight",
-        {
-            "environment": make_environment(findings=(NO_DATA, NO_GPU, NOTE), imports=()),
-            "events": ended(EndReason.NOT_STARTED, None, "preflight found what blocks the run"),
-            "imports": (),
-            "tests": None,
-        },
-        None,
-        Result.BLOCKED,
+    "preflight": blocked(
         Stage.DATA,
         "train.parquet is not there",
+        None,
+        environment=make_environment(findings=(NO_DATA, NO_GPU, NOTE), imports=()),
+        events=NOT_STARTED,
+        imports=(),
+        tests=None,
     ),
-    (
-        "other configuration, and it failed",
-        {"events": EXIT_1},
-        replace(PLANTED, configs=(config_with({"critic.megatron.vanilla_mbridge": True}),)),
-        Result.BLOCKED,
+    "other configuration, and it failed": blocked(
         Stage.ENVIRONMENT,
         "the run was not as asked: critic.megatron.vanilla_mbridge is True, asked False",
+        replace(PLANTED, configs=(OTHER_CONFIG,)),
+        events=EXIT_1,
     ),
-    (
-        "a failure of no one knows what",
-        {"environment": None, "events": EXIT_1},
-        PLANTED,
-        Result.BLOCKED,
+    "a failure of no one knows what": blocked(
         Stage.PEFT,
         "planted in LoRA, but environment.json does not say which checkout ran",
-    ),
-    (
-        "a failure without one import line",
-        {"imports": (), "events": EXIT_1},
         PLANTED,
-        Result.BLOCKED,
+        environment=None,
+        events=EXIT_1,
+    ),
+    "a failure without one import line": blocked(
         Stage.PEFT,
         "but no process of the run shows where it imported Bridge from",
+        PLANTED,
+        imports=(),
+        events=EXIT_1,
     ),
-    (
-        "rollout engine",
-        {"events": EXIT_1},
-        cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)),
-        Result.BLOCKED,
+    "rollout engine": blocked(
+        Stage.ENVIRONMENT, "libcudart.so.12", cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)), events=EXIT_1
+    ),
+    "an earlier fault outside comes before its consequence": blocked(
         Stage.ENVIRONMENT,
         "libcudart.so.12",
-    ),
-    (
-        "an earlier fault outside comes before its consequence",
-        {"events": EXIT_1},
         make_facts(errors=(replace(VLLM, driver=True),), steps=(step_line(actor_grad_norm=0.0),)),
-        Result.BLOCKED,
-        Stage.ENVIRONMENT,
-        "libcudart.so.12",
+        events=EXIT_1,
     ),
-    (
-        "stalled",
-        {"events": ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.")},
-        cut_facts(Stage.RAY),
-        Result.BLOCKED,
+    "stalled": blocked(
         Stage.RAY,
         "no progress within the limit of its stage (No progress for 600 s in stage ray.)",
+        cut_facts(Stage.RAY),
+        events=STALLED,
     ),
-    (
-        "time limit, and what its end printed",
-        {"events": ended(EndReason.TIME_LIMIT, None, "Time limit of 1800 s reached.")},
-        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
-        Result.BLOCKED,
+    "time limit, and what its end printed": blocked(
         Stage.PEFT,
         "the time limit was reached (Time limit of 1800 s reached.)",
+        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
+        events=TIMED_OUT,
     ),
-    (
-        "time limit, below an exception that the run had caught",
-        {"events": ended(EndReason.TIME_LIMIT, None, "Time limit of 1800 s reached.")},
-        cut_facts(Stage.TRAIN_STEP, errors=(replace(bridge_error(), driver=False, record=Printed.ERROR),)),
-        Result.BLOCKED,
-        Stage.TRAIN_STEP,
-        "the time limit was reached (Time limit of 1800 s reached.)",
+    "time limit, below an exception that the run had caught": blocked(
+        Stage.TRAIN_STEP, "the time limit was reached", cut_facts(Stage.TRAIN_STEP, errors=(CAUGHT,)), events=TIMED_OUT
     ),
-    (
-        "interrupted, below the exception of a side thread",
-        {"events": ended(EndReason.INTERRUPTED, None)},
-        cut_facts(Stage.TRAIN_STEP, errors=(replace(bridge_error(), driver=False, record=Printed.SIDE),)),
-        Result.BLOCKED,
+    "interrupted, below the exception of a side thread": blocked(
         Stage.TRAIN_STEP,
         "interrupted",
+        cut_facts(Stage.TRAIN_STEP, errors=(BESIDE,)),
+        events=ended(EndReason.INTERRUPTED, None),
     ),
-    (
-        "memory of the host",
-        {"events": ended(EndReason.HOST_MEMORY, None, "The host has 1.2 of 126.0 GiB of memory left.")},
-        cut_facts(Stage.TRAIN_STEP, errors=(TERMINATED,)),
-        Result.BLOCKED,
+    "memory of the host": blocked(
         Stage.TRAIN_STEP,
         "the host ran out of memory, and the run was ended so that others go on (The host has 1.2 of 126.0 GiB",
+        cut_facts(Stage.TRAIN_STEP, errors=(TERMINATED,)),
+        events=LOW_MEMORY,
     ),
-    (
-        "memory of the host, with what would be a fault of the change elsewhere",
-        {"events": ended(EndReason.HOST_MEMORY, None)},
-        PLANTED,
-        Result.BLOCKED,
-        Stage.PEFT,
-        "the host ran out of memory",
+    "memory of the host, with what would be a fault of the change elsewhere": blocked(
+        Stage.PEFT, "the host ran out of memory", PLANTED, events=LOW_MEMORY
     ),
-    (
-        "interrupted",
-        {"events": ended(EndReason.INTERRUPTED, None, "Interrupted by SIGINT.")},
-        cut_facts(Stage.DATA),
-        Result.BLOCKED,
+    "interrupted": blocked(
         Stage.DATA,
         "the run was interrupted (Interrupted by SIGINT.)",
+        cut_facts(Stage.DATA),
+        events=ended(EndReason.INTERRUPTED, None, "Interrupted by SIGINT."),
     ),
-    (
-        "interrupted while a real fault was there",
-        {"events": ended(EndReason.INTERRUPTED, None)},
-        PLANTED,
-        Result.FAIL,
-        Stage.PEFT,
-        "planted in LoRA",
+    "interrupted while a real fault was there": failed(
+        Stage.PEFT, "planted in LoRA", PLANTED, events=ended(EndReason.INTERRUPTED, None)
     ),
-    (
-        "terminated by someone else",
-        {"events": EXIT_1},
-        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
-        Result.BLOCKED,
+    "terminated by someone else": blocked(
         Stage.PEFT,
         "interrupted or terminated from outside",
+        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
+        events=EXIT_1,
     ),
-    (
-        "exit code 1 after a complete log",
-        {"events": EXIT_1},
-        make_facts(),
-        Result.BLOCKED,
-        Stage.SHUTDOWN,
-        "the process exited with code 1 and no explained error",
+    "exit code 1 after a complete log": blocked(
+        Stage.SHUTDOWN, "the process exited with code 1 and no explained error", events=EXIT_1
     ),
-    (
-        "exit code 0 after an incomplete log",
-        {},
-        cut_facts(Stage.EXPORT_WEIGHT_SYNC),
-        Result.BLOCKED,
+    "exit code 0 after an incomplete log": blocked(
         Stage.EXPORT_WEIGHT_SYNC,
         "incomplete: the log ends in export_weight_sync without an error",
+        cut_facts(Stage.EXPORT_WEIGHT_SYNC),
     ),
-    (
-        "unrecoverable for a reason that the log does not show",
-        {"events": ended(EndReason.UNRECOVERABLE, None, "Line 7: x")},
-        make_facts(),
-        Result.BLOCKED,
+    "unrecoverable for a reason that the log does not show": blocked(
         Stage.SHUTDOWN,
         "the run could no longer succeed (Line 7: x)",
+        events=ended(EndReason.UNRECOVERABLE, None, "Line 7: x"),
     ),
-    (
-        "never started, no reason recorded",
-        {"events": ended(EndReason.NOT_STARTED, None)},
-        None,
-        Result.BLOCKED,
-        Stage.ENVIRONMENT,
-        "the wrapper was never started",
+    "never started, no reason recorded": blocked(
+        Stage.ENVIRONMENT, "the wrapper was never started", None, events=ended(EndReason.NOT_STARTED, None)
     ),
-    ("no log", {}, None, Result.BLOCKED, Stage.ENVIRONMENT, "no training progress in the log"),
-    ("empty log", {}, LogFacts(0), Result.BLOCKED, Stage.ENVIRONMENT, "no training progress in the log"),
-    ("no end recorded", {"events": ()}, make_facts(), Result.BLOCKED, Stage.SHUTDOWN, "no end of the process"),
-    ("no proof from the trainer", {"imports": ()}, make_facts(), Result.BLOCKED, Stage.IMPORT, "no import line"),
-    (
-        "no adapter report",
-        {},
-        make_facts(adapters=()),
-        Result.BLOCKED,
-        Stage.PEFT,
-        "no adapter report in the log",
+    "no log": blocked(Stage.ENVIRONMENT, "no training progress in the log", None),
+    "empty log": blocked(Stage.ENVIRONMENT, "no training progress in the log", LogFacts(0)),
+    "no end recorded": blocked(Stage.SHUTDOWN, "no end of the process", events=()),
+    "no proof from the trainer": blocked(Stage.IMPORT, "no import line", imports=()),
+    "no adapter report": blocked(Stage.PEFT, "no adapter report in the log", make_facts(adapters=())),
+    "metrics of another step": blocked(Stage.SHUTDOWN, "says global step 2, 1 requested", stepped(global_step=2.0)),
+    "a file is missing": blocked(
+        Stage.ENVIRONMENT, "evidence is missing: metrics.jsonl: not there", missing=("metrics.jsonl: not there",)
     ),
-    (
-        "metrics of another step",
-        {},
-        make_facts(steps=(step_line(global_step=2.0),)),
-        Result.BLOCKED,
-        Stage.SHUTDOWN,
-        "says global step 2, 1 requested",
-    ),
-    (
-        "a file is missing",
-        {"missing": ("metrics.jsonl: not there",)},
-        make_facts(),
-        Result.BLOCKED,
-        Stage.ENVIRONMENT,
-        "evidence is missing: metrics.jsonl: not there",
-    ),
-    (
-        "Bridge checks demanded",
-        {"tests": None, "job": make_job(require_bridge_checks=True)},
-        make_facts(),
-        Result.BLOCKED,
+    "Bridge checks demanded": blocked(
         Stage.SHUTDOWN,
         "evidence is missing: Bridge checks not run: no junit.xml in the folder",
+        tests=None,
+        job=make_job(require_bridge_checks=True),
     ),
-)
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "facts", "result", "stage", "text"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
-)
+@pytest.mark.parametrize(("given", "facts", "result", "stage", "text"), CASES.values(), ids=CASES)
 def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result, stage: Stage, text: str) -> None:
     verdict = judge(make_record(**given), facts)
     assert (verdict.result, verdict.stage) == (result, stage)
@@ -403,7 +285,7 @@ CAUSES = {
 
 @pytest.mark.parametrize(("name", "causes"), CAUSES.items())
 def test_a_verdict_names_its_causes_for_programs(name: str, causes: tuple[str, ...]) -> None:
-    given, facts = next((case[1], case[2]) for case in CASES if case[0] == name)
+    given, facts = CASES[name][:2]
     assert judge(make_record(**given), facts).causes == causes
     assert judge(make_record(), make_facts()).causes == ()
 
