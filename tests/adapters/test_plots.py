@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.core.signal.series import noisy, run_of, with_value
-from verl_e2e.core.signal.report import THEMES, Run, SignalFigure, signal_figure
+from verl_e2e.core.signal.report import THEMES, BaselineRun, SignalFigure, signal_figure
 
 pytestmark = pytest.mark.plots
 
 STEPS = run_of(noisy(0, 0.3))
-BASES = tuple(Run(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed in (1, 2, 3))
+BASES = tuple(BaselineRun(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed in (1, 2, 3))
 
 
 def drawn(figure: SignalFigure, folder: Path) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from verl_e2e.core.judge.related_runs import (
     ended,
     followups,
     gpu_minutes,
-    may_follow,
+    possible_followups,
     without_base,
 )
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -256,7 +256,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Jo
 
 def _run(job: Job, request: CheckRequest, services: CheckServices, say: Say) -> Verdict:
     folder = request.out / "jobs" / job.id
-    for sentence in may_follow(job, request.related):
+    for sentence in possible_followups(job, request.related):
         say(sentence)
     services.dispatcher.run(job, folder)
     own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
@@ -403,7 +403,7 @@ def _run_followup(
     verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
     if asked.role is Role.MERGE_BASE and not kept:
         _keep(asked.job, place, verdict, services)
-    run = related_runs.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+    run = related_runs.related_run_of(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
     say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
     return run
 

@@ -48,7 +48,14 @@ from verl_e2e.core.report.comparison_text import (
     report_json,
 )
 from verl_e2e.core.report.run_card import Card, NotRun, evidence_json, render_markdown, render_text
-from verl_e2e.core.signal.report import Run, SignalFigure, SignalOptions, SignalReport, signal_figure, signal_report
+from verl_e2e.core.signal.report import (
+    BaselineRun,
+    SignalFigure,
+    SignalOptions,
+    SignalReport,
+    signal_figure,
+    signal_report,
+)
 from verl_e2e.core.triage.triage import triage_of_run
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
@@ -265,13 +272,13 @@ def signal_of(
     return Signal(report, source.facts.steps, signal_figure(f"{title}: {report.headline}", source.facts.steps, runs))
 
 
-def _run(source: Source) -> Run:
+def _run(source: Source) -> BaselineRun:
     if not any(step.step > 0 for step in source.facts.steps):
         raise NoSignalError(f"{source.path}: its log shows no training step; give a run that trained")
-    return Run(source.path.name, source.facts.steps)
+    return BaselineRun(source.path.name, source.facts.steps)
 
 
-def _asked(source: Source) -> tuple[SignalOptions, tuple[Run, ...]]:
+def _asked(source: Source) -> tuple[SignalOptions, tuple[BaselineRun, ...]]:
     record = source.record
     if record is None or record.job is None:
         return SignalOptions(), ()

@@ -90,7 +90,7 @@ def run(
     from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.cli.rehearse import run_ordered
-    from verl_e2e.core.judge.related_runs import NOTHING, may_follow
+    from verl_e2e.core.judge.related_runs import NOTHING, possible_followups
     from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.core.model.needs import unable
     from verl_e2e.wiring import check as checking
@@ -115,7 +115,7 @@ def run(
     if flags["dry_run"]:
         again = _prepare_command(job_file, out, work)
         click.echo(dry_run(job, out, environ=environ, work=work, prepare=again), nl=False)
-        click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
+        click.echo("".join(f"# {sentence}\n" for sentence in possible_followups(job, allowed or NOTHING)), nl=False)
         return 0
     if reason := unable(sys.platform):
         raise click.ClickException(reason)

@@ -7,10 +7,10 @@ import pytest
 
 from tests.core.signal.series import noisy, run_of, with_value, without
 from verl_e2e.core.report.comparison_text import render_signal, signal_json
-from verl_e2e.core.signal.report import THEMES, Run, Theme, signal_figure, signal_report
+from verl_e2e.core.signal.report import THEMES, BaselineRun, Theme, signal_figure, signal_report
 
 STEPS = run_of(noisy(0, 0.3))
-BASES = tuple(Run(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed in (1, 2, 3))
+BASES = tuple(BaselineRun(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed in (1, 2, 3))
 # The browser's white and GitHub's dark background, behind anything that is not painted.
 PAGES = {"light": "#ffffff", "dark": "#0d1117"}
 

@@ -12,7 +12,14 @@ from verl_e2e.core.log.printed import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.signal.curves import sparkline
-from verl_e2e.core.signal.report import Run, SignalOptions, SignalOutcome, SignalReport, Standing, signal_report
+from verl_e2e.core.signal.report import (
+    BaselineRun,
+    CurveStanding,
+    SignalOptions,
+    SignalOutcome,
+    SignalReport,
+    signal_report,
+)
 
 RUNS = FOLDER.parent / "runs"
 PASSED, FLAT = SignalOutcome.PASSED, SignalOutcome.FLAT
@@ -21,7 +28,7 @@ RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(0))
 
 
 def report(steps: Sequence[StepMetrics], *baselines: Sequence[StepMetrics], **options: object) -> SignalReport:
-    runs = tuple(Run(f"base-{at}", tuple(rewards)) for at, rewards in enumerate(baselines))
+    runs = tuple(BaselineRun(f"base-{at}", tuple(rewards)) for at, rewards in enumerate(baselines))
     return signal_report(steps, baseline=runs, options=SignalOptions(**options))  # type: ignore[arg-type]
 
 
@@ -142,7 +149,7 @@ def test_few_steps_are_not_enough(count: int) -> None:
 def test_two_points_claim_nothing_however_far_apart() -> None:
     found = report(run_of([0.0, 1.0]), run_of([0.0, 0.0]), run_of([0.0, 0.0]))
     assert (found.outcome, found.trend, found.baseline_moved) == (SHORT, None, None)
-    assert {comparison.standing for comparison in found.comparisons} == {Standing.UNKNOWN}
+    assert {comparison.standing for comparison in found.comparisons} == {CurveStanding.UNKNOWN}
 
 
 def test_a_run_that_stops_early_is_not_enough() -> None:
@@ -247,30 +254,30 @@ def test_shared_noise_cancels_between_paired_runs() -> None:
     swing = noisy(8, noise=0.05)
     with_rise = [reward + 0.05 * at / 19 for at, reward in enumerate(swing)]
     found = report(run_of(with_rise), run_of(swing))
-    assert (found.outcome, standings(found)["reward"]) == (FLAT, Standing.ABOVE)
+    assert (found.outcome, standings(found)["reward"]) == (FLAT, CurveStanding.ABOVE)
 
 
-def standings(found: SignalReport) -> dict[str, Standing]:
+def standings(found: SignalReport) -> dict[str, CurveStanding]:
     return {comparison.quantity.key: comparison.standing for comparison in found.comparisons}
 
 
 def test_a_run_that_learns_less_than_its_baseline_says_so() -> None:
     found = report(run_of(noisy(9, 0.1)), RISING)
-    assert (found.outcome, standings(found)["reward"]) == (PASSED, Standing.BELOW)
+    assert (found.outcome, standings(found)["reward"]) == (PASSED, CurveStanding.BELOW)
     assert found.notes == ("Reward drifts below the baseline, by 0.153",)
 
 
 def test_equal_runs_are_level_in_everything() -> None:
     found = report(RISING, run_of(noisy(10, 0.3), seed=10), run_of(noisy(11, 0.3), seed=11))
-    assert set(standings(found).values()) == {Standing.LEVEL}
+    assert set(standings(found).values()) == {CurveStanding.LEVEL}
     assert len(found.comparisons) == 8
 
 
 def test_a_difference_within_the_spread_of_repeated_baselines_is_none() -> None:
     apart = report(run_of(noisy(9, 0.26)), run_of(noisy(12, 0.3)))
-    assert standings(apart)["reward"] is Standing.BELOW
+    assert standings(apart)["reward"] is CurveStanding.BELOW
     spread = report(run_of(noisy(9, 0.26)), run_of(noisy(12, 0.3)), run_of(noisy(13, 0.36)))
-    assert standings(spread)["reward"] is Standing.LEVEL
+    assert standings(spread)["reward"] is CurveStanding.LEVEL
 
 
 def test_the_recorded_run_is_flat_and_its_policy_moved() -> None:

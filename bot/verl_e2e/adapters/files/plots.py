@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from verl_e2e.core.signal.report import FORMATS, PLOT_NAME, THEMES, Line, Panel, SignalFigure, Theme
+from verl_e2e.core.signal.report import FORMATS, PLOT_NAME, THEMES, FigureLine, Panel, SignalFigure, Theme
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.0, 2.7)
@@ -109,7 +109,7 @@ def _draw_panel(axes: Axes, panel: Panel, theme: Theme) -> None:
         )
 
 
-def _draw_line(axes: Axes, line: Line, color: str, theme: Theme) -> None:
+def _draw_line(axes: Axes, line: FigureLine, color: str, theme: Theme) -> None:
     base = line.baseline
     if base is not None and base.runs > 1:
         axes.fill_between(base.steps, base.low, base.high, color=color, alpha=_BAND_ALPHA, linewidth=0)

@@ -80,7 +80,7 @@ def _row(standing: Standing) -> JobRow:
     wanted = standing.wanted
     # What cannot be run costs nothing.
     planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
-    requested = wording.requested(wanted.job) if wanted.job is not None else ""
+    requested = wording.requested_work(wanted.job) if wanted.job is not None else ""
     if standing.run is None:
         made = JobRow(wanted.id, standing.state, wanted.required, standing.reason, planned=planned)
         return replace(made, options=wanted.options, requested=requested)

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Protocol
 
 
-class Step(Protocol):
+class MetricStep(Protocol):
     """The metrics of one training step, from a log or from the record of a related run."""
 
     @property
@@ -30,7 +30,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class CurveQuantity:
     """What a curve shows: a key, a title for people, and verl's names for it, the first one present counts."""
 
     key: str
@@ -57,30 +57,30 @@ class Curve:
 
 
 # The score is what the reward function said; `rewards` may have a KL penalty taken off.
-REWARD = Quantity("reward", "Reward", ("critic/score/mean", "critic/rewards/mean"))
-POLICY_LOSS = Quantity("policy_loss", "Policy loss", ("actor/pg_loss", "actor/loss"))
-VALUE_LOSS = Quantity("value_loss", "Value loss", ("critic/vf_loss", "critic/loss"))
-ACTOR_GRADIENT = Quantity("actor_grad_norm", "Actor gradient norm", ("actor/grad_norm",))
-CRITIC_GRADIENT = Quantity("critic_grad_norm", "Critic gradient norm", ("critic/grad_norm",))
-KL = Quantity("kl", "KL to the reference", ("actor/kl_loss", "actor/reward_kl_penalty", "actor/ppo_kl"))
-ENTROPY = Quantity("entropy", "Entropy", ("actor/entropy", "actor/entropy_loss"))
-LENGTH = Quantity("response_length", "Response length", ("response_length/mean",))
-CAP_SHARE = Quantity("cap_share", "Responses at the length cap", ("response_length/clip_ratio",))
-LOG_PROBABILITY = Quantity(
+REWARD = CurveQuantity("reward", "Reward", ("critic/score/mean", "critic/rewards/mean"))
+POLICY_LOSS = CurveQuantity("policy_loss", "Policy loss", ("actor/pg_loss", "actor/loss"))
+VALUE_LOSS = CurveQuantity("value_loss", "Value loss", ("critic/vf_loss", "critic/loss"))
+ACTOR_GRADIENT = CurveQuantity("actor_grad_norm", "Actor gradient norm", ("actor/grad_norm",))
+CRITIC_GRADIENT = CurveQuantity("critic_grad_norm", "Critic gradient norm", ("critic/grad_norm",))
+KL = CurveQuantity("kl", "KL to the reference", ("actor/kl_loss", "actor/reward_kl_penalty", "actor/ppo_kl"))
+ENTROPY = CurveQuantity("entropy", "Entropy", ("actor/entropy", "actor/entropy_loss"))
+LENGTH = CurveQuantity("response_length", "Response length", ("response_length/mean",))
+CAP_SHARE = CurveQuantity("cap_share", "Responses at the length cap", ("response_length/clip_ratio",))
+LOG_PROBABILITY = CurveQuantity(
     "log_probability", "Log-probability", ("rollout_corr/training_log_ppl", "rollout_corr/rollout_log_ppl")
 )
-VALUE = Quantity("value", "Value", ("critic/values/mean", "critic/vpred_mean"))
-LEARNING_RATE = Quantity("learning_rate", "Learning rate", ("actor/lr",))
+VALUE = CurveQuantity("value", "Value", ("critic/values/mean", "critic/vpred_mean"))
+LEARNING_RATE = CurveQuantity("learning_rate", "Learning rate", ("actor/lr",))
 
 SHOWN = (REWARD, POLICY_LOSS, VALUE_LOSS, ACTOR_GRADIENT, CRITIC_GRADIENT, KL, ENTROPY, LENGTH)
 
 
-def train_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
+def train_steps(steps: Iterable[MetricStep]) -> tuple[MetricStep, ...]:
     """The training steps in order, each once; of a repeated one the last counts."""
     return tuple(step for _, step in sorted({item.step: item for item in steps if item.step > 0}.items()))
 
 
-def curve(steps: Sequence[Step], quantity: Quantity) -> Curve | None:
+def curve(steps: Sequence[MetricStep], quantity: CurveQuantity) -> Curve | None:
     """The quantity over the steps, under the first of its names that any step prints; None when none does."""
     for name in quantity.names:
         found = [(item.step, item.values[name]) for item in steps if name in item.values]
@@ -142,7 +142,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TrendRule:
     """When a series counts as moving: it clears any of the bars. The better ordered it is, the smaller it may be.
 
     Noise is taken to have that lag-one `autocorrelation`. Sizes go with the inverse root of the number of steps, as
@@ -158,7 +158,7 @@ class Rule:
         scale = max(self.least, math.sqrt(_AT_STEPS / count))
         return any(chance <= bar.order and shift >= bar.size * scale for bar in self.bars)
 
-    def shared_by(self, count: int) -> "Rule":
+    def shared_by(self, count: int) -> "TrendRule":
         """The rule for each of so many series that are looked at together (Bonferroni)."""
         return replace(self, bars=tuple(Bar(bar.order / max(1, count), bar.size) for bar in self.bars))
 
@@ -208,7 +208,7 @@ def trend(values: Sequence[float], *, autocorrelation: float) -> Trend:
     )
 
 
-def direction(found: Trend, rule: Rule) -> Direction:
+def direction(found: Trend, rule: TrendRule) -> Direction:
     """Where the series goes by the rule."""
     count = min(found.count, MAX_POINTS)
     if rule.clears(found.p_up, found.shift, count):

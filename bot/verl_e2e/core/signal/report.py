@@ -10,9 +10,9 @@ from verl_e2e.core.log import printed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.signal.curves import (
-    ACTOR_GRADIENT,
+    ACTOR_NORM,
     CAP_SHARE,
-    CRITIC_GRADIENT,
+    CRITIC_NORM,
     ENTROPY,
     KL,
     LEARNING_RATE,
@@ -25,11 +25,11 @@ from verl_e2e.core.signal.curves import (
     VALUE_LOSS,
     Bar,
     Curve,
+    CurveQuantity,
     Direction,
-    Quantity,
-    Rule,
-    Step,
+    MetricStep,
     Trend,
+    TrendRule,
     curve,
     direction,
     train_steps,
@@ -63,62 +63,62 @@ _LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CurveFault:
     """One finding: a sentence without a full stop, and the step that shows it first."""
 
     text: str
     step: int
 
 
-def not_finite(steps: Sequence[Step]) -> Fault | None:
+def first_not_finite(steps: Sequence[MetricStep]) -> CurveFault | None:
     """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
     for item in sorted(steps, key=lambda item: item.step):
         bad = printed.not_finite(item.values)
         if bad:
             shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
             verb = "is" if len(bad) == 1 else "are"
-            return Fault(f"{shown} {verb} {item.values[bad[0]]:g} at step {item.step}", item.step)
+            return CurveFault(f"{shown} {verb} {item.values[bad[0]]:g} at step {item.step}", item.step)
     return None
 
 
-def _exploded(steps: Sequence[Step]) -> Fault | None:
+def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
     """A gradient norm that grew beyond measure between the first and the last quarter."""
-    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
+    for found in _curves(steps, ACTOR_NORM, CRITIC_NORM):
         quarter = len(found.values) // 4
         if quarter:
             first, last = median(found.values[:quarter]), median(found.values[-quarter:])
             if last > _EXPLOSION * first > 0:
-                return Fault(f"{found.name} grew from {first:.3g} to {last:.3g}", found.steps[-1])
+                return CurveFault(f"{found.name} grew from {first:.3g} to {last:.3g}", found.steps[-1])
     return None
 
 
-def stuck(steps: Sequence[Step]) -> tuple[Fault, ...]:
+def stuck(steps: Sequence[MetricStep]) -> tuple[CurveFault, ...]:
     """What does not move although every training moves it: then even a rising reward was not learned."""
-    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT))
+    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_NORM, CRITIC_NORM))
     zero = next((fault for fault in gradients if fault is not None), None)
     constants = (
-        Fault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
+        CurveFault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
         for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY)
         if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0])
     )
     rates = (
-        Fault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
+        CurveFault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
         for found in _curves(steps, LEARNING_RATE)
         if not any(found.values)
     )
     return (*([zero] if zero else []), *constants, *rates)
 
 
-def _zero_gradient(found: Curve) -> Fault | None:
+def _zero_gradient(found: Curve) -> CurveFault | None:
     zeros = [step for step, value in found.at().items() if value == 0]
-    return Fault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0]) if len(zeros) > 1 else None
+    return CurveFault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0]) if len(zeros) > 1 else None
 
 
-def _curves(steps: Sequence[Step], *quantities: Quantity) -> Iterator[Curve]:
+def _curves(steps: Sequence[MetricStep], *quantities: CurveQuantity) -> Iterator[Curve]:
     return (found for found in (curve(steps, quantity) for quantity in quantities) if found is not None)
 
 
-def _policy_moved(steps: Sequence[Step]) -> bool | None:
+def _policy_moved(steps: Sequence[MetricStep]) -> bool | None:
     """Whether the policy went away from the reference; None when the run prints no KL divergence from it.
 
     An adapter that starts at random is away from the reference from the first step on, so the divergence must grow.
@@ -135,7 +135,7 @@ def last_third(values: Sequence[float]) -> Sequence[float]:
     return values[-max(1, len(values) // 3) :]
 
 
-def cap_share(steps: Sequence[Step]) -> float | None:
+def cap_share(steps: Sequence[MetricStep]) -> float | None:
     """The share of responses cut by the length limit: over the run or over its last third, the larger one.
 
     NaN when no step prints a number for it, None when none prints it at all.
@@ -152,15 +152,15 @@ _BAND_FROM = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BaselineRun:
     """A run to compare with: a name for people and its training steps."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[MetricStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class BaselineBand:
     """Baselines step by step: their median, and the lowest and highest of them; equal where there is one only."""
 
     steps: tuple[int, ...]
@@ -170,7 +170,7 @@ class Band:
     runs: int
 
 
-class Standing(StrEnum):
+class CurveStanding(StrEnum):
     """How the candidate compares with the baselines."""
 
     ABOVE = "above"
@@ -180,11 +180,11 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CurveComparison:
     """One quantity of the candidate compared with the baselines."""
 
-    quantity: Quantity
-    standing: Standing
+    quantity: CurveQuantity
+    standing: CurveStanding
     # How many steps both have.
     shared: int
     # The trend of candidate less baseline, None where too few steps are shared.
@@ -193,7 +193,7 @@ class Comparison:
     inside: float | None = None
 
 
-def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
+def band(runs: Sequence[BaselineRun], quantity: CurveQuantity) -> BaselineBand | None:
     """The baselines' values of a quantity at the steps that all of them have; None when there are none."""
     found = [item for item in (curve(train_steps(run.steps), quantity) for run in runs) if item is not None]
     curves = [item.finite().at() for item in found]
@@ -201,7 +201,7 @@ def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
     if not shared:
         return None
     columns = [[item[step] for item in curves] for step in shared]
-    return Band(
+    return BaselineBand(
         steps=tuple(shared),
         middle=tuple(median(column) for column in columns),
         low=tuple(min(column) for column in columns),
@@ -210,7 +210,9 @@ def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
     )
 
 
-def compare(steps: Sequence[Step], baselines: Sequence[Run], *, rule: Rule, min_steps: int) -> tuple[Comparison, ...]:
+def compare_curves(
+    steps: Sequence[MetricStep], baselines: Sequence[BaselineRun], *, rule: TrendRule, min_steps: int
+) -> tuple[CurveComparison, ...]:
     """Every shown quantity that both have; the chance allowed for order is shared out among them (Bonferroni)."""
     pairs = [
         (quantity, mine, theirs)
@@ -221,10 +223,16 @@ def compare(steps: Sequence[Step], baselines: Sequence[Run], *, rule: Rule, min_
     return tuple(_compared(*pair, rule=shared, min_steps=min_steps) for pair in pairs)
 
 
-_STANDING = {Direction.UP: Standing.ABOVE, Direction.DOWN: Standing.BELOW, Direction.NONE: Standing.LEVEL}
+_STANDING = {
+    Direction.UP: CurveStanding.ABOVE,
+    Direction.DOWN: CurveStanding.BELOW,
+    Direction.NONE: CurveStanding.LEVEL,
+}
 
 
-def _compared(quantity: Quantity, mine: Curve, theirs: Band, *, rule: Rule, min_steps: int) -> Comparison:
+def _compared(
+    quantity: CurveQuantity, mine: Curve, theirs: BaselineBand, *, rule: TrendRule, min_steps: int
+) -> CurveComparison:
     at = mine.finite().at()
     columns = zip(theirs.steps, theirs.middle, theirs.low, theirs.high, strict=True)
     # Candidate, and the median, the lowest and the highest of the baselines, at the steps that both have.
@@ -233,14 +241,14 @@ def _compared(quantity: Quantity, mine: Curve, theirs: Band, *, rule: Rule, min_
     if theirs.runs >= _BAND_FROM and rows:
         inside = sum(low <= value <= high for value, _, low, high in rows) / len(rows)
     if len(rows) < min_steps:
-        return Comparison(quantity, Standing.UNKNOWN, len(rows), None, inside)
+        return CurveComparison(quantity, CurveStanding.UNKNOWN, len(rows), None, inside)
     gap = trend([value - middle for value, middle, _, _ in rows], autocorrelation=rule.autocorrelation)
     standing = _STANDING[direction(gap, rule)]
     if inside is not None:
         value, _, low, high = (median(last_third(column)) for column in zip(*rows, strict=True))
         # No further outside the band in the end than the band is wide: equal runs differ as much.
-        standing = Standing.LEVEL if low - (high - low) <= value <= high + (high - low) else standing
-    return Comparison(quantity, standing, len(rows), gap, inside)
+        standing = CurveStanding.LEVEL if low - (high - low) <= value <= high + (high - low) else standing
+    return CurveComparison(quantity, standing, len(rows), gap, inside)
 
 
 PLOTS_FOLDER = "plots"
@@ -275,12 +283,12 @@ THEMES: tuple[Theme, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FigureLine:
     """One quantity of the candidate, the baselines below it, and the steps with no number or too large a one."""
 
     title: str
     candidate: Curve
-    baseline: Band | None
+    baseline: BaselineBand | None
     faults: tuple[int, ...]
 
 
@@ -290,7 +298,7 @@ class Panel:
 
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[FigureLine, ...]
     logarithmic: bool
     apart: bool = False
 
@@ -304,17 +312,17 @@ class SignalFigure:
     baselines: int
 
 
-_PANELS: Mapping[str, tuple[str, tuple[Quantity, ...]]] = {
+_PANELS: Mapping[str, tuple[str, tuple[CurveQuantity, ...]]] = {
     "Reward": ("mean score of the responses", (REWARD,)),
     "Losses": ("loss", (POLICY_LOSS, VALUE_LOSS)),
-    "Gradient norms": ("norm", (ACTOR_GRADIENT, CRITIC_GRADIENT)),
+    "Gradient norms": ("norm", (ACTOR_NORM, CRITIC_NORM)),
     "KL to the reference": ("nats a token", (KL,)),
     "Entropy": ("nats a token", (ENTROPY,)),
     "Response length": ("tokens", (LENGTH,)),
 }
 
 
-def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = ()) -> SignalFigure:
+def signal_figure(title: str, steps: Sequence[MetricStep], baselines: Sequence[BaselineRun] = ()) -> SignalFigure:
     """The figure of a run and its baselines; panels without any value are left out."""
     trained = train_steps(steps)
     panels = []
@@ -334,12 +342,12 @@ def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = 
     return SignalFigure(title, tuple(panels), len(baselines))
 
 
-def _line(quantity: Quantity, found: Curve, baselines: Sequence[Run]) -> Line:
+def _line(quantity: CurveQuantity, found: Curve, baselines: Sequence[BaselineRun]) -> FigureLine:
     # NaN is not smaller than anything.
     shown = {step: value for step, value in found.at().items() if abs(value) < _LARGEST}
     faults = tuple(step for step in found.steps if step not in shown)
     kept = Curve(found.name, tuple(shown), tuple(shown.values()))
-    return Line(quantity.title, kept, band(baselines, quantity), faults)
+    return FigureLine(quantity.title, kept, band(baselines, quantity), faults)
 
 
 def _spans_factors(values: Sequence[float]) -> bool:
@@ -368,9 +376,9 @@ class SignalOptions:
     # Why the share says nothing where `max_cap_share` is 1; it is shown next to the share.
     cap_waived: str = ""
     # The rule for a reward that rises.
-    rise: Rule = field(default_factory=Rule)
+    rise: TrendRule = field(default_factory=TrendRule)
     # The rule for a reward that falls; stricter, because the run is blamed for it.
-    fall: Rule = field(default_factory=lambda: Rule(bars=(Bar(0.005, 7.0),)))
+    fall: TrendRule = field(default_factory=lambda: TrendRule(bars=(Bar(0.005, 7.0),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +413,7 @@ class SignalReport:
     # The baselines, each judged by itself.
     baselines: tuple[BaselineSignal, ...] = ()
     # The quantities compared with the baselines.
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[CurveComparison, ...] = ()
 
     @property
     def baseline_moved(self) -> bool | None:
@@ -458,9 +466,9 @@ def _rise(found: Trend | None) -> float:
 
 
 def signal_report(
-    steps: Sequence[Step],
+    steps: Sequence[MetricStep],
     *,
-    baseline: Sequence[Run] = (),
+    baseline: Sequence[BaselineRun] = (),
     options: SignalOptions | None = None,
 ) -> SignalReport:
     """Judge the metrics of a run, in any order, validation lines included.
@@ -470,7 +478,7 @@ def signal_report(
     options = options or SignalOptions()
     trained = train_steps(steps)
     found = _judged(steps, trained, options)
-    comparisons = compare(trained, baseline, rule=options.rise, min_steps=options.min_steps)
+    comparisons = compare_curves(trained, baseline, rule=options.rise, min_steps=options.min_steps)
     share = cap_share(trained)
     # A baseline is judged by itself; it may be shorter than the job that it is compared with.
     own = replace(options, requested_steps=None)
@@ -484,11 +492,11 @@ def signal_report(
     )
 
 
-def _judged(steps: Sequence[Step], trained: Sequence[Step], options: SignalOptions) -> SignalReport:
+def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options: SignalOptions) -> SignalReport:
     """The outcome before baselines are looked at."""
     reward = curve(trained, REWARD)
     last = trained[-1].step if trained else 0
-    fault = not_finite(steps) or _exploded(trained)
+    fault = first_not_finite(steps) or _exploded(trained)
     if fault is not None:
         values = reward.finite().values if reward else ()
         enough = len(values) >= options.min_steps
@@ -510,7 +518,7 @@ def _judged(steps: Sequence[Step], trained: Sequence[Step], options: SignalOptio
     return _by_trend(reward, moved, trained, options)
 
 
-def _by_trend(reward: Curve, moved: Trend, trained: Sequence[Step], options: SignalOptions) -> SignalReport:
+def _by_trend(reward: Curve, moved: Trend, trained: Sequence[MetricStep], options: SignalOptions) -> SignalReport:
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"over {moved.count} steps (tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step)"
     if direction(moved, options.fall) is Direction.DOWN:
@@ -533,12 +541,12 @@ def _weak(share: float | None, options: SignalOptions) -> Iterator[str]:
 
 
 def _notes(
-    outcome: SignalOutcome, share: float | None, comparisons: Sequence[Comparison], options: SignalOptions
+    outcome: SignalOutcome, share: float | None, comparisons: Sequence[CurveComparison], options: SignalOptions
 ) -> Iterator[str]:
     if outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
         waived = f": {options.cap_waived}" if options.cap_waived else ""
         yield f"{share:.0%} of the responses end at the length cap{waived}"
     for comparison in comparisons:
-        if comparison.standing in (Standing.ABOVE, Standing.BELOW) and comparison.gap is not None:
+        if comparison.standing in (CurveStanding.ABOVE, CurveStanding.BELOW) and comparison.gap is not None:
             change = abs(_rise(comparison.gap))
             yield f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {change:.3g}"

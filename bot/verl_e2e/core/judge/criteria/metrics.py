@@ -29,7 +29,7 @@ from verl_e2e.core.model.record import JOB_FILE, Record
 from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
 from verl_e2e.core.signal import curves
 from verl_e2e.core.signal.report import (
-    Run,
+    BaselineRun,
     SignalFigure,
     SignalOptions,
     SignalOutcome,
@@ -342,9 +342,9 @@ def _signal_of(case: Case) -> SignalReport:
     return signal_report(case.facts.steps, baseline=baselines_of(case), options=case_options(case))
 
 
-def baselines_of(case: Case) -> tuple[Run, ...]:
+def baselines_of(case: Case) -> tuple[BaselineRun, ...]:
     """The runs of the same job on the merge base that trained at all."""
-    return tuple(Run(run.folder, run.steps) for run in case.related(Role.MERGE_BASE) if run.steps)
+    return tuple(BaselineRun(run.folder, run.steps) for run in case.related(Role.MERGE_BASE) if run.steps)
 
 
 def case_figure(case: Case) -> SignalFigure | None:
