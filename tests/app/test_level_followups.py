@@ -20,7 +20,7 @@ from tests.core.level_runs import Run, job_of, resume_run
 from tests.fakes.recorded import NothingKept
 from tests.fakes.run_folders import FakeFolders
 from verl_e2e.app.check import FollowUpServices, follow_up
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import Allowed, MergeBase
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -51,13 +51,15 @@ def _at(job: Job, run: Run) -> Run:
 
 def _trained(job: Job, steps: tuple[StepMetrics, ...]) -> Run:
     """A healthy run of one phase with these steps."""
-    facts = make_facts(steps=steps, progress=bar(job.steps, job.steps), configs=(config_with(dict(requested(job))),))
+    facts = make_facts(
+        steps=steps, progress=bar(job.steps, job.steps), configs=(config_with(dict(requested_config(job))),)
+    )
     return _at(job, Run(make_record(), facts))
 
 
 def _failed(job: Job) -> Run:
     """A run that ends in Bridge's LoRA code."""
-    facts = cut_facts(Stage.PEFT, errors=(bridge_error(),), configs=(config_with(dict(requested(job))),))
+    facts = cut_facts(Stage.PEFT, errors=(bridge_error(),), configs=(config_with(dict(requested_config(job))),))
     return _at(job, Run(make_record(events=ended(exit_code=1)), facts))
 
 

@@ -12,7 +12,7 @@ from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.judge_folder import add_healthy, add_pair, described, judge_folders
 from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.judge.related_runs import summary
+from verl_e2e.core.judge.related_runs import related_run_of
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import Result, Stage
@@ -31,7 +31,7 @@ def twin_as(role: Role) -> RelatedRun:
     job = FOLDERS.record(UNINTERRUPTED_RUN).job
     assert job is not None
     (verdict,) = judge_folders(FOLDERS, UNINTERRUPTED_RUN)
-    return summary(role, job, verdict, FOLDERS.facts(UNINTERRUPTED_RUN), folder="related/reference")
+    return related_run_of(role, job, verdict, FOLDERS.facts(UNINTERRUPTED_RUN), folder="related/reference")
 
 
 def with_reference(run: Path, out: Path, role: Role) -> Path:

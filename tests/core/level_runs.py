@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
 from verl_e2e.core.judge.case import Case, PlannedPhase, planned_phases
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
@@ -162,7 +162,7 @@ def run_of(job: Job, *texts: str, pids: tuple[int, ...] = (TRAINER,), **given: A
     log = list(zip(planned_phases(job), texts, strict=False))
     facts = _scanned(texts)
     configs = tuple(
-        config_with(dict(requested(job, phase)), config.line)
+        config_with(dict(requested_config(job, phase)), config.line)
         for (phase, _), config in zip(log, facts.configs, strict=True)
     )
     record = make_record(

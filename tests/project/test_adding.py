@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.places import FIXTURES, ROOT
 
-CRITERION = """    Row(
+CRITERION = """    CriterionRow(
         Criterion.QUIET,
         lambda case: Evidence(evidence.State.BROKEN, f"the log has {case.facts.line_count} lines", case.log, 1, "x"),
         stage=Stage.RAY,
@@ -96,7 +96,7 @@ def judged(packages: Path, folder: Path) -> dict[str, object]:
 def test_a_criterion_is_added_by_one_row_in_one_file(packages: Path, tmp_path: Path) -> None:
     assert judged(packages, tmp_path / "before")["result"] == "Pass"
     name = ('    RUN_RECORD = "run_record"\n', '    QUIET = "quiet"\n')
-    add(packages, "judge/criteria/table.py", name, ("CRITERIA: tuple[Row, ...] = (\n", CRITERION))
+    add(packages, "judge/criteria/table.py", name, ("CRITERIA: tuple[CriterionRow, ...] = (\n", CRITERION))
     job = judged(packages, tmp_path / "after")
     assert (job["result"], job["stage"], job["decided_by"]) == ("Fail", "ray", "quiet")
     assert str(job["cause"]).startswith("the log has ")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.runners.changed_shapes import SHAPES, Shape
 from tests.runners.recorded import Place
-from verl_e2e.core.judge.execution import Recorded, execution_of
+from verl_e2e.core.judge.execution import Recorded, match_execution
 from verl_e2e.core.model.execution import (
     ChangedCode,
     ChangedFunction,
@@ -75,7 +75,7 @@ def demanded(shape: Shape) -> ChangedCode:
 
 
 def judged(shape: Shape, executed: Executed) -> tuple[FunctionRun, ...]:
-    return execution_of(demanded(shape), Recorded(executed), Recorded(None)).of_side(Side.HEAD)
+    return match_execution(demanded(shape), Recorded(executed), Recorded(None)).of_side(Side.HEAD)
 
 
 def test_a_run_around_a_change_has_not_executed_it(monitoring_python: str, make_place: Callable[[], Place]) -> None:

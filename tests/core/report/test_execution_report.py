@@ -22,7 +22,7 @@ from tests.core.executions import (
 )
 from tests.core.pulls.entries import POLICY, target_state
 from tests.core.pulls.test_executed_change import BOTH, OLD, PART, SMOKE, UNENTERED, WANTED, ended
-from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_of, join
+from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, join, match_execution
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.execution import ChangedFunction, ChangeExecution, Executed
@@ -55,7 +55,7 @@ def of(
     *planned: ChangedFunction, record: Executed | None = None, base: Executed | None = None, **given: Any
 ) -> ChangeExecution:
     of_base = Recorded(base, BASE) if base else Recorded(None, why_none=BASE_NOT_RUN)
-    return execution_of(change(*planned, **given), Recorded(record or ran(), BRIDGE), of_base)
+    return match_execution(change(*planned, **given), Recorded(record or ran(), BRIDGE), of_base)
 
 
 LINES = {LORA: {45: ()}}

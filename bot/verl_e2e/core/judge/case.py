@@ -15,7 +15,7 @@ from verl_e2e.core.model.record import BEGIN, EndedEvent, EndReason, Event, Phas
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.triage.triage import Triage
 
-ABSENT: Any = object()
+NOT_PRINTED: Any = object()
 LORA_RANK = "actor_rollout_ref.model.lora.rank"
 
 
@@ -75,8 +75,8 @@ class Case:
     def config_value(self, dotted: str) -> object:
         """A value of the configuration that the run printed, None when there is none."""
         for config in self.facts.configs:
-            found = lookup(config.values, dotted, ABSENT)
-            if found is not ABSENT:
+            found = lookup(config.values, dotted, NOT_PRINTED)
+            if found is not NOT_PRINTED:
                 return found
         return None
 
@@ -95,7 +95,7 @@ class PlannedPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StartedPhase:
     """A planned phase that started, and its lines of the log, both ends included (none when the last is smaller)."""
 
     planned: PlannedPhase
@@ -140,7 +140,7 @@ def planned_phases(job: Job) -> tuple[PlannedPhase, ...]:
     return (PlannedPhase("train", 1, job.steps),)
 
 
-def started_phases(case: Case) -> tuple[Phase, ...]:
+def started_phases(case: Case) -> tuple[StartedPhase, ...]:
     """The planned phases that started, with their lines.
 
     Where the runner did not record which line a phase began with, a later phase begins with the configuration that
@@ -155,4 +155,4 @@ def started_phases(case: Case) -> tuple[Phase, ...]:
     begins = lines if known and lines == sorted(lines) else []
     begins = begins or [1, *(config.line for config in case.facts.configs[1:])][: len(planned)]
     ends = [*(line - 1 for line in begins[1:]), case.facts.line_count]
-    return tuple(Phase(*item) for item in zip(planned, begins, ends, strict=False))
+    return tuple(StartedPhase(*item) for item in zip(planned, begins, ends, strict=False))

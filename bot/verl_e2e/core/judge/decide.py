@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
-from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, Gap, Row
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, CriterionRow, Gap
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import (
     EVIDENCE_CAUSE,
@@ -131,12 +131,12 @@ def _not_as_asked(by: By) -> Decision | None:
     """A run of another configuration says nothing about the one that was asked for, whatever became of it."""
     item = by[Criterion.RESOLVED_CONFIG]
     if item.state is State.BROKEN:
-        cause = wording.not_as_asked(item.summary)
+        cause = wording.asked_otherwise(item.summary)
         return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, ROWS[item.criterion].fix, item)
     return None
 
 
-def _broken(by: By, kind: Broken) -> list[tuple[Row, Evidence]]:
+def _broken(by: By, kind: Broken) -> list[tuple[CriterionRow, Evidence]]:
     """The broken criteria that decide at this place of the chain, in the order of the table."""
     asked = [(row, by[row.criterion]) for row in CRITERIA if row.broken is kind and row.criterion in by]
     return [(row, item) for row, item in asked if item.state is State.BROKEN]

@@ -133,7 +133,7 @@ class Recorded:
     patched: frozenset[str] = frozenset()
 
 
-def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> ChangeExecution:
+def match_execution(changed: ChangedCode, head: Recorded, base: Recorded) -> ChangeExecution:
     """Match what a job must execute with the records of the head and of the merge base."""
     sides = {Side.HEAD: _index(head), Side.MERGE_BASE: _index(base)}
     # What the change only replaces is looked for on the merge base where a run there was recorded.
@@ -309,7 +309,7 @@ def execution(case: Case) -> ChangeExecution | None:
     bases = case.related(Role.MERGE_BASE)
     commit = bases[0].bridge_commit if bases else ""
     why_none = NO_RECORD if bases else BASE_NOT_RUN
-    return execution_of(case.job.changed, head, Recorded(case.record.base_executed, commit, why_none, patched))
+    return match_execution(case.job.changed, head, Recorded(case.record.base_executed, commit, why_none, patched))
 
 
 def change_executed(case: Case) -> Evidence:
@@ -476,7 +476,7 @@ def in_tests_alone(joined: JoinedExecution) -> str:
 
 def unknown_execution(changed: ChangedCode) -> ChangeExecution:
     """What is known of a run whose verdict is not there any more: nothing."""
-    return execution_of(changed, Recorded(None, why_none=VERDICT_NOT_KEPT), Recorded(None, why_none=BASE_NOT_RUN))
+    return match_execution(changed, Recorded(None, why_none=VERDICT_NOT_KEPT), Recorded(None, why_none=BASE_NOT_RUN))
 
 
 def accepted(own: ChangeExecution, passed: Mapping[str, ChangeExecution], rules: ExecutionRules) -> str:

@@ -135,7 +135,7 @@ def most_telling(
     return max(ranked, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
 
 
-def weigh(case: Case, alone: Decision) -> Decision:
+def weigh_related(case: Case, alone: Decision) -> Decision:
     """The decision on a run in the light of its related runs; a Fail can change, and a Blocked that is undecided."""
     if not may_change(alone):
         return alone
@@ -231,7 +231,7 @@ def _not_run(case: Case, role: Role, text: str) -> str:
 _CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})
 
 
-def summary(
+def related_run_of(
     role: Role, job: Job, verdict: Verdict, facts: LogFacts | None, *, folder: str, cached: bool = False
 ) -> RelatedRun:
     """What `related.json` says of a run: its verdict, the marks of its failure, and the metrics of its steps."""
@@ -353,7 +353,7 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     return tuple(followup for followup in (*evidence, *blame) if followup.role in allowed.roles)
 
 
-def may_follow(job: Job, allowed: Allowed) -> tuple[str, ...]:
+def possible_followups(job: Job, allowed: Allowed) -> tuple[str, ...]:
     """A sentence for each run that a job may ask for, with its cost."""
     rows = []
     if job.level is Level.SAVE_RESUME:

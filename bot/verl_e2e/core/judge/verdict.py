@@ -9,11 +9,11 @@ from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.metrics import agreement_note, case_figure, reports, signal_limitations
-from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, asked_of, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, criteria_of, state_limitations
 from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import and_more, aspect_of, execution, execution_limitations
-from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh
+from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh_related
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
@@ -166,7 +166,7 @@ _NAMES = (
     wording.BRIDGE_CHECKS,
     wording.LOCAL_IMPORT,
     wording.BACKEND_RUN,
-    wording.VARIANTS,
+    wording.REQUESTED_VARIANTS,
     wording.LOG_CAPTURE,
 )
 _OF_RESULT = {Result.PASS: Outcome.PASS, Result.FAIL: Outcome.FAIL, Result.BLOCKED: Outcome.BLOCKED}
@@ -190,11 +190,11 @@ def _deliverables(
     if never_started and not blocking(case.record) and not wrong_import:
         ran, cause = Outcome.SKIPPED, wording.NEVER_STARTED
     if case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name:
-        variants = Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
+        variants = Deliverable(wording.REQUESTED_VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
     else:
         quoted = [row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level]
         shown = next((by[name].summary for name in quoted if by[name].state is State.MET), "")
-        variants = Deliverable(wording.VARIANTS, ran, wording.variant_detail(case.job, shown))
+        variants = Deliverable(wording.REQUESTED_VARIANTS, ran, wording.variant_detail(case.job, shown))
     if never_started and not case.facts.line_count:
         log = Deliverable(wording.LOG_CAPTURE, Outcome.SKIPPED, wording.NEVER_STARTED)
     else:
@@ -337,7 +337,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     """The verdict on a case whose log is already triaged."""
     evidence = judge_criteria(case)
     alone = decide(case, evidence)
-    decision = weigh(case, alone)
+    decision = weigh_related(case, alone)
     open_ends = limitations_of_case(case, evidence)
     at = alone.at
     causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
@@ -349,9 +349,9 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         stage=decision.stage,
         cause=decision.cause,
         sentence=_sentence(case, decision),
-        coverage=wording.coverage(case.job),
+        coverage=wording.requested_coverage(case.job),
         checkpoint=wording.checkpoint(case.job),
-        deliverables=_deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
+        deliverables=_deliverables(case, evidence, weigh_related(case, decide_run(case, evidence)), has_log=has_log),
         evidence=evidence,
         repositories=(*_repository_rows(case.record), *host_rows(case.record), *instrumentation_rows(case.record)),
         command=command_row(case.record, started=case.started),
@@ -376,7 +376,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
     """Every criterion that the job's level, settings and change ask for, judged, in the order of the table."""
-    rows = tuple(row.find(case).evidence for row in asked_of(case))
+    rows = tuple(row.find(case).evidence for row in criteria_of(case))
     return tuple(disagreement(row, rows) if row.criterion == Criterion.ROLLOUT_AGREEMENT else row for row in rows)
 
 
@@ -399,17 +399,19 @@ def _sentence(case: Case, decision: Decision) -> str:
     if decision.result is Result.PASS:
         assert case.record.environment is not None
         bridge = next(state for state in case.record.environment.repositories if state.name == "bridge")
-        return wording.passed(case.job, bridge)
+        return wording.passed_sentence(case.job, bridge)
     if decision.result is Result.FAIL:
-        return wording.failed(case.job, wording.FOCUSED_TESTS if by == Criterion.BRIDGE_TESTS else stage, decision)
+        return wording.failed_sentence(
+            case.job, wording.FOCUSED_TESTS if by == Criterion.BRIDGE_TESTS else stage, decision
+        )
     if by == Criterion.CHANGE_EXECUTED:
-        return wording.unexecuted(case.job, decision.cause)
+        return wording.unexecuted_sentence(case.job, decision.cause)
     says_it = by == Criterion.NO_EXCEPTION and case.triage.reached is not None
     # How far Bridge-managed construction and training got, None when they never began.
     first, last = Stage.BRIDGE_PROVIDER.order, Stage.TRAIN_STEP.order
     stages = [mark.stage for mark in case.facts.stages if first <= mark.stage.order <= last]
     reached = max(stages, key=lambda stage: stage.order, default=None)
-    return wording.blocked(case.job, stage, decision.cause, None if says_it else reached)
+    return wording.blocked_sentence(case.job, stage, decision.cause, None if says_it else reached)
 
 
 def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
@@ -433,7 +435,7 @@ def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
         rows.append(wording.RUN_MERGE_BASE)
     waived = any(item.criterion == Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
     if waived and case.started:
-        rows.append(wording.run_bridge_tests(case.job))
+        rows.append(wording.run_tests_by_hand(case.job))
     return tuple(dict.fromkeys(row for row in rows if row))
 
 
@@ -456,7 +458,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         coverage=wording.UNKNOWN_JOB,
         checkpoint=wording.UNKNOWN_JOB,
         deliverables=(
-            *(Deliverable(name, Outcome.BLOCKED, wording.UNPROVEN) for name in _NAMES[:-1]),
+            *(Deliverable(name, Outcome.BLOCKED, wording.NOTHING_PROVES_IT) for name in _NAMES[:-1]),
             _log(record.log, facts.line_count if facts else None),
         ),
         evidence=(),

@@ -90,7 +90,7 @@ _VERDICT = TypeAdapter(Verdict)
 
 def verdict_json(verdict: Verdict) -> str:
     """The text of `verdict.json`: the same bytes for the same values. What has a file of its own is not in it."""
-    return json_text({"schema": VERDICT_SCHEMA, **verdict_fields(verdict)})
+    return document_text({"schema": VERDICT_SCHEMA, **verdict_fields(verdict)})
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, object]:
@@ -106,7 +106,7 @@ def read_verdict(text: str) -> Verdict | None:
         return None
 
 
-def json_text(document: object) -> str:
+def document_text(document: object) -> str:
     """A document as text: deterministic, and without half a surrogate pair, which has no UTF-8."""
     text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode() + "\n"
@@ -158,7 +158,7 @@ def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limi
     return tuple(Limitation(text, tuple(found)) for text, found in zip(texts, known, strict=True))
 
 
-def merged(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
+def merged_limitations(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
     """Each limitation once, with its jobs if `named`; left out if jobs that passed show all of it.
 
     If they show a part of it, the sentence says which part.

@@ -33,11 +33,11 @@ _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"
 LOCAL_IMPORT = "Local Bridge import in verl"
 BACKEND_RUN = "verl Megatron backend run"
-VARIANTS = "Requested variants"
+REQUESTED_VARIANTS = "Requested variants"
 LOG_CAPTURE = "Log capture"
 
 NO_LOG = f"no log: {LOG_FILE} is not in the folder"
-UNPROVEN = "nothing in the folder proves it"
+NOTHING_PROVES_IT = "nothing in the folder proves it"
 UNKNOWN_JOB = "unknown (the folder names no job)"
 NOTHING_REQUIRED = "no verl coverage is required by this change"
 NEVER_STARTED = "the wrapper was never started"
@@ -65,7 +65,7 @@ FIX_UNEXECUTED = (
 )
 
 
-def coverage(job: Job) -> str:
+def requested_coverage(job: Job) -> str:
     """`Requested coverage:` of one job."""
     made_for = "".join(f", {row}" for row in purpose_rows(job.purposes, 1))
     return f"Level {int(job.level)}: {job.level.title} ({job.variant}{made_for})"
@@ -86,17 +86,17 @@ def checkpoint(job: Job) -> str:
     )
 
 
-def requested(job: Job) -> str:
+def requested_work(job: Job) -> str:
     """The coverage of a job that has no verdict yet, with its model by its public name."""
     chosen = job.checkpoint
     if chosen.synthetic:
-        return f"{coverage(job)}, {chosen.synthetic.what}"
+        return f"{requested_coverage(job)}, {chosen.synthetic.what}"
     random = ", random weights" if chosen.is_random else ""
     config = f"dummy config {chosen.dummy_config}, " if chosen.dummy_config else ""
-    return f"{coverage(job)}, {config}MODEL_ID {chosen.model_id}{random}"
+    return f"{requested_coverage(job)}, {config}MODEL_ID {chosen.model_id}{random}"
 
 
-def passed(job: Job, bridge: RepositoryState) -> str:
+def passed_sentence(job: Job, bridge: RepositoryState) -> str:
     """The sentence of a Pass: what was validated, and no more."""
     steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"
     dirty = f" plus {len(bridge.dirty)} uncommitted file(s)" if bridge.dirty else ""
@@ -108,18 +108,18 @@ def passed(job: Job, bridge: RepositoryState) -> str:
     )
 
 
-def failed(job: Job, where: str, decision: Decision) -> str:
+def failed_sentence(job: Job, where: str, decision: Decision) -> str:
     """The sentence of a Fail, with what caused it by the related runs."""
     return f"Level {int(job.level)} failed at {where}: {strip_full_stop(decision.cause)}; {decision.blame}"
 
 
-def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
+def blocked_sentence(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
     """The sentence of a Blocked; says how far construction got, if it began."""
     beyond = f"; construction had reached {construction}" if construction else ""
     return f"Level {int(job.level)} blocked at {stage}: {strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
 
 
-def unexecuted(job: Job, cause: str) -> str:
+def unexecuted_sentence(job: Job, cause: str) -> str:
     """The sentence of a run that is good in everything else and never entered the changed code."""
     return f"Level {int(job.level)} blocked: {strip_full_stop(cause)}; the run was good otherwise; {NOT_EVIDENCE}"
 
@@ -179,7 +179,7 @@ def bridge_detail(job: Job, item: Evidence) -> str:
     return f"{item.summary}{text}: {_pytest(job)}"
 
 
-def run_bridge_tests(job: Job) -> str:
+def run_tests_by_hand(job: Job) -> str:
     """What to do about Bridge checks that were not run."""
     command = f" ({_pytest(job)})" if job.bridge_tests else ""
     return f"Run the focused Bridge tests on {job.bridge.commit[:12]}{command}."
@@ -238,7 +238,7 @@ def ended_early(ended: EndedEvent) -> str:
     return f"{reason} ({ended.note})" if ended.note else reason
 
 
-def not_as_asked(summary: str) -> str:
+def asked_otherwise(summary: str) -> str:
     """The cause for a run that is not the one that was requested."""
     return f"the run was not as asked: {summary}"
 

@@ -9,8 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, Report, RunComparison
-from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Quantity, Step, Trend, curve, sparkline, train_steps
-from verl_e2e.core.signal.report import Comparison, SignalReport
+from verl_e2e.core.signal.curves import (
+    CAP_SHARE,
+    SHOWN,
+    CurveQuantity,
+    MetricStep,
+    Trend,
+    curve,
+    sparkline,
+    train_steps,
+)
+from verl_e2e.core.signal.report import CurveComparison, SignalReport
 from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"
@@ -151,7 +160,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def render_signal(report: SignalReport, steps: Sequence[Step]) -> str:
+def render_signal(report: SignalReport, steps: Sequence[MetricStep]) -> str:
     """The sentence, every curve with its first and last value, the baselines, and what else is to be known."""
     trained = train_steps(steps)
     by_key = {comparison.quantity.key: comparison for comparison in report.comparisons}
@@ -162,7 +171,9 @@ def render_signal(report: SignalReport, steps: Sequence[Step]) -> str:
     return "\n".join(rows).rstrip() + "\n"
 
 
-def _curve_row(quantity: Quantity, trained: Sequence[Step], comparison: Comparison | None) -> Iterable[str]:
+def _curve_row(
+    quantity: CurveQuantity, trained: Sequence[MetricStep], comparison: CurveComparison | None
+) -> Iterable[str]:
     found = curve(trained, quantity)
     if found is None:
         return
@@ -174,7 +185,7 @@ def _curve_row(quantity: Quantity, trained: Sequence[Step], comparison: Comparis
     yield f"{quantity.title:<28} {drawn} {found.name}{against}"
 
 
-def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
+def signal_json(report: SignalReport, steps: Sequence[MetricStep]) -> str:
     """The whole report as one document; NaN and infinity are the strings nan, inf and -inf."""
     trained = train_steps(steps)
     curves = ((text, curve(trained, text)) for text in (*SHOWN, CAP_SHARE))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.execution import JoinedExecution
-from verl_e2e.core.judge.verdict_document import Verdict, merged, of_verdict, read_verdict
+from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, of_verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -382,7 +382,7 @@ def _folds(card: PullCard) -> Iterable[TextBlock]:
         )
     judged = [(row, row.verdict) for row in card.jobs if row.verdict is not None]
     # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
-    left = merged(
+    left = merged_limitations(
         [replace(of_verdict(verdict), job_id=row.job_id) for row, verdict in judged], named=len(card.jobs) > 1
     )
     yield from _bullets("Limitations", (*card.limitations, *left), 5_000)

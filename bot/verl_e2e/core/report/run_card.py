@@ -21,7 +21,14 @@ from verl_e2e.core.judge.execution import (
     shortfall,
 )
 from verl_e2e.core.judge.verdict import of_job_not_run, of_nothing_required, with_contract
-from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, json_text, merged, of_verdict, verdict_fields
+from verl_e2e.core.judge.verdict_document import (
+    VERDICT_SCHEMA,
+    Verdict,
+    document_text,
+    merged_limitations,
+    of_verdict,
+    verdict_fields,
+)
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.execution import Entered, Side, line_ranges
@@ -297,7 +304,7 @@ def limitations_of(card: Card) -> tuple[str, ...]:
     jobs = tuple(map(of_verdict, card.verdicts))
     named = len(card.verdicts) + len(card.not_run) > 1
     left = (f"{job.coverage}: not covered, {job.reason}." for job in card.not_run if job.uncoverable)
-    return tuple(dict.fromkeys((*left, *card.notes, *merged(jobs, named=named))))
+    return tuple(dict.fromkeys((*left, *card.notes, *merged_limitations(jobs, named=named))))
 
 
 def followups_of(card: Card) -> tuple[str, ...]:
@@ -368,7 +375,7 @@ def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
 
 def evidence_json(evidence: tuple[Evidence, ...]) -> str:
     """The text of `evidence.json`: every criterion with its state, file, line and excerpt."""
-    return json_text({"schema": 1, "evidence": [asdict(item) for item in evidence]})
+    return document_text({"schema": 1, "evidence": [asdict(item) for item in evidence]})
 
 
 def card_json(card: Card) -> str:
@@ -397,7 +404,7 @@ def card_json(card: Card) -> str:
         "followups": list(followups_of(card)),
         "plan": card.plan,
     }
-    return json_text(document)
+    return document_text(document)
 
 
 def triage_line(file: str, answer: Triage) -> str:

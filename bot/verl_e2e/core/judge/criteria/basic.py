@@ -15,7 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from verl_e2e.core.judge.case import ABSENT, LORA_RANK, Case, Phase, PlannedPhase, planned_phases, started_phases
+from verl_e2e.core.judge.case import (
+    LORA_RANK,
+    NOT_PRINTED,
+    Case,
+    PlannedPhase,
+    StartedPhase,
+    planned_phases,
+    started_phases,
+)
 from verl_e2e.core.judge.execution import and_more
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
@@ -308,17 +316,17 @@ def resolved_config(case: Case) -> Evidence:
     silent = next((phase.name for phase in planned if phase.name not in spoke), "") if len(planned) > 1 else ""
     if silent:
         return Evidence(State.MISSING, f"no resolved configuration: the {silent} phase printed none", case.log)
-    count = len(requested(case.job))
+    count = len(requested_config(case.job))
     each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
     summary = f"the run's own configuration shows all {count} requested values{each}"
     # What a reader of the card looks for; vanilla_mbridge is proven by then.
     values = configs[-1].values or {}
-    rest = ", ".join(f"{name}={lookup(values, key, ABSENT)}" for name, key in _SHOWN.items())
+    rest = ", ".join(f"{name}={lookup(values, key, NOT_PRINTED)}" for name, key in _SHOWN.items())
     excerpt = f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"
     return Evidence(State.MET, summary, case.log, configs[-1].line, excerpt)
 
 
-def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, Value], ...]:
+def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, Value], ...]:
     """Keys and values that the run must print, from `expected`, the wrapper variables, the variant and the rules.
 
     A key stands twice when two of them disagree: no run can satisfy both. What differs between the phases of a run
@@ -368,16 +376,16 @@ def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, An
     claimed = f"{int(job.level)}-{job.variant}"
     if not job.id.startswith(claimed):
         yield f"the job is called {job.id}, but it asks for {claimed}"
-    for key, wanted in requested(job, phase):
-        found = lookup(values, key, ABSENT)
+    for key, wanted in requested_config(job, phase):
+        found = lookup(values, key, NOT_PRINTED)
         if not same_value(found, wanted):
-            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+            yield f"{key} is {'absent' if found is NOT_PRINTED else repr(found)[:80]}, asked {wanted!r}"
     targets = job.settings.get(Axis.ADAPTER_TARGETS)
-    if isinstance(targets, str) and lookup(values, LORA_TARGETS, ABSENT) != targets.split(","):
+    if isinstance(targets, str) and lookup(values, LORA_TARGETS, NOT_PRINTED) != targets.split(","):
         yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
-    rank = lookup(values, LORA_RANK, ABSENT)
+    rank = lookup(values, LORA_RANK, NOT_PRINTED)
     if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
-        yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
+        yield f"{LORA_RANK} is {'absent' if rank is NOT_PRINTED else repr(rank)[:80]}, level 0 needs LoRA"
 
 
 def steps_completed(case: Case) -> Evidence:
@@ -395,7 +403,7 @@ def steps_completed(case: Case) -> Evidence:
     return replace(rows[-1], summary="; then ".join(row.summary for row in rows))
 
 
-def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
+def _phase_completed(case: Case, phase: StartedPhase, *, alone: bool) -> Evidence:
     where = "" if alone else f" in the {phase.name} phase"
     wanted = phase.planned.last_step
     bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
@@ -421,7 +429,7 @@ def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
     return Evidence(State.MET, summary, *at)
 
 
-def _stray(step: StepMetrics, phase: Phase) -> str:
+def _stray(step: StepMetrics, phase: StartedPhase) -> str:
     """What is wrong with a step that no such phase trains; empty for one that it does."""
     wanted, first = phase.planned.last_step, phase.planned.first_step
     if step.step > wanted or global_step(step) != step.step:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
-from verl_e2e.core.judge.case import ABSENT, Case, Phase, started_phases
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.case import NOT_PRINTED, Case, StartedPhase, started_phases
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
@@ -179,9 +179,9 @@ def _judge_family(case: Case, family: str) -> Evidence:
 def _not_asked(config: ResolvedConfig | None, asked: Iterable[tuple[str, Value]]) -> Iterator[str]:
     """The values of a configuration that differ from those asked for."""
     for key, wanted in asked:
-        found: Any = lookup(config.values, key, ABSENT) if config else ABSENT
+        found: Any = lookup(config.values, key, NOT_PRINTED) if config else NOT_PRINTED
         if not same_value(found, wanted):
-            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+            yield f"{key} is {'absent' if found is NOT_PRINTED else repr(found)[:80]}, asked {wanted!r}"
 
 
 def _first_trace(case: Case, trace: Trace) -> Evidence | None:
@@ -279,7 +279,7 @@ def parallel_sizes(case: Case) -> Evidence:
     configs = [config for config in case.facts.configs if config.values is not None]
     if not configs:
         return _sizes_evidence(case, State.MISSING, "no resolved configuration shows the parallel sizes")
-    asked = [(key, wanted) for key, wanted in requested(case.job) if key.endswith("parallel_size")]
+    asked = [(key, wanted) for key, wanted in requested_config(case.job) if key.endswith("parallel_size")]
     for config in configs:
         wrong = next(_not_asked(config, asked), "")
         if wrong:
@@ -315,7 +315,7 @@ def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
     """The sizes of each model that the configuration shows whole."""
     found = {}
     for role, root in _ROLES.items():
-        values = {name: _size(lookup(config.values, f"{root}.{key}", ABSENT)) for name, key in _SIZES.items()}
+        values = {name: _size(lookup(config.values, f"{root}.{key}", NOT_PRINTED)) for name, key in _SIZES.items()}
         if all(values.values()):
             found[role] = Sizes(**values)
     return found
@@ -344,7 +344,7 @@ def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[
         yield f"the token counts are of {logged} data-parallel ranks, the sizes leave {actor.data_parallel(world)}"
 
 
-def _gaps_of_phase(case: Case, phase: Phase, trained: Sequence[Sizes], world: int) -> Iterator[str]:
+def _gaps_of_phase(case: Case, phase: StartedPhase, trained: Sequence[Sizes], world: int) -> Iterator[str]:
     """Where the part of the log that one start of the wrapper wrote does not show the sizes of the trained models."""
     facts = case.facts
     chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]

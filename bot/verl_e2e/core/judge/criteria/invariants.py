@@ -19,7 +19,7 @@ NOT_RECORDED = (
     "no state fingerprints are in the folder: what was resumed, replicated, frozen, trained and sent to the rollout "
     "was not compared tensor by tensor"
 )
-ROLLOUT = "rollout"
+ROLLOUT_MODEL = "rollout"
 _SHOWN, _SHOWN_NAME = 5, 120
 # Code under test decides what they are about.
 _MOST_NOTES = 10
@@ -31,7 +31,7 @@ Relation = Callable[[str, Sequence[Tensor], Sequence[Tensor]], FoundDifference |
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CriterionFinding:
     """What one criterion found: its evidence, the stage of a fault, and what it could not compare."""
 
     evidence: Evidence
@@ -64,7 +64,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Ending:
     """What ends a criterion; its stage where it is not the criterion's own."""
 
     state: State
@@ -194,7 +194,8 @@ class Snapshots:
         return [
             held[name]
             for snapshot in self._moments[at.phase, at.model, at.point, at.number]
-            if name in (held := self.held(snapshot)) and place_of(snapshot.ranks, own) == place_of(at.ranks, own)
+            if name in (held := self.held(snapshot))
+            and place_of_copies(snapshot.ranks, own) == place_of_copies(at.ranks, own)
         ]
 
     def note_not_whole(self) -> None:
@@ -236,12 +237,12 @@ class Invariant:
     """A criterion on fingerprints: its claims, and the stage of what ends it otherwise."""
 
     stage: Stage
-    claims: Callable[[Snapshots], Iterator[Claim | Answer]]
+    claims: Callable[[Snapshots], Iterator[Claim | Ending]]
 
-    def __call__(self, case: Case) -> Finding:
+    def __call__(self, case: Case) -> CriterionFinding:
         """The first faulty claim, or the answer; waived where nothing is recorded."""
         if case.record.fingerprints is None:
-            return Finding(Evidence(State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE), None)
+            return CriterionFinding(Evidence(State.WAIVED, NOT_RECORDED, FINGERPRINTS_FILE), None)
         taken = Snapshots(case)
         claims = self.claims(taken)
         while isinstance(item := next(claims), Claim):
@@ -251,12 +252,12 @@ class Invariant:
         return _finding(item.state, item.text, item.stage or self.stage, taken)
 
 
-def _finding(state: State, summary: str, stage: Stage, taken: Snapshots, excerpt: str = "") -> Finding:
+def _finding(state: State, summary: str, stage: Stage, taken: Snapshots, excerpt: str = "") -> CriterionFinding:
     notes = tuple(dict.fromkeys(taken.notes))[:_MOST_NOTES]
-    return Finding(Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt), stage, notes)
+    return CriterionFinding(Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt), stage, notes)
 
 
-def _broken(claim: Claim, faults: Sequence[TensorFault], taken: Snapshots) -> Finding:
+def _broken(claim: Claim, faults: Sequence[TensorFault], taken: Snapshots) -> CriterionFinding:
     """The first tensor is named in the sentence, a few more with their figures."""
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -296,7 +297,7 @@ def by_process(taken: Iterable[Snapshot]) -> dict[tuple[str, str, int], list[Sna
     return groups
 
 
-def place_of(ranks: Ranks, tensor: Tensor) -> tuple[int, ...]:
+def place_of_copies(ranks: Ranks, tensor: Tensor) -> tuple[int, ...]:
     """Where the ranks lie that hold copies of a tensor, or parts of it over the data-parallel group."""
     if tensor.expert:
         return ranks.pipeline, ranks.expert, ranks.expert_tensor

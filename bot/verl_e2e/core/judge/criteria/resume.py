@@ -11,7 +11,7 @@ the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`. `ckpt_contents.j
 import re
 from collections.abc import Iterator
 
-from verl_e2e.core.judge.case import Case, Phase, planned_phases, started_phases, trained_models, wants_adapter
+from verl_e2e.core.judge.case import Case, StartedPhase, planned_phases, started_phases, trained_models, wants_adapter
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
 from verl_e2e.core.model.outcome import Stage
@@ -66,7 +66,7 @@ def resume_stage(case: Case) -> Stage | None:
     return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or _left_checkpoint(case, started[0]) else None
 
 
-def _fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+def _fault(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
     """What shows that the second phase did not go on from the first one's checkpoint."""
     step = save.planned.last_step
     scratch, back = _event(case, resume, "scratch"), _event(case, resume, "resumed")
@@ -89,7 +89,7 @@ def _fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
         yield Evidence(State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
 
 
-def _gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+def _gap(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
     """What is missing of the proof, in the order of the run."""
     step = save.planned.last_step
     if not _wrote(case, save):
@@ -115,15 +115,15 @@ def _evidence(case: Case, state: State, summary: str, event: CheckpointEvent | N
     return Evidence(state, summary, case.log, line, excerpt)
 
 
-def _events(case: Case, phase: Phase, *actions: str) -> list[CheckpointEvent]:
+def _events(case: Case, phase: StartedPhase, *actions: str) -> list[CheckpointEvent]:
     return [event for event in case.facts.checkpoints if event.action in actions and phase.wrote(event.at.line)]
 
 
-def _event(case: Case, phase: Phase, action: str) -> CheckpointEvent | None:
+def _event(case: Case, phase: StartedPhase, action: str) -> CheckpointEvent | None:
     return next(iter(_events(case, phase, action)), None)
 
 
-def _wrote(case: Case, save: Phase) -> bool:
+def _wrote(case: Case, save: StartedPhase) -> bool:
     """Whether the log says that the save of the last step was announced and came to its end.
 
     verl's own line that a save is complete goes through a logger that the save itself may silence, so its step says
@@ -170,12 +170,12 @@ def _state_gap(case: Case, listing: CheckpointListing, step: int) -> str:
     return ""
 
 
-def _left_checkpoint(case: Case, save: Phase) -> bool:
+def _left_checkpoint(case: Case, save: StartedPhase) -> bool:
     """Whether the files show a complete checkpoint of the first phase with its tracker."""
     return not _save_not_listed(case, save)
 
 
-def _incomplete(case: Case, save: Phase) -> str:
+def _incomplete(case: Case, save: StartedPhase) -> str:
     """What is missing from a checkpoint that is there; a folder without any file of the step says nothing."""
     listing, step = _listing_after(case, save.name), save.planned.last_step
     if listing is None or listing.cut or not _files_of_step(listing, step):
@@ -184,7 +184,7 @@ def _incomplete(case: Case, save: Phase) -> str:
     return f"the checkpoint of step {step} is not whole: {gap}" if gap else ""
 
 
-def _save_not_listed(case: Case, save: Phase) -> str:
+def _save_not_listed(case: Case, save: StartedPhase) -> str:
     """What the lists do not have of a checkpoint that only the first phase can have written."""
     if case.record.checkpoints is None:
         return f"{CHECKPOINTS_FILE}: not there"
@@ -203,7 +203,7 @@ def _save_not_listed(case: Case, save: Phase) -> str:
     return "" if tracked == str(step) else f"the tracker says {tracked} after step {step} was saved"
 
 
-def _resume_not_listed(case: Case, save: Phase, resume: Phase) -> str:
+def _resume_not_listed(case: Case, save: StartedPhase, resume: StartedPhase) -> str:
     """What the list made after the second phase says against the checkpoint that it should have loaded."""
     step = save.planned.last_step
     before, after = _listing_after(case, save.name), _listing_after(case, resume.name)

@@ -92,7 +92,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         result=Result.BLOCKED,
         stage=Stage.ENVIRONMENT,
         cause=cause,
-        sentence=wording.blocked(job, Stage.ENVIRONMENT, cause, None),
+        sentence=wording.blocked_sentence(job, Stage.ENVIRONMENT, cause, None),
         deliverables=tuple(rows),
         followups=(wording.FIX_RECORD, *verdict.followups),
         own_result=Result.BLOCKED,

@@ -10,7 +10,7 @@ from enum import Enum, StrEnum, auto
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria import basic, features, metrics, resume, transfer, weights
-from verl_e2e.core.judge.criteria.invariants import Finding, Invariant
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding, Invariant
 from verl_e2e.core.judge.execution import change_executed
 from verl_e2e.core.judge.verdict_document import Aspect
 from verl_e2e.core.model import evidence
@@ -79,13 +79,13 @@ class Gap(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CriterionRow:
     """One criterion."""
 
     # Its name.
     criterion: Criterion
     # What judges it.
-    judge: Callable[[Case], Evidence | Finding]
+    judge: Callable[[Case], Evidence | CriterionFinding]
     # The stage of a fault or a gap, None for where the run stood; criteria on fingerprints find out their own.
     stage: Stage | None = None
     # The level that asks for it; with none, and without `when`, every job does.
@@ -120,10 +120,10 @@ class Row:
         """Where its stage stands among the stages of a run."""
         return -1 if self.stage is None else self.stage.order
 
-    def find(self, case: Case) -> Finding:
+    def find(self, case: Case) -> CriterionFinding:
         """Its evidence, with the stage of a fault or a gap and what it could not compare."""
         judged = self.judge(case)
-        found = judged if isinstance(judged, Finding) else Finding(judged, self.stage)
+        found = judged if isinstance(judged, CriterionFinding) else CriterionFinding(judged, self.stage)
         return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
 
 
@@ -142,15 +142,15 @@ def _is_for_a_change(case: Case) -> bool:
 
 # In the order in which evidence is listed; of those on fingerprints and of comparisons, also the order in which a fault
 # of one would explain those of the others.
-CRITERIA: tuple[Row, ...] = (
-    Row(
+CRITERIA: tuple[CriterionRow, ...] = (
+    CriterionRow(
         Criterion.BRIDGE_TESTS,
         basic.bridge_tests,
         gap=Gap.OF_THE_JOB,
         shows=Aspect.BRIDGE_TESTS,
         fix="Fix the failing focused Bridge tests, or show that they fail on the merge base too.",
     ),
-    Row(
+    CriterionRow(
         Criterion.LOCAL_IMPORT,
         basic.local_import,
         stage=Stage.IMPORT,
@@ -159,30 +159,30 @@ CRITERIA: tuple[Row, ...] = (
             "remove any other megatron.bridge or megatron.core before it; then run again."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.RESOLVED_CONFIG,
         basic.resolved_config,
         key=True,
         fix="Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again.",
     ),
-    Row(Criterion.STEPS_COMPLETED, basic.steps_completed, key=True),
-    Row(Criterion.NO_EXCEPTION, basic.no_exception),
-    Row(Criterion.EXIT_ZERO, basic.exit_zero),
-    Row(
+    CriterionRow(Criterion.STEPS_COMPLETED, basic.steps_completed, key=True),
+    CriterionRow(Criterion.NO_EXCEPTION, basic.no_exception),
+    CriterionRow(Criterion.EXIT_ZERO, basic.exit_zero),
+    CriterionRow(
         Criterion.ADAPTER,
         metrics.adapter,
         stage=Stage.PEFT,
         broken=Broken.AT_ITS_LINE,
         fix="Check LORA_TARGET_MODULES against the module names that the provider builds.",
     ),
-    Row(
+    CriterionRow(
         Criterion.WEIGHTS_KEPT,
         metrics.weights_kept,
         stage=Stage.HF_IMPORT,
         broken=Broken.AT_ITS_LINE,
         fix="Complete the parameter mapping of the family: the warning names what was lost.",
     ),
-    Row(
+    CriterionRow(
         Criterion.GRADIENTS,
         metrics.gradients,
         stage=Stage.TRAIN_STEP,
@@ -190,7 +190,7 @@ CRITERIA: tuple[Row, ...] = (
         key=True,
         fix="Find out why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
     ),
-    Row(
+    CriterionRow(
         Criterion.ROLLOUT_AGREEMENT,
         metrics.rollout_agreement,
         stage=Stage.EXPORT_WEIGHT_SYNC,
@@ -202,7 +202,7 @@ CRITERIA: tuple[Row, ...] = (
             "attention scale) with the model's Hugging Face configuration."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.ADAPTER_SIZE,
         weights.adapter_size,
         broken=Broken.AFTER_ERRORS,
@@ -210,14 +210,14 @@ CRITERIA: tuple[Row, ...] = (
             "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.RESUMED_STATE,
         transfer.resumed_state,
         level=Level.SAVE_RESUME,
         broken=Broken.AFTER_ERRORS,
         fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
     ),
-    Row(
+    CriterionRow(
         Criterion.REPLICAS,
         weights.replicas,
         broken=Broken.AFTER_ERRORS,
@@ -226,7 +226,7 @@ CRITERIA: tuple[Row, ...] = (
             "ranks."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.FROZEN_WEIGHTS,
         weights.frozen_weights,
         broken=Broken.AFTER_ERRORS,
@@ -235,7 +235,7 @@ CRITERIA: tuple[Row, ...] = (
             "must not reach the optimizer."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.TRAINED_WEIGHTS,
         weights.trained_weights,
         broken=Broken.AFTER_ERRORS,
@@ -244,7 +244,7 @@ CRITERIA: tuple[Row, ...] = (
             "optimizer's groups."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.IMPORTED_WEIGHTS,
         transfer.imported_weights,
         broken=Broken.AFTER_ERRORS,
@@ -253,7 +253,7 @@ CRITERIA: tuple[Row, ...] = (
             "orders it over ranks, and how the export joins it."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.EXPORTED_ADAPTERS,
         transfer.exported_adapters,
         when=transfer.exports_adapters,
@@ -263,7 +263,7 @@ CRITERIA: tuple[Row, ...] = (
             "shards."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.ROLLOUT_WEIGHTS,
         transfer.rollout_weights,
         broken=Broken.AFTER_ERRORS,
@@ -272,7 +272,7 @@ CRITERIA: tuple[Row, ...] = (
             "scale."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.RESUMED,
         resume.resumed,
         level=Level.SAVE_RESUME,
@@ -287,7 +287,7 @@ CRITERIA: tuple[Row, ...] = (
             "whether construction or checkpointing is at fault."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.RESUMED_STEP,
         metrics.resumed_step,
         level=Level.SAVE_RESUME,
@@ -297,7 +297,7 @@ CRITERIA: tuple[Row, ...] = (
         compared_with=Role.UNINTERRUPTED,
         fix="Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler.",
     ),
-    Row(
+    CriterionRow(
         Criterion.FEATURE_ACTIVE,
         features.feature_active,
         level=Level.FEATURE,
@@ -305,7 +305,7 @@ CRITERIA: tuple[Row, ...] = (
         key=True,
         quoted=True,
     ),
-    Row(
+    CriterionRow(
         Criterion.LEARNING_SIGNAL,
         metrics.learning_signal,
         level=Level.LEARNING_SIGNAL,
@@ -319,7 +319,7 @@ CRITERIA: tuple[Row, ...] = (
             "`verl-e2e signal` shows every curve."
         ),
     ),
-    Row(
+    CriterionRow(
         Criterion.FSDP_ACTIVE,
         features.fsdp_active,
         level=Level.MEGATRON_FSDP,
@@ -330,7 +330,7 @@ CRITERIA: tuple[Row, ...] = (
         quoted=True,
         fix="Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen.",
     ),
-    Row(
+    CriterionRow(
         Criterion.PARALLEL_SIZES,
         features.parallel_sizes,
         level=Level.PARALLELISM,
@@ -339,7 +339,7 @@ CRITERIA: tuple[Row, ...] = (
         key=True,
         quoted=True,
     ),
-    Row(
+    CriterionRow(
         Criterion.PARITY,
         metrics.parity,
         level=Level.PARALLELISM,
@@ -352,12 +352,12 @@ CRITERIA: tuple[Row, ...] = (
             "weights; `verl-e2e parity` shows every step."
         ),
     ),
-    Row(Criterion.CHANGE_EXECUTED, change_executed, when=_is_for_a_change, gap=Gap.NONE, key=True),
+    CriterionRow(Criterion.CHANGE_EXECUTED, change_executed, when=_is_for_a_change, gap=Gap.NONE, key=True),
 )
-ROWS: Mapping[str, Row] = {row.criterion: row for row in CRITERIA}
+ROWS: Mapping[str, CriterionRow] = {row.criterion: row for row in CRITERIA}
 
 
-def asked_of(case: Case) -> tuple[Row, ...]:
+def criteria_of(case: Case) -> tuple[CriterionRow, ...]:
     """The criteria that the case's job asks for, in the order of the evidence."""
     return tuple(row for row in CRITERIA if row.is_asked(case))
 
@@ -374,6 +374,6 @@ def state_limitations(case: Case) -> Iterator[str]:
         yield f"{unreadable} fingerprint line(s) could not be read"
     if left_out:
         yield f"{left_out} fingerprint line(s) were not kept because there were too many"
-    for row in asked_of(case):
+    for row in criteria_of(case):
         if isinstance(row.judge, Invariant):
             yield from row.find(case).notes

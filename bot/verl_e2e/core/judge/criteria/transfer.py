@@ -20,9 +20,9 @@ from verl_e2e.core.compare.steps import (
 )
 from verl_e2e.core.judge.case import Case, planned_phases, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.invariants import (
-    ROLLOUT,
-    Answer,
+    ROLLOUT_MODEL,
     Claim,
+    Ending,
     Invariant,
     Snapshots,
     TensorFault,
@@ -48,14 +48,14 @@ _NOT_EXPORTED = "In the checkpoint's files and not exported"
 _NOT_IN_FILES = "Exported and not in the checkpoint's files"
 
 
-def _imported_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _imported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     case = taken.case
     if wants_adapter(case) and case.config_value(_MERGED) is True:
         text = "the adapter is merged into what is exported: it was not compared with the checkpoint's files"
-        yield Answer(State.WAIVED, text)
+        yield Ending(State.WAIVED, text)
     if case.config_value(_NOT_IMPORTED) is True:
         text = "the weights came from a checkpoint of Megatron's: they were not compared with the checkpoint's files"
-        yield Answer(State.WAIVED, text)
+        yield Ending(State.WAIVED, text)
     # The names in the files of what was compared, and of what is not shown to be equal.
     equal: set[str] = set()
     noted: dict[str, set[str]] = {
@@ -81,8 +81,8 @@ def _imported_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
     yield from _import_gaps(taken)
     if equal:
         text = f"{len(equal)} tensors were imported and exported again as the checkpoint's files hold them"
-        yield Answer(State.MET, text)
-    yield Answer(State.WAIVED, _nothing_compared(taken, looked_at))
+        yield Ending(State.MET, text)
+    yield Ending(State.WAIVED, _nothing_compared(taken, looked_at))
 
 
 # What was imported is what the checkpoint's files hold. A wrong import gives trainer and rollout the same wrong model,
@@ -153,15 +153,15 @@ def _wrong_way(taken: Snapshots, phase: str, faults: Sequence[TensorFault]) -> t
     return Stage.HF_IMPORT, "the import or the export is wrong"
 
 
-def _import_gaps(taken: Snapshots) -> Iterator[Answer]:
+def _import_gaps(taken: Snapshots) -> Iterator[Ending]:
     """Where a rank left no export, or no file was looked at."""
     for phase in taken.phases:
         missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
         if missing:
-            yield Answer(State.MISSING, missing, Stage.EXPORT_WEIGHT_SYNC)
+            yield Ending(State.MISSING, missing, Stage.EXPORT_WEIGHT_SYNC)
         # Those that say only why nothing could be read count.
         if not taken.left(phase, Point.CHECKPOINT_FILE, Point.WEIGHTS_IMPORTED):
-            yield Answer(State.MISSING, taken.absent(Point.CHECKPOINT_FILE, _ACTOR, phase))
+            yield Ending(State.MISSING, taken.absent(Point.CHECKPOINT_FILE, _ACTOR, phase))
 
 
 def _nothing_compared(taken: Snapshots, looked_at: Sequence[Snapshot]) -> str:
@@ -189,12 +189,12 @@ def exports_adapters(case: Case) -> bool:
     return any(snapshot.adapter_only for snapshot in Snapshots(case).at(Point.EXPORTED, model=_ACTOR))
 
 
-def _exported_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _exported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     compared = 0
     for phase in taken.phases:
         missing = taken.gap(_ACTOR, phase, Point.BEFORE_EXPORT)
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
         every = [item for item in taken.at(Point.EXPORTED, model=_ACTOR, phase=phase) if item.adapter_only]
         # One rank's export is enough.
         for number, exported in sorted({item.number: item for item in reversed(every)}.items()):
@@ -210,10 +210,10 @@ def _exported_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
             yield Claim(text, faults, Stage.EXPORT_WEIGHT_SYNC)
             compared += len(exported.tensors)
     if compared:
-        yield Answer(State.MET, f"{compared} exported tensors of adapters are what the trainer held")
+        yield Ending(State.MET, f"{compared} exported tensors of adapters are what the trainer held")
     text = taken.notes[0] if taken.notes else "no adapter was exported by itself"
     taken.notes.clear()
-    yield Answer(State.WAIVED, text)
+    yield Ending(State.WAIVED, text)
 
 
 # What an export of adapters yields is what the trainer held right before it. The trainer's names and Hugging Face's
@@ -295,20 +295,20 @@ _STYLES = ("", ".base_layer")
 _ADAPTER = re.compile(r"^(?P<module>.+)\.lora_(?P<part>[ab])(?:\[(?P<index>\d{1,2})\])?$")
 
 
-def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     engine = taken.case.config_value(_ENGINE)
     if engine != _LOOKED_INTO:
         text = f"the rollout engine {str(engine)[:40]} has no hooks: what arrived there was not compared"
-        yield Answer(State.WAIVED, text)
+        yield Ending(State.WAIVED, text)
     arrived = loaded = 0
     for phase in taken.phases:
-        received = taken.at(Point.RECEIVED, model=ROLLOUT, phase=phase)
+        received = taken.at(Point.RECEIVED, model=ROLLOUT_MODEL, phase=phase)
         for snapshot in received:
             text = f"what arrived at the rollout in sync {snapshot.number + 1} is not what was exported"
             before = taken.count
             yield Claim(f"{text} in the {phase} phase", _sync_faults(taken, snapshot), Stage.EXPORT_WEIGHT_SYNC)
             arrived += taken.count - before
-        for group in _loads(taken.at(Point.ROLLOUT_LOADED, model=ROLLOUT, phase=phase)):
+        for group in _loads(taken.at(Point.ROLLOUT_LOADED, model=ROLLOUT_MODEL, phase=phase)):
             text = f"what the rollout loaded in sync {group[0].number + 1} is not what arrived"
             before = taken.count
             faults = _load_faults(taken, group, received)
@@ -316,13 +316,13 @@ def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
             loaded += taken.count - before
     yield from _rollout_gaps(taken)
     if not arrived:
-        yield Answer(State.MISSING, "no export has the number of a sync that arrived")
+        yield Ending(State.MISSING, "no export has the number of a sync that arrived")
     for phase in taken.phases if loaded else ():
-        taken.note_uneven(ROLLOUT, phase, Point.RECEIVED, Point.ROLLOUT_LOADED)
+        taken.note_uneven(ROLLOUT_MODEL, phase, Point.RECEIVED, Point.ROLLOUT_LOADED)
     if not loaded:
         taken.notes.append("What the rollout engine made of the weights that arrived was not compared")
     taken.note_left_out(taken.at(Point.EXPORTED, Point.RECEIVED))
-    yield Answer(State.MET, f"{arrived} tensors arrived as they were exported, {loaded} were loaded as they arrived")
+    yield Ending(State.MET, f"{arrived} tensors arrived as they were exported, {loaded} were loaded as they arrived")
 
 
 # The rollout holds what the trainer exported: name by name as it arrived, and by sums as the engine loaded it. Trainer
@@ -332,13 +332,13 @@ def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
 rollout_weights = Invariant(Stage.EXPORT_WEIGHT_SYNC, _rollout_claims)
 
 
-def _rollout_gaps(taken: Snapshots) -> Iterator[Answer]:
+def _rollout_gaps(taken: Snapshots) -> Iterator[Ending]:
     for phase in taken.phases:
         missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
-        if not missing and not taken.at(Point.RECEIVED, model=ROLLOUT, phase=phase):
-            missing = taken.absent(Point.RECEIVED, ROLLOUT, phase)
+        if not missing and not taken.at(Point.RECEIVED, model=ROLLOUT_MODEL, phase=phase):
+            missing = taken.absent(Point.RECEIVED, ROLLOUT_MODEL, phase)
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
 
 
 def _sync_faults(taken: Snapshots, received: Snapshot) -> Iterator[TensorFault]:
@@ -458,10 +458,10 @@ def sources(name: str, arrived: Mapping[str, Tensor]) -> tuple[str, ...]:
     return next((parts for parts in candidates if parts and all(part in arrived for part in parts)), ())
 
 
-def _resumed_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _resumed_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     planned, models = planned_phases(taken.case.job), trained_models(taken.case)
     if len(planned) < 2:
-        yield Answer(State.MISSING, "the job saves nothing, so nothing is resumed")
+        yield Ending(State.MISSING, "the job saves nothing, so nothing is resumed")
     save, resume = planned[0], planned[-1]
     looked_at: list[Snapshot] = []
     number = 0
@@ -486,13 +486,13 @@ def _resumed_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
         if not missing and not any(tensors(snapshot, TensorKind.OPTIMIZER) for snapshot in saved.values()):
             missing = f"the fingerprints of the {model}'s checkpoint hold no state of the optimizer"
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
         looked_at += (*saved.values(), *loaded.values())
         number += sum(len(_state(snapshot)) for snapshot in loaded.values()) - len(known)
     taken.note_left_out(looked_at)
     taken.note_not_whole()
     text = f"{number} tensors of {' and '.join(models)}, optimizer state included, are as they were saved"
-    yield Answer(State.MET, text)
+    yield Ending(State.MET, text)
 
 
 # Level 1: what the second phase loaded is what the first one had saved, tensor by tensor, moments included.

@@ -12,8 +12,8 @@ from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, diffe
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import (
-    Answer,
     Claim,
+    Ending,
     Invariant,
     Snapshots,
     TensorFault,
@@ -21,7 +21,7 @@ from verl_e2e.core.judge.criteria.invariants import (
     each,
     is_whole,
     names,
-    place_of,
+    place_of_copies,
     tensors,
 )
 from verl_e2e.core.model.evidence import State
@@ -48,12 +48,12 @@ _FUSED = {
 Built = Sequence[tuple[Snapshot, Adapters]]
 
 
-def _size_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _size_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     case = taken.case
     asked = {model: case.config_value(_RANK[model]) for model in trained_models(case)}
     ranks = {model: rank for model, rank in asked.items() if isinstance(rank, int) and rank and wants_adapter(case)}
     if not ranks:
-        yield Answer(State.MET, "no adapter was asked for")
+        yield Ending(State.MET, "no adapter was asked for")
     count = 0
     for phase in taken.phases:
         for model, rank in ranks.items():
@@ -62,7 +62,7 @@ def _size_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
             missing = taken.gap(model, phase, Point.MODEL_BUILT)
             if missing or len({item.ranks.rank for item, _ in built}) < case.job.gpu_count:
                 text = f"not every rank lists the adapters of the {model} in the {phase} phase"
-                yield Answer(State.MISSING, missing or text)
+                yield Ending(State.MISSING, missing or text)
             text = f"the adapters of the {model} are not those that were asked for in the {phase} phase"
             yield Claim(text, (*_size_faults(built, rank), *_bare_targets(built)), Stage.PEFT)
             unmatched = _unmatched(built)
@@ -70,7 +70,7 @@ def _size_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
                 taken.notes.append(f"The {model} has no module for the adapter's target {names(unmatched)}")
             count += sum(len(adapters.modules) for _, adapters in built)
     text = f"{count} adapters of {' and '.join(ranks)} have the rank and the size that were asked for"
-    yield Answer(State.MET, text)
+    yield Ending(State.MET, text)
 
 
 # An adapter of rank r on a module with `in` and `out` features has r x (in + out) parameters. Tensor-parallel ranks
@@ -181,12 +181,12 @@ class _Parameter:
         return _NUMBER.sub("*", self.tensor.name)
 
 
-def _trained_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _trained_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     number = steps = 0
     for phase, model in taken.trained:
         missing = taken.gap(model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
         parameters, made = _parameters(taken, model, phase)
         others = any(item.moved for item in parameters.values())
         # From zero any step shows in its bits, unless the learning rate left all as they were.
@@ -200,10 +200,10 @@ def _trained_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
             taken.notes.append(f"{of} were not seen to train in {made} step(s): {names(resting)}")
         number, steps = number + len(parameters) - len(still), steps + made
     if not number:
-        yield Answer(State.MISSING, "no fingerprint shows a parameter that trains")
+        yield Ending(State.MISSING, "no fingerprint shows a parameter that trains")
     taken.note_left_out(taken.at(Point.OPTIMIZER_STEP))
     models = " and ".join(trained_models(taken.case))
-    yield Answer(State.MET, f"{number} parameters of {models} trained in {steps} optimizer steps")
+    yield Ending(State.MET, f"{number} parameters of {models} trained in {steps} optimizer steps")
 
 
 # Each parameter with `requires_grad` got a gradient, and the adapters moved.
@@ -252,7 +252,7 @@ def _add(
     for name, tensor in taken.held(start).items():
         if not tensor.requires_grad:
             continue
-        item = found.setdefault(f"{name} {place_of(start.ranks, tensor)}", _Parameter(tensor))
+        item = found.setdefault(f"{name} {place_of_copies(start.ranks, tensor)}", _Parameter(tensor))
         item.from_zero &= tensor.square == 0
         if name in held and taken.can_compare(name, start, after):
             change = taken.difference(name, start, after)
@@ -304,7 +304,7 @@ _FROZEN_STAGES = {
 }
 
 
-def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     processes = by_process(taken.at(*_FROZEN_STAGES))
     for (phase, model, _), process in processes.items():
         for what, before, at in (*_around_exports(taken, process), *_since_built(taken, process)):
@@ -315,7 +315,7 @@ def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
         exports = (Point.BEFORE_EXPORT, Point.AFTER_EXPORT) if model == "actor" else ()
         missing = taken.gap(model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP, *exports)
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
     for phase, model in taken.trained:
         taken.note_uneven(model, phase, Point.BEFORE_EXPORT, Point.AFTER_EXPORT)
         taken.note_uneven(model, phase, Point.OPTIMIZER_STEP)
@@ -323,7 +323,7 @@ def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
     taken.note_not_whole()
     frozen = max((len(_frozen(taken, process[0])) for process in processes.values()), default=0)
     held = f"{frozen} frozen parameters of a rank never changed" if frozen else "no parameter is frozen"
-    yield Answer(State.MET, f"{held}, and none changed in {len(taken.at(Point.AFTER_EXPORT))} exports")
+    yield Ending(State.MET, f"{held}, and none changed in {len(taken.at(Point.AFTER_EXPORT))} exports")
 
 
 # A parameter without `requires_grad` has the bits with which the model was built at every later point of its process.
@@ -376,17 +376,17 @@ _HF_OUTPUT = re.compile(r"lm_head|output|unembed|embed_out")
 _SURE_OF_SUMS = 2
 _GATHERED_LATER = "Parameters are gathered after the step (overlap_param_gather): no copy was compared there"
 
-Place = Callable[[Ranks], tuple[int, ...]]
+RankPlace = Callable[[Ranks], tuple[int, ...]]
 Group = Sequence[Snapshot]
-Pair = tuple[Snapshot, Snapshot]
+RankPair = tuple[Snapshot, Snapshot]
 # By rank the parameters with which the model was built.
 AsBuilt = Mapping[int, Mapping[str, Tensor]]
 
 
-def _copies_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
+def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     gpus = taken.case.job.gpu_count
     if gpus == 1:
-        yield Answer(State.MET, "one rank: nothing is held twice")
+        yield Ending(State.MET, "one rank: nothing is held twice")
     groups: dict[tuple[str, str, Point, int], list[Snapshot]] = {}
     for snapshot in taken.at(*_COPY_STAGES):
         groups.setdefault((snapshot.phase, snapshot.model, snapshot.point, snapshot.number), []).append(snapshot)
@@ -402,13 +402,13 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
     for phase, model in taken.trained:
         missing = taken.gap(model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
         if missing:
-            yield Answer(State.MISSING, missing)
+            yield Ending(State.MISSING, missing)
     for (phase, model, _, _), group in groups.items():
         at = group[0].ranks
         if at.data_size * at.tensor_size * at.pipeline_size != gpus:
             sizes = f"data {at.data_size}, tensor {at.tensor_size}, pipeline {at.pipeline_size}"
             text = f"the groups of the {model} in the {phase} phase ({sizes}) do not make {gpus} ranks"
-            yield Answer(State.MISSING, text)
+            yield Ending(State.MISSING, text)
     every = [snapshot for group in groups.values() for snapshot in group]
     taken.note_left_out(every)
     sharded = len({tensor.name for snapshot in every for tensor in taken.held(snapshot).values() if tensor.sharded})
@@ -420,7 +420,7 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Answer]:
     if partial:
         taken.notes.append(f"At {partial} of {len(groups)} points not every rank left a fingerprint")
     text = f"{taken.count} comparisons of copies on {gpus} ranks at {len(groups)} points, all equal"
-    yield Answer(
+    yield Ending(
         State.MET, text if taken.count else f"no parameter that was read lies on more than one of {gpus} ranks"
     )
 
@@ -466,7 +466,7 @@ def _reduces_over_tensor_ranks(case: Case) -> bool:
     return case.config_value(f"{ACTOR}.sequence_parallel") is True
 
 
-def _pairs(group: Group, place: Place) -> Iterator[Pair]:
+def _pairs(group: Group, place: RankPlace) -> Iterator[RankPair]:
     """Each snapshot with the first one of those at the same place."""
     firsts: dict[tuple[int, ...], Snapshot] = {}
     for snapshot in sorted(group, key=lambda item: item.ranks.rank):
@@ -481,7 +481,7 @@ def _is_shared(tensor: Tensor) -> bool:
 
 
 def _compared(
-    taken: Snapshots, pair: Pair, wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], *, whole: bool = False
+    taken: Snapshots, pair: RankPair, wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], *, whole: bool = False
 ) -> Iterator[TensorFault]:
     """Copies on two ranks: where both are `whole`, neither holds what the other does not."""
     first, other = (snapshot.ranks.rank for snapshot in pair)
@@ -495,7 +495,7 @@ def _compared(
     yield from taken.faults(each(wanted), each(held), differs, absent=absent, extra=extra)
 
 
-def _data_copies(taken: Snapshots, pair: Pair, belongs: Callable[[Tensor], bool]) -> Iterator[TensorFault]:
+def _data_copies(taken: Snapshots, pair: RankPair, belongs: Callable[[Tensor], bool]) -> Iterator[TensorFault]:
     first, other = map(taken.held, pair)
     wanted = {name: tensor for name, tensor in first.items() if belongs(tensor) and not tensor.sharded}
     held = {name: tensor for name, tensor in other.items() if name in wanted or (name not in first and belongs(tensor))}
@@ -526,7 +526,7 @@ def _tensor_copies(taken: Snapshots, group: Group, built: AsBuilt, *, reduced: b
         taken.notes.append(f"Copies on tensor ranks drift apart without sequence parallelism: {names(drifted)}")
 
 
-def _were_copies(built: AsBuilt, pair: Pair, name: str, other: str) -> bool:
+def _were_copies(built: AsBuilt, pair: RankPair, name: str, other: str) -> bool:
     """Whether two ranks held the same under these names when the model was built, of more than one value."""
     one, two = (built.get(item.ranks.rank, {}).get(key) for item, key in zip(pair, (name, other), strict=True))
     return one is not None and two is not None and same(one, two) and not is_constant(one)
