@@ -39,9 +39,9 @@ from verl_e2e.core.judge.execution import (
     Shortfall,
     accepted,
     describe_process,
-    execution_of,
     in_tests_alone,
     join,
+    match_execution,
     shortfall,
     unknown_execution,
 )
@@ -67,7 +67,7 @@ NO_BASE = Recorded(None, why_none=BASE_NOT_RUN)
 
 def found(changed: ChangedCode, record: Executed | None, base: Recorded = NO_BASE, **given: Any) -> ChangeExecution:
     head = Recorded(record, BRIDGE, **given)
-    return execution_of(changed, head, base)
+    return match_execution(changed, head, base)
 
 
 def only(changed: ChangedFunction, record: Executed | None, **given: Any) -> FunctionRun:
@@ -339,7 +339,7 @@ OLD = Executed(problem="the run's Python is 3.11")
 
 def of(*planned: ChangedFunction, record: Executed | None = None, base: Executed | None = None) -> ChangeExecution:
     of_base = Recorded(base, BASE) if base else Recorded(None, why_none=BASE_NOT_RUN)
-    return execution_of(change(*planned), Recorded(record or ran(), BRIDGE), of_base)
+    return match_execution(change(*planned), Recorded(record or ran(), BRIDGE), of_base)
 
 
 def test_a_function_ran_where_any_job_entered_it() -> None:
@@ -413,8 +413,8 @@ def test_one_run_on_the_merge_base_tells_of_the_removed_code() -> None:
 
 
 def test_what_could_not_be_compared_is_kept() -> None:
-    first = execution_of(change(unread={"a": "b"}, left_out=3), Recorded(ran()), Recorded(None))
-    second = execution_of(change(unread={"a": "b", "c": "d"}, left_out=2), Recorded(ran()), Recorded(None))
+    first = match_execution(change(unread={"a": "b"}, left_out=3), Recorded(ran()), Recorded(None))
+    second = match_execution(change(unread={"a": "b", "c": "d"}, left_out=2), Recorded(ran()), Recorded(None))
     joined = join({"0": first, "1": second})
     assert (joined.unread, joined.left_out, joined.cut_off) == (("a: b", "c: d"), 3, {"0": 3, "1": 2})
 
@@ -431,7 +431,7 @@ LEFT = ExecutionRules(uncoverable=Demand.ALLOW)
 OF_KIMI = GATHER.model_copy(update={"uncoverable": "kimi"})
 BY_TEST = of(DROPOUT, record=ran(DROPOUT, by=(IN_TEST,)))
 MANY = of(DROPOUT)
-CUT = execution_of(change(DROPOUT, left_out=1), Recorded(ran(), BRIDGE), Recorded(None))
+CUT = match_execution(change(DROPOUT, left_out=1), Recorded(ran(), BRIDGE), Recorded(None))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
 from verl_e2e.core.judge.case import planned_phases
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import (
     AS_ASKED,
@@ -20,8 +20,8 @@ from verl_e2e.core.judge.related_runs import (
     followups,
     gpu_minutes,
     job_of,
-    may_follow,
     on_merge_base,
+    possible_followups,
     without_base,
     without_saving,
 )
@@ -269,11 +269,11 @@ def test_without_saving_a_resume_is_a_longer_smoke_in_one_phase(role: Role) -> N
     assert made.id == f"0-{made.variant}"
     assert (job.bridge_tests != (), made.bridge_tests, made.require_bridge_checks) == (True, (), False)
     assert [phase.name for phase in planned_phases(made)] == ["train"]
-    wanted = dict(requested(made))
+    wanted = dict(requested_config(made))
     shown = {key: wanted[f"trainer.{key}"] for key in ("save_freq", "resume_mode", "total_training_steps")}
     assert shown == {"save_freq": -1, "resume_mode": "disable", "total_training_steps": 2}
     assert wanted["a.feature"] is True
-    assert len(wanted) == len(requested(made)), "no key is asked for with two values"
+    assert len(wanted) == len(requested_config(made)), "no key is asked for with two values"
     assert made.expected == {"a.feature": True} | expected_config(made.wrapper, made.overrides)
     assert Job.model_validate_json(made.model_dump_json()) == made
 
@@ -318,18 +318,20 @@ def test_the_cost_is_that_of_the_variant_and_grows_with_the_gpus(variant: Any) -
 
 
 def test_what_may_follow_is_said_with_its_cost() -> None:
-    assert may_follow(SMOKE, NOTHING) == ()
-    assert may_follow(SMOKE, ALLOWED) == (
+    assert possible_followups(SMOKE, NOTHING) == ()
+    assert possible_followups(SMOKE, ALLOWED) == (
         "0-lora-ddp: may be followed by the same job on the merge base when it fails, or is blocked by what the change "
         "may have caused, about 7 GPU minutes",
         "0-lora-ddp: may be followed by the retry on the head when the merge base does not end so, about 7 GPU minutes",
     )
-    text = "\n".join(may_follow(RESUME, EVERY))
+    text = "\n".join(possible_followups(RESUME, EVERY))
     assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in text
     assert "without saving when it fails in export, save or load, about 7 GPU minutes" in text
-    assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
-    assert "unsharded reference run" in "\n".join(may_follow(DENSE, EVERY))
-    assert "unsharded" not in "\n".join(may_follow(DENSE, ALLOWED))
+    assert "2 time(s), whether it passes or fails" in "\n".join(
+        possible_followups(SIGNAL, replace(ALLOWED, baselines=2))
+    )
+    assert "unsharded reference run" in "\n".join(possible_followups(DENSE, EVERY))
+    assert "unsharded" not in "\n".join(possible_followups(DENSE, ALLOWED))
 
 
 def test_a_run_to_compare_with_is_not_asked_whether_it_entered_the_change() -> None:

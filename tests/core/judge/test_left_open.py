@@ -5,7 +5,7 @@ import pytest
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_target_state
-from verl_e2e.core.judge.verdict_document import Aspect, Limitation, OfJob, Verdict, merged, paired
+from verl_e2e.core.judge.verdict_document import Aspect, Limitation, OfJob, Verdict, merged_limitations, paired
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.report.checks import job_check_text
 from verl_e2e.core.report.pull_card import render
@@ -37,12 +37,12 @@ def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) ->
     ],
 )
 def test_what_several_jobs_leave_open(jobs: tuple[OfJob, ...], message: tuple[str, ...]) -> None:
-    assert merged(jobs) == message
-    assert merged(tuple(reversed(jobs)), named=True) is not None
+    assert merged_limitations(jobs) == message
+    assert merged_limitations(tuple(reversed(jobs)), named=True) is not None
 
 
 def test_one_job_alone_needs_no_name() -> None:
-    assert merged((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
+    assert merged_limitations((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
 
 
 def test_a_limitation_may_have_no_aspects() -> None:

@@ -8,7 +8,7 @@ from tests.core.builders import make_job
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -101,12 +101,12 @@ def test_a_size_that_a_large_model_raised_is_what_was_asked(variant: str, settin
         wrapper = {**job.wrapper, "COMMON_TP": raised}
         made = job.model_copy(update={"variant": variant, "settings": settings, "wrapper": wrapper, "expected": {}})
         key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size"
-        assert {value for name, value in requested(made) if name == key} == sizes
+        assert {value for name, value in requested_config(made) if name == key} == sizes
 
 
 def test_older_jobs_of_experts_were_not_asked_to_merge_their_adapters() -> None:
     sizes = {"COMMON_TP": "2", "COMMON_EP": "2"}
     merged = make_job(Level.PARALLELISM, "expert", wrapper={**sizes, "LORA_MERGE": "True"})
     older = make_job(Level.PARALLELISM, "expert", wrapper=sizes)
-    assert dict(requested(merged))["actor_rollout_ref.model.lora.merge"] is True
-    assert "actor_rollout_ref.model.lora.merge" not in dict(requested(older))
+    assert dict(requested_config(merged))["actor_rollout_ref.model.lora.merge"] is True
+    assert "actor_rollout_ref.model.lora.merge" not in dict(requested_config(older))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.builders import make_environment, make_facts, make_job, make_record
 from tests.core.judged import judged
-from verl_e2e.core.judge.related_runs import may_be_kept, may_stand_again, summary
+from verl_e2e.core.judge.related_runs import may_be_kept, may_stand_again, related_run_of
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Gpu
@@ -21,12 +21,12 @@ STARTED = (Event(t_s=0.0, kind="started", data={"digest": JOB.digest()}),)
 
 def test_what_is_kept_of_a_run_are_its_verdict_its_line_and_its_training_steps() -> None:
     facts = make_facts(steps=(StepMetrics(0, 1, {"a": 1.0}), StepMetrics(1, 2, {"a": 2.0})))
-    kept = summary(Role.MERGE_BASE, JOB, FAILED, facts, folder="base", cached=True)
+    kept = related_run_of(Role.MERGE_BASE, JOB, FAILED, facts, folder="base", cached=True)
     assert (kept.result, kept.cached, [step.step for step in kept.steps]) == (Result.FAIL, True, [1])
     assert kept.excerpt
-    passed = summary(Role.RETRY, JOB, PASSED, None, folder="again")
+    passed = related_run_of(Role.RETRY, JOB, PASSED, None, folder="again")
     assert (passed.result, passed.excerpt, passed.steps) == (Result.PASS, "", ())
-    silent = summary(Role.RETRY, JOB, replace(FAILED, key_lines=()), None, folder="again")
+    silent = related_run_of(Role.RETRY, JOB, replace(FAILED, key_lines=()), None, folder="again")
     assert silent.excerpt == ""
 
 

@@ -257,7 +257,7 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
         wording.BRIDGE_CHECKS,
         wording.LOCAL_IMPORT,
         wording.BACKEND_RUN,
-        wording.VARIANTS,
+        wording.REQUESTED_VARIANTS,
         wording.LOG_CAPTURE,
     ]
     assert verdict.deliverables[-1].outcome is not Outcome.BLOCKED

@@ -94,5 +94,5 @@ def test_the_card_names_a_few_of_many_chosen_tests() -> None:
     job = built("0-lora-ddp").model_copy(
         update={"chosen_tests": many, "bridge_tests": ("tests/test_listed.py", *(item.test for item in many))}
     )
-    text = wording.run_bridge_tests(job)
+    text = wording.run_tests_by_hand(job)
     assert "(pytest -q tests/test_listed.py tests/test_0.py tests/test_1.py tests/test_2.py and 6 more chosen" in text

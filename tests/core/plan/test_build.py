@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level, Variant
@@ -241,7 +241,7 @@ def test_features_set_their_variables_and_must_show_in_the_configuration() -> No
     assert job.wrapper["COMMON_TP"] == "1"
     assert job.wrapper["MAX_PROMPT_LENGTH"] == "256"
     assert "actor_rollout_ref.model.mtp.enable=True" in job.overrides
-    shown = dict(requested(job))
+    shown = dict(requested_config(job))
     assert shown["actor_rollout_ref.model.mtp.enable"] is True
     assert shown["actor_rollout_ref.model.use_remove_padding"] is True
     assert shown["actor_rollout_ref.rollout.quantization"] == "fp8"
@@ -261,7 +261,7 @@ def test_another_script_gets_only_what_its_feature_names() -> None:
     assert (job.script, job.wrapper, job.site.wrapper) == ("examples/x.sh", {"ACTOR_TP": "2"}, {})
     assert (job.expected["model.x"], job.expected["model.y"]) == (True, 3)
     assert not set(SHARE_OF_DIGITS) & set(job.overrides)
-    shown = dict(requested(job))
+    shown = dict(requested_config(job))
     assert "algorithm.adv_estimator" not in shown
     assert shown["model.y"] == 3
 

@@ -126,7 +126,7 @@ def test_a_planned_job_has_the_model_that_fits_its_sizes() -> None:
     outline = JobOutline(variant, (), checkpoint_of("qwen3_moe"))
     job = build_job(outline, policy=POLICY, site=SITE, sources=SOURCES)
     assert wording.checkpoint(job) == "synthetic qwen3_moe: 4 layers, 8 experts, random weights"
-    assert wording.requested(job).endswith("(expert), synthetic qwen3_moe: 4 layers, 8 experts, random weights")
+    assert wording.requested_work(job).endswith("(expert), synthetic qwen3_moe: 4 layers, 8 experts, random weights")
     deeper = replace(outline, variant=replace(variant, wrapper={**variant.wrapper, "COMMON_PP": "6"}))
     other = build_job(deeper, policy=POLICY, site=SITE, sources=SOURCES)
     assert wording.checkpoint(other) == "synthetic qwen3_moe: 6 layers, 8 experts, random weights"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, QKV, RANK, WIDTH, Taken, adapters, healthy, tensor, weights
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import adapter_size
 from verl_e2e.core.model.evidence import State
@@ -18,7 +18,7 @@ RUN = healthy()
 EXPERT = "decoder.layers.0.mlp.experts.linear_fc1"
 
 
-def found(taken: Taken, config: dict[str, Any] | None = None, **job: Any) -> Finding:
+def found(taken: Taken, config: dict[str, Any] | None = None, **job: Any) -> CriterionFinding:
     facts = make_facts(configs=(config_with(config),))
     return adapter_size(make_case(make_record(job=make_job(**job), fingerprints=taken.document()), facts))
 

@@ -35,7 +35,7 @@ from verl_e2e.core.judge.criteria.basic import (
     is_below,
     local_import,
     no_exception,
-    requested,
+    requested_config,
     resolved_config,
     run_imported_checkout,
     steps_completed,
@@ -348,31 +348,31 @@ def test_a_variant_is_claimed_only_with_its_own_settings() -> None:
     item = resolved_config(make_case(plain))
     assert item.state is State.BROKEN
     assert "recompute_granularity" in item.summary
-    assert dict(requested(make_job(variant="recompute"))) == dict(
-        requested(make_job(variant="recompute", overrides=FULL_RECOMPUTE))
+    assert dict(requested_config(make_job(variant="recompute"))) == dict(
+        requested_config(make_job(variant="recompute", overrides=FULL_RECOMPUTE))
     )
 
 
 def test_a_site_override_counts_like_the_job_s_own() -> None:
     site = SiteProfile(name="s", overrides=("trainer.logger=console", "x.y=1"), wrapper={"COMMON_TP": "2"})
-    asked = dict(requested(make_job(site=site, overrides=("x.y=1",))))
+    asked = dict(requested_config(make_job(site=site, overrides=("x.y=1",))))
     assert (asked["trainer.logger"], asked["x.y"]) == ("console", 1)
     assert asked["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == 1, "the job's own variable wins"
 
 
 @pytest.mark.parametrize("level", [Level.SMOKE, Level.MEGATRON_FSDP])
 def test_what_a_level_asks_beyond_the_job(level: Level) -> None:
-    asked = dict(requested(make_job(level, {Level.SMOKE: "lora-ddp", Level.MEGATRON_FSDP: "fsdp"}[level])))
+    asked = dict(requested_config(make_job(level, {Level.SMOKE: "lora-ddp", Level.MEGATRON_FSDP: "fsdp"}[level])))
     assert asked["actor_rollout_ref.actor.megatron.use_megatron_fsdp"] is (level is Level.MEGATRON_FSDP)
 
 
 def test_a_run_of_two_phases_is_asked_for_the_steps_and_resume_mode_of_each() -> None:
     job = make_job(Level.SAVE_RESUME, "resume", steps=3, wrapper={"SAVE_FREQ": "1"})
     keys = ("trainer.total_training_steps", "trainer.resume_mode")
-    assert not set(keys) & dict(requested(job)).keys()
+    assert not set(keys) & dict(requested_config(job)).keys()
     save, resume = planned_phases(job)
-    assert [dict(requested(job, save))[key] for key in keys] == [2, "disable"]
-    assert [dict(requested(job, resume))[key] for key in keys] == [3, "auto"]
+    assert [dict(requested_config(job, save))[key] for key in keys] == [2, "disable"]
+    assert [dict(requested_config(job, resume))[key] for key in keys] == [3, "auto"]
 
 
 @pytest.mark.parametrize(
@@ -460,6 +460,6 @@ def test_the_exit(events: tuple[Event, ...], state: State, text: str) -> None:
 def test_a_learning_rate_of_the_job_s_own_stands_for_that_of_the_variant() -> None:
     key = PROBE_LEARNING_RATE[0].partition("=")[0]
     own = make_job(Level.LEARNING_SIGNAL, "signal", overrides=(f"{key}=0.005",))
-    assert [value for name, value in requested(own) if name == key] == [0.005]
+    assert [value for name, value in requested_config(own) if name == key] == [0.005]
     silent = make_job(Level.LEARNING_SIGNAL, "signal")
-    assert [value for name, value in requested(silent) if name == key] == [0.0001]
+    assert [value for name, value in requested_config(silent) if name == key] == [0.0001]

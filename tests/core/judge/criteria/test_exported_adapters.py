@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_facts, make_record
 from tests.core.fingerprints import HF, LORA_A, LORA_B, Taken, absent, exported, healthy, moved, scaled, zeroed
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import exported_adapters, exports_adapters
 from verl_e2e.core.model.evidence import State
@@ -19,7 +19,7 @@ SECOND = f"base_model.model.{HF}.k_proj.lora_B.weight"
 LAST = max(snapshot.number for snapshot in RUN.snapshots if snapshot.point is Point.EXPORTED)
 
 
-def found(taken: Taken) -> Finding:
+def found(taken: Taken) -> CriterionFinding:
     return exported_adapters(make_case(make_record(fingerprints=taken.document()), make_facts()))
 
 

@@ -9,7 +9,7 @@ from tests.core.builders import config_with, make_case, make_record
 from tests.core.level_runs import Run, job_of, run_of, said
 from tests.core.logs import recorded
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.features import TRACES, can_be_shown, feature_active, judge_feature
 from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.scan import scan
@@ -46,7 +46,7 @@ def run(made: Job, *lines: str, bridge: str = "Qwen2Bridge") -> Run:
 
 
 def _flat(made: Job) -> dict[str, Any]:
-    return dict(requested(made))
+    return dict(requested_config(made))
 
 
 @pytest.mark.parametrize("name", sorted(FEATURES))

@@ -23,7 +23,7 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.transfer import exported_adapters, resumed_state
 from verl_e2e.core.judge.criteria.weights import frozen_weights, replicas, trained_weights
 from verl_e2e.core.model.evidence import State
@@ -69,10 +69,10 @@ def before_training(phase: str) -> tuple[tuple[str, Point, int], ...]:
 
 
 RUN = in_parts(healthy(TWO), *before_training("train"))
-Criterion = Callable[[Case], Finding]
+Criterion = Callable[[Case], CriterionFinding]
 
 
-def found(criterion: Criterion, taken: Taken) -> Finding:
+def found(criterion: Criterion, taken: Taken) -> CriterionFinding:
     return criterion(make_case(make_record(job=make_job(gpu_count=2), fingerprints=taken.document())))
 
 

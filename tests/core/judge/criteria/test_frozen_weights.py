@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import judged, make_case, make_record
 from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, moved, other, scaled, tensor
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import frozen_weights
 from verl_e2e.core.model.evidence import State
@@ -16,7 +16,7 @@ from verl_e2e.core.model.outcome import Result, Stage
 RUN = healthy()
 
 
-def found(taken: Taken) -> Finding:
+def found(taken: Taken) -> CriterionFinding:
     return frozen_weights(make_case(make_record(fingerprints=taken.document())))
 
 

@@ -25,7 +25,7 @@ from tests.core.fingerprints import (
 )
 from tests.core.level_runs import resume_run
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import imported_weights
 from verl_e2e.core.model.evidence import State
@@ -39,7 +39,7 @@ WRAPPED = f"{HF}.q_proj.base_layer.weight"
 RECORDED = FIXTURES / "imported-weights"
 
 
-def found(taken: Taken, config: dict[str, Any] | None = None, **given: Any) -> Finding:
+def found(taken: Taken, config: dict[str, Any] | None = None, **given: Any) -> CriterionFinding:
     facts = make_facts(configs=(config_with(config),))
     return imported_weights(make_case(make_record(fingerprints=taken.document(), **given), facts))
 
@@ -259,7 +259,7 @@ def test_a_hook_that_never_fired_is_a_gap() -> None:
     assert "no fingerprint 'checkpoint file' of the actor in the train phase (a.b:AutoBridge.load_hf" in verdict.cause
 
 
-def recorded(name: str, gpu_count: int) -> Finding:
+def recorded(name: str, gpu_count: int) -> CriterionFinding:
     """The finding on figures of a recorded run."""
     lines = (RECORDED / f"{name}.jsonl").read_text().splitlines()
     document = Fingerprints(snapshots=tuple(Snapshot.model_validate_json(line) for line in lines))

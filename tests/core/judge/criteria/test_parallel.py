@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.builders import config_with, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.features import parallel_sizes
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
@@ -157,7 +157,7 @@ def test_one_model_with_another_size_is_broken(role: str, size: str) -> None:
 
 def _flat(made: Run) -> dict[str, Any]:
     assert made.record.job is not None
-    return dict(requested(made.record.job))
+    return dict(requested_config(made.record.job))
 
 
 def test_the_smoke_shows_no_size() -> None:

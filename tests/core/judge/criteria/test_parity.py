@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
 from verl_e2e.core.compare.jobs import for_parity, job_differences, unsharded
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.metrics import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import State
@@ -59,7 +59,7 @@ def dense(*steps: StepMetrics, related: tuple[RelatedRun, ...] = (), **given: An
     """A run of level 2 with these steps."""
     job = make_job(Level.PARALLELISM, "dense", steps=len(steps), gpu_count=4, wrapper=DENSE)
     record = make_record(job=job, related=related, **given)
-    printed = (config_with(dict(requested(job))),)
+    printed = (config_with(dict(requested_config(job))),)
     return make_case(record, make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed))
 
 
@@ -120,7 +120,7 @@ def resumed(last: StepMetrics, *reference: StepMetrics, before: StepMetrics | No
     related = (
         (related_run(Role.UNINTERRUPTED, *reference, job_id="1-resume-uninterrupted", **given),) if reference else ()
     )
-    printed = (config_with(dict(requested(job))),)
+    printed = (config_with(dict(requested_config(job))),)
     facts = make_facts(steps=(before or line(1), last), progress=bar(2, 2), configs=printed)
     return make_case(make_record(job=job, related=related), facts)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.fingerprints import BASE, LORA_A, NORM, Taken, absent, healthy, hook, other, tensor, weights
 from verl_e2e.core.judge.criteria.basic import ACTOR
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import replicas
 from verl_e2e.core.model.evidence import State
@@ -32,7 +32,7 @@ EXPERT = "decoder.layers.0.mlp.experts.linear_fc1.weight0"
 SHARED = "decoder.layers.0.mlp.experts.linear_fc1.adapter.linear_in.weight"
 
 
-def found(taken: Taken, **config: Any) -> Finding:
+def found(taken: Taken, **config: Any) -> CriterionFinding:
     ranks = 1 + max(item.ranks.rank for item in taken.snapshots)
     facts = make_facts(configs=(config_with({f"{ACTOR}.{key}": value for key, value in config.items()}),))
     job = make_job(gpu_count=ranks)

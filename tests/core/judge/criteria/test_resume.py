@@ -26,7 +26,7 @@ from tests.core.level_runs import (
 )
 from verl_e2e.core.judge.case import planned_phases, started_phases
 from verl_e2e.core.judge.criteria.basic import exit_zero
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import resumed_state
@@ -298,7 +298,7 @@ RUN = healthy(phases=("save", "resume"), steps=1)
 RUN_ON_TWO = healthy(TWO, ("save", "resume"), steps=1)
 
 
-def found(taken: Taken) -> Finding:
+def found(taken: Taken) -> CriterionFinding:
     return resumed_state(resume_run(fingerprints=taken.document()).case())
 
 
@@ -454,7 +454,7 @@ def stale(run: Taken = RUN, change: Any = None) -> Taken:
     return run.with_tensor(LORA_A, change or (lambda _: before), LOADED, model="critic")
 
 
-def declared(taken: Taken, *entries: NotRestored) -> Finding:
+def declared(taken: Taken, *entries: NotRestored) -> CriterionFinding:
     case = resume_run(fingerprints=taken.document()).case()
     return resumed_state(replace(case, job=case.job.model_copy(update={"not_restored": entries})))
 

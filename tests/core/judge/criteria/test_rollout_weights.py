@@ -21,7 +21,7 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.transfer import rollout_weights, sources
 from verl_e2e.core.model.evidence import State
@@ -35,7 +35,7 @@ LORA = f"base_model.model.{HF}.v_proj.lora_B.weight"
 ENGINE_LORA = f"{HF}.qkv_proj.lora_b[2]"
 
 
-def found(taken: Taken, config: dict[str, Any] | None = None) -> Finding:
+def found(taken: Taken, config: dict[str, Any] | None = None) -> CriterionFinding:
     facts = make_facts(configs=(config_with(config),))
     return rollout_weights(make_case(make_record(fingerprints=taken.document()), facts))
 

@@ -8,7 +8,7 @@ from tests.core.builders import ended, judged, make_case, make_environment, make
 from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.invariants import NOT_RECORDED, Invariant
-from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion, asked_of, state_limitations
+from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion, criteria_of, state_limitations
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Point
@@ -23,7 +23,7 @@ SENTENCE = f"{NOT_RECORDED[:1].upper()}{NOT_RECORDED[1:]}."
 
 def test_every_level_asks_for_them_and_level_1_for_the_resumed_state_too() -> None:
     asked, on_level_1 = (
-        {row.criterion for row in asked_of(case)} & STATE for case in (make_case(), resume_run().case())
+        {row.criterion for row in criteria_of(case)} & STATE for case in (make_case(), resume_run().case())
     )
     assert asked == STATE - {Criterion.RESUMED_STATE, Criterion.EXPORTED_ADAPTERS}
     assert on_level_1 == STATE - {Criterion.EXPORTED_ADAPTERS}

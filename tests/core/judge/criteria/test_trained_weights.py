@@ -17,7 +17,7 @@ from tests.core.fingerprints import (
     weights,
     zeroed,
 )
-from verl_e2e.core.judge.criteria.invariants import Finding
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import trained_weights
 from verl_e2e.core.model.evidence import State
@@ -29,7 +29,7 @@ RUN = healthy()
 BEFORE = {held.name: held for role in ("actor",) for held in model(role=role)}
 
 
-def found(taken: Taken, **job: Any) -> Finding:
+def found(taken: Taken, **job: Any) -> CriterionFinding:
     return trained_weights(make_case(make_record(job=make_job(**job), fingerprints=taken.document())))
 
 

@@ -7,7 +7,7 @@ from tests.core.builders import bar, config_with, make_case, make_facts, make_re
 from tests.core.level_runs import job_of
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import requested
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.metrics import parity
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import Evidence, State
@@ -40,7 +40,7 @@ def compared_with_one_rank(name: str) -> Case:
             RelatedStep(step=step_metrics.step, values=dict(step_metrics.values)) for step_metrics in series("one_rank")
         ),
     )
-    printed = (config_with(dict(requested(job))),)
+    printed = (config_with(dict(requested_config(job))),)
     facts = make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed)
     return make_case(make_record(job=job, related=(reference,)), facts)
 
