@@ -5,7 +5,7 @@ imports nothing.
 """
 
 # Those that do not depend on the length of an answer: only with them is it no matter that every response is cut at the
-# length limit, as it is with random weights. `bot/verl_e2e/core/signal/statistics.py` knows them by these names.
+# length limit, as it is with random weights. `bot/verl_e2e/core/signal/report.py` knows them by these names.
 LENGTH_FREE = frozenset({"digit_share"})
 
 
