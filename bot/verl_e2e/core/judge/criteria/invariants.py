@@ -82,6 +82,8 @@ class Snapshots:
         # How many tensors were compared.
         self.count = 0
         self._recorded = case.record.fingerprints or Fingerprints()
+        # What was asked for already: code under test decides how many snapshots there are.
+        self._found: dict[tuple[tuple[Point, ...], str, str | None], tuple[Snapshot, ...]] = {}
         # By the identity of a snapshot, which the record keeps alive.
         self._held: dict[int, dict[str, Tensor]] = {}
         # What all ranks hold at one moment, so that the parts of a tensor can be put together.
@@ -92,14 +94,17 @@ class Snapshots:
 
     def at(self, *points: Point, model: str = "", phase: str | None = None) -> tuple[Snapshot, ...]:
         """The snapshots at these points that hold anything, in the order of time; of one model and phase if given."""
-        return tuple(
-            snapshot
-            for snapshot in self._recorded.snapshots
-            if snapshot.point in points
-            and (not model or snapshot.model == model)
-            and (phase is None or snapshot.phase == phase)
-            and (snapshot.tensors or not snapshot.problem)
-        )
+        asked = (points, model, phase)
+        if asked not in self._found:
+            self._found[asked] = tuple(
+                snapshot
+                for snapshot in self._recorded.snapshots
+                if snapshot.point in points
+                and (not model or snapshot.model == model)
+                and (phase is None or snapshot.phase == phase)
+                and (snapshot.tensors or not snapshot.problem)
+            )
+        return self._found[asked]
 
     def left(self, phase: str, *points: Point) -> list[Snapshot]:
         """The actor's snapshots at these points, those that say only why nothing could be read included."""
@@ -282,6 +287,14 @@ def tensors(snapshot: Snapshot, *kinds: TensorKind) -> dict[str, Tensor]:
 def each(held: Mapping[str, Tensor]) -> Tensors:
     """Whole tensors, as a side of a comparison."""
     return {name: (tensor,) for name, tensor in held.items()}
+
+
+def by_number(taken: Iterable[Snapshot]) -> dict[int, list[Snapshot]]:
+    """The snapshots of each time that their point was passed."""
+    groups: dict[int, list[Snapshot]] = {}
+    for snapshot in taken:
+        groups.setdefault(snapshot.number, []).append(snapshot)
+    return groups
 
 
 def is_whole(*taken: Snapshot) -> bool:

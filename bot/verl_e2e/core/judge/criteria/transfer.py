@@ -4,6 +4,7 @@ Each `Invariant` stands below its claims, with the facts that they rest on.
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from verl_e2e.core.judge.criteria.invariants import (
     Invariant,
     Snapshots,
     TensorFault,
+    by_number,
     by_process,
     each,
     is_whole,
@@ -196,9 +198,10 @@ def _exported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
         if missing:
             yield Ending(State.MISSING, missing)
         every = [item for item in taken.at(Point.EXPORTED, model=_ACTOR, phase=phase) if item.adapter_only]
+        held_before = by_number(taken.at(Point.BEFORE_EXPORT, model=_ACTOR, phase=phase))
         # One rank's export is enough.
-        for number, exported in sorted({item.number: item for item in reversed(every)}.items()):
-            held = [item for item in taken.at(Point.BEFORE_EXPORT, model=_ACTOR, phase=phase) if item.number == number]
+        for number, exports in sorted(by_number(every).items()):
+            exported, held = exports[0], held_before.get(number, [])
             if not held:
                 continue
             if not _is_complete(taken, exported, held):
@@ -303,15 +306,19 @@ def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     arrived = loaded = 0
     for phase in taken.phases:
         received = taken.at(Point.RECEIVED, model=ROLLOUT_MODEL, phase=phase)
+        exported = by_number(taken.at(Point.EXPORTED, model=_ACTOR, phase=phase))
         for snapshot in received:
             text = f"what arrived at the rollout in sync {snapshot.number + 1} is not what was exported"
             before = taken.count
-            yield Claim(f"{text} in the {phase} phase", _sync_faults(taken, snapshot), Stage.EXPORT_WEIGHT_SYNC)
+            yield Claim(
+                f"{text} in the {phase} phase", _sync_faults(taken, snapshot, exported), Stage.EXPORT_WEIGHT_SYNC
+            )
             arrived += taken.count - before
+        arrivals = _Arrivals(taken, received)
         for group in _loads(taken.at(Point.ROLLOUT_LOADED, model=ROLLOUT_MODEL, phase=phase)):
             text = f"what the rollout loaded in sync {group[0].number + 1} is not what arrived"
             before = taken.count
-            faults = _load_faults(taken, group, received)
+            faults = _load_faults(taken, group, arrivals.until(group[0]))
             yield Claim(f"{text} in the {phase} phase", faults, Stage.EXPORT_WEIGHT_SYNC)
             loaded += taken.count - before
     yield from _rollout_gaps(taken)
@@ -341,10 +348,11 @@ def _rollout_gaps(taken: Snapshots) -> Iterator[Ending]:
             yield Ending(State.MISSING, missing)
 
 
-def _sync_faults(taken: Snapshots, received: Snapshot) -> Iterator[TensorFault]:
+def _sync_faults(
+    taken: Snapshots, received: Snapshot, exported: Mapping[int, Sequence[Snapshot]]
+) -> Iterator[TensorFault]:
     """What arrived against the export of the same number, from any rank: each rank exports whole tensors."""
-    every = taken.at(Point.EXPORTED, model=_ACTOR, phase=received.phase)
-    exports = [item for item in every if item.number == received.number]
+    exports = exported.get(received.number, ())
     kinds = [{item.adapter_only, received.adapter_only} for item in exports]
     if not exports or {True, False} in kinds:
         taken.notes.append("A sync that arrived at the rollout has no export of its number: it was not compared")
@@ -355,7 +363,7 @@ def _sync_faults(taken: Snapshots, received: Snapshot) -> Iterator[TensorFault]:
             sent.setdefault(name, []).append(tensor)
     # Of which what arrived may be a copy, the latest first.
     numbers = range(received.number - 1, received.number - 1 - _EARLIER, -1)
-    earlier = [taken.held(item) for number in numbers for item in every if item.number == number]
+    earlier = [taken.held(item) for number in numbers for item in exported.get(number, ())]
 
     def differs(name: str, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> FoundDifference | None:
         if any(same(tensor, found[0]) for tensor in wanted):
@@ -378,11 +386,27 @@ def _loads(loaded: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
             yield group
 
 
-def _load_faults(taken: Snapshots, group: Sequence[Snapshot], received: Sequence[Snapshot]) -> Iterator[TensorFault]:
+class _Arrivals:
+    """What arrived in each process, added up from sync to sync."""
+
+    def __init__(self, taken: Snapshots, received: Sequence[Snapshot]) -> None:
+        self._taken = taken
+        self._waiting: dict[int, deque[Snapshot]] = {}
+        self._held: dict[int, dict[str, Tensor]] = {}
+        for snapshot in received:
+            self._waiting.setdefault(snapshot.pid, deque()).append(snapshot)
+
+    def until(self, loaded: Snapshot) -> Mapping[str, Tensor]:
+        """By name the last tensor that arrived in the process, in this sync or an earlier one."""
+        waiting = self._waiting.get(loaded.pid, deque())
+        held = self._held.setdefault(loaded.pid, {})
+        while waiting and waiting[0].number <= loaded.number:
+            held.update(self._taken.held(waiting.popleft()))
+        return held
+
+
+def _load_faults(taken: Snapshots, group: Sequence[Snapshot], arrived: Mapping[str, Tensor]) -> Iterator[TensorFault]:
     """What the engine's model holds against all that had arrived in its process by then."""
-    first = group[0]
-    by_then = [item for item in received if item.pid == first.pid and item.number <= first.number]
-    arrived = {name: tensor for item in by_then for name, tensor in taken.held(item).items()}
     wanted: dict[str, list[Tensor]] = {}
     held: dict[str, list[Tensor]] = {}
     unknown: list[str] = []

@@ -395,9 +395,10 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     tied = bool(exports) and not any(
         snapshot.left_out or any(_HF_OUTPUT.search(tensor.name) for tensor in snapshot.tensors) for snapshot in exports
     )
+    built = _as_built(taken)
     for (phase, model, point, number), group in groups.items():
         text = f"copies of a parameter of the {model} differ at '{point}' {number + 1} of the {phase} phase"
-        faults = _copy_faults(taken, group, tied=tied and model == "actor")
+        faults = _copy_faults(taken, group, built.get((phase, model), {}), tied=tied and model == "actor")
         yield Claim(text, faults, _COPY_STAGES[point])
     for phase, model in taken.trained:
         missing = taken.gap(model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
@@ -440,11 +441,17 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 replicas = Invariant(Stage.TRAIN_STEP, _copies_claims)
 
 
-def _copy_faults(taken: Snapshots, group: Group, *, tied: bool) -> Iterator[TensorFault]:
+def _as_built(taken: Snapshots) -> Mapping[tuple[str, str], AsBuilt]:
+    """By phase and model what the ranks held at first."""
+    built: dict[tuple[str, str], dict[int, Mapping[str, Tensor]]] = {}
+    for snapshot in taken.at(Point.MODEL_BUILT):
+        built.setdefault((snapshot.phase, snapshot.model), {})[snapshot.ranks.rank] = taken.held(snapshot)
+    return built
+
+
+def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) -> Iterator[TensorFault]:
     """The copies that differ at one point."""
     case, point = taken.case, group[0].point
-    first = taken.at(Point.MODEL_BUILT, model=group[0].model, phase=group[0].phase)
-    built = {snapshot.ranks.rank: taken.held(snapshot) for snapshot in first}
     step = point is Point.OPTIMIZER_STEP
     if step and case.config_value(f"{ACTOR}.override_ddp_config.overlap_param_gather") is True:
         taken.notes.append(_GATHERED_LATER)
