@@ -252,8 +252,8 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
     return tuple(listed for listed, kind in asked if _lacks_result(listed, kind, tests))
 
 
-def _lacks_result(listed: str, why: WhyChosen, every: tuple[TestCase, ...]) -> bool:
-    if why in (WhyChosen.CONVERSION, WhyChosen.IMPORTS):
+def _lacks_result(listed: str, kind: WhyChosen, every: tuple[TestCase, ...]) -> bool:
+    if kind in (WhyChosen.CONVERSION, WhyChosen.IMPORTS):
         return False
     tests = [test for test in every if covers(listed, test)]
     # A test was there and never ended; a file that could not be collected bears its own name alone.
@@ -261,7 +261,7 @@ def _lacks_result(listed: str, why: WhyChosen, every: tuple[TestCase, ...]) -> b
     if any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in tests):
         return True
     # One that the change touched needs a result, one that the policy lists must not be skipped either.
-    return not tests or (why is WhyChosen.POLICY and all(test.outcome in ("skipped", UNFINISHED) for test in tests))
+    return not tests or (kind is WhyChosen.POLICY and all(test.outcome in ("skipped", UNFINISHED) for test in tests))
 
 
 ACTOR = "actor_rollout_ref.actor.megatron"
