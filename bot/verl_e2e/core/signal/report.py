@@ -10,9 +10,9 @@ from verl_e2e.core.log import printed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.signal.curves import (
-    ACTOR_NORM,
+    ACTOR_GRADIENT,
     CAP_SHARE,
-    CRITIC_NORM,
+    CRITIC_GRADIENT,
     ENTROPY,
     KL,
     LEARNING_RATE,
@@ -83,7 +83,7 @@ def first_not_finite(steps: Sequence[MetricStep]) -> CurveFault | None:
 
 def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
     """A gradient norm that grew beyond measure between the first and the last quarter."""
-    for found in _curves(steps, ACTOR_NORM, CRITIC_NORM):
+    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
         quarter = len(found.values) // 4
         if quarter:
             first, last = median(found.values[:quarter]), median(found.values[-quarter:])
@@ -94,7 +94,7 @@ def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
 
 def stuck(steps: Sequence[MetricStep]) -> tuple[CurveFault, ...]:
     """What does not move although every training moves it: then even a rising reward was not learned."""
-    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_NORM, CRITIC_NORM))
+    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT))
     zero = next((fault for fault in gradients if fault is not None), None)
     constants = (
         CurveFault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
@@ -315,7 +315,7 @@ class SignalFigure:
 _PANELS: Mapping[str, tuple[str, tuple[CurveQuantity, ...]]] = {
     "Reward": ("mean score of the responses", (REWARD,)),
     "Losses": ("loss", (POLICY_LOSS, VALUE_LOSS)),
-    "Gradient norms": ("norm", (ACTOR_NORM, CRITIC_NORM)),
+    "Gradient norms": ("norm", (ACTOR_GRADIENT, CRITIC_GRADIENT)),
     "KL to the reference": ("nats a token", (KL,)),
     "Entropy": ("nats a token", (ENTROPY,)),
     "Response length": ("tokens", (LENGTH,)),

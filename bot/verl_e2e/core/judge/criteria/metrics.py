@@ -309,7 +309,7 @@ def _figures(found: MetricComparison) -> str:
 _CURVES = {
     "reward": curves.REWARD,
     "loss": curves.POLICY_LOSS,
-    "grad": curves.ACTOR_NORM,
+    "grad": curves.ACTOR_GRADIENT,
     "KL": curves.KL,
     "entropy": curves.ENTROPY,
     "length": curves.LENGTH,
