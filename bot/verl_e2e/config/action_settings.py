@@ -1,6 +1,6 @@
 """The settings of a workflow step, one class for each command of `verl-e2e action`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
@@ -118,9 +118,6 @@ _Step = TypeVar("_Step", bound=StepSettings)
 
 def load_step(model: type[_Step], environ: Mapping[str, str]) -> _Step:
     """The settings of a step; raises ConfigError with one line for each variable that is missing or wrong."""
-    return read_settings(model, environ, _known())
-
-
-def _known() -> Collection[str]:
-    """The variables of all commands: the action gives its whole environment to each of them."""
-    return {name for model in (ActionSettings, OrderSettings, CheckDigestSettings) for name in variables(model)}
+    # The action gives its whole environment to each command.
+    known = {name for other in (ActionSettings, OrderSettings, CheckDigestSettings) for name in variables(other)}
+    return read_settings(model, environ, known)

@@ -126,8 +126,7 @@ _SQUEUE_FORMAT = "%i|%T|%r|%S|%e"
 _SACCT_FORMAT = "JobIDRaw,State,Reason,Start,End"
 _FIELDS = 5
 
-
-_PHASES: Mapping[JobPhase, tuple[str, ...]] = {
+_STATES: Mapping[JobPhase, tuple[str, ...]] = {
     JobPhase.WAITING: (
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
         *("RESV_DEL_HOLD", "POWER_UP_NODE"),
@@ -136,7 +135,7 @@ _PHASES: Mapping[JobPhase, tuple[str, ...]] = {
     JobPhase.ENDED: ("COMPLETED", "FAILED"),
     JobPhase.CANCELLED: ("CANCELLED",),
 }
-PHASES: Mapping[str, JobPhase] = {state: phase for phase, states in _PHASES.items() for state in states}
+_PHASES = {state: phase for phase, states in _STATES.items() for state in states}
 
 # States in which Slurm ended a job, or could not run it.
 SLURM_FAILURES: Mapping[str, EngineFailure] = {
@@ -196,7 +195,7 @@ def read_jobs(text: str) -> tuple[ClusterJob, ...]:
             # sacct writes `CANCELLED by 1000`, and `TIMEOUT+` where a column is too narrow.
             word = state.split()[0].rstrip("+") if state.split() else ""
             broken = SLURM_FAILURES.get(word)
-            phase = JobPhase.BROKEN if broken else PHASES.get(word)
+            phase = JobPhase.BROKEN if broken else _PHASES.get(word)
             jobs.append(ClusterJob(number, word, phase, reason[:80], broken, _time(began), _time(ended)))
     return tuple(sorted(jobs, key=lambda job: int(job.id)))
 
