@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "bot"))
 
 from verl_e2e.config.policy import packaged_policy  # noqa: E402  (this checkout)
 from verl_e2e.core.model.settings import Axis  # noqa: E402
-from verl_e2e.core.model.space import POINTS, Point  # noqa: E402
+from verl_e2e.core.model.space import POINTS, JobPoint  # noqa: E402
 from verl_e2e.core.plan.job_models import is_on_family  # noqa: E402
 from verl_e2e.core.plan.outline import JobOutline  # noqa: E402
 from verl_e2e.core.plan.policy import Policy  # noqa: E402
@@ -30,7 +30,7 @@ def shows(job: JobOutline, row: dict[str, Any], policy: Policy) -> bool:
     """Whether the fault of a row shows in a job, as far as its settings and its model tell."""
     if job.obstacles:
         return False
-    point = POINTS.get(job.variant.job_id) or Point.of_level(job.variant.level).with_axes(job.settings)
+    point = POINTS.get(job.variant.job_id) or JobPoint.of_level(job.variant.level).with_axes(job.settings)
     for name, value in row["axes"].items():
         axis = Axis(name)
         if (point.size(axis) < value) if axis.is_size else (point[axis] != value):

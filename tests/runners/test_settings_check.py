@@ -14,7 +14,7 @@ from tests.runners.world import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, SettingsCheck, Value
-from verl_e2e.core.model.space import VARIANTS, Point, setting_probes, variant_named
+from verl_e2e.core.model.space import VARIANTS, JobPoint, setting_probes, variant_named
 from verl_e2e_runner.settings_check import check_settings
 
 pytestmark = pytest.mark.host
@@ -52,7 +52,7 @@ def write(verl: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.ray
 def test_each_job_gets_the_answer_to_its_own_settings(verl: Path) -> None:
-    refused = Point.default().with_axes({Axis.ADAPTER: "dora"}).variant(Level.SMOKE, "dora")
+    refused = JobPoint.default().with_axes({Axis.ADAPTER: "dora"}).variant(Level.SMOKE, "dora")
     split = replace(smoke(), name="split", overrides=("note='two words'",))
     broken, plain, taken_apart = checked(verl, refused, smoke(), split)
     assert "Key 'type' is not in struct" in broken.refused
@@ -145,7 +145,7 @@ def test_a_real_verl_takes_each_named_job_each_setting_and_any_point_without_a_c
     subprocess.run(("tar", "x", "-C", str(tmp_path / "verl")), input=tree, check=True)
     choose = random.Random(14)
     points = (
-        Point.default().with_axes({axis: any_value(axis, choose) for axis in choose.sample(tuple(Axis), 5)})
+        JobPoint.default().with_axes({axis: any_value(axis, choose) for axis in choose.sample(tuple(Axis), 5)})
         for _ in range(200)
     )
     sound = [point for point in points if point.conflict is None and point.gpu_count <= 8][:60]

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import ModelShape, Point, misfits
+from verl_e2e.core.model.space import JobPoint, ModelShape, misfits
 
 SMALL = ModelShape(layers=2, heads=4, kv_heads=2)
 EXPERTS = ModelShape(layers=2, heads=4, kv_heads=2, experts=4, biases=True)
@@ -32,6 +32,6 @@ EXPERTS = ModelShape(layers=2, heads=4, kv_heads=2, experts=4, biases=True)
 def test_a_model_that_does_not_fit_is_told_why(
     axes: dict[Axis, Value], shape: ModelShape, words: tuple[str, ...]
 ) -> None:
-    found = misfits(Point.default().with_axes(axes), shape)
+    found = misfits(JobPoint.default().with_axes(axes), shape)
     assert len(found) == len(words)
     assert all(text.startswith(word) for text, word in zip(found, words, strict=True))

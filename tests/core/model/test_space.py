@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.model.levels import COSTS, SHARE_OF_DIGITS, CostBasis, Level
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value
-from verl_e2e.core.model.space import POINTS, VARIANTS, Conflict, ModelWant, Point, Want, variant_named
+from verl_e2e.core.model.space import POINTS, VARIANTS, Conflict, JobPoint, ModelWant, Want, variant_named
 
 RECOMPUTE = tuple(
     f"++{role}.megatron.override_transformer_config.{key}"
@@ -61,13 +61,13 @@ def want(axes: dict[Axis, Value] | None = None, model: ModelWant | None = None) 
     return Want("", axes or {}, model or ModelWant())
 
 
-def joined(point: Point, axes: dict[Axis, Value]) -> Point:
+def joined(point: JobPoint, axes: dict[Axis, Value]) -> JobPoint:
     made = point.joined(want(axes))
-    assert isinstance(made, Point)
+    assert isinstance(made, JobPoint)
     return made
 
 
-def conflict(point: Point, axes: dict[Axis, Value] | None = None, model: ModelWant | None = None) -> Conflict:
+def conflict(point: JobPoint, axes: dict[Axis, Value] | None = None, model: ModelWant | None = None) -> Conflict:
     made = point.joined(want(axes, model))
     assert isinstance(made, Conflict)
     return made
@@ -90,12 +90,15 @@ def test_each_named_job_is_a_point_and_nothing_else_is_one() -> None:
 
 
 def test_sizes_join_by_the_larger_one_and_bring_what_they_need() -> None:
-    point = joined(joined(Point.default(), {Axis.PIPELINE: 2, Axis.TENSOR: 2}), {Axis.PIPELINE: 3})
+    point = joined(joined(JobPoint.default(), {Axis.PIPELINE: 2, Axis.TENSOR: 2}), {Axis.PIPELINE: 3})
     assert (point[Axis.PIPELINE], point[Axis.TENSOR], point.gpu_count) == (4, 2, 8)
-    assert joined(Point.default(), {Axis.VIRTUAL_PIPELINE: 2}).settings == {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2}
-    assert joined(Point.default(), {Axis.EXPERT: 2}).model.features == {"moe"}
-    assert joined(Point.default(), {Axis.SYNCS: 3})[Axis.STEPS] == 2
-    assert joined(Point.default(), {Axis.RESUME: True, Axis.SYNCS: 2})[Axis.STEPS] == 2
+    assert joined(JobPoint.default(), {Axis.VIRTUAL_PIPELINE: 2}).settings == {
+        Axis.PIPELINE: 2,
+        Axis.VIRTUAL_PIPELINE: 2,
+    }
+    assert joined(JobPoint.default(), {Axis.EXPERT: 2}).model.features == {"moe"}
+    assert joined(JobPoint.default(), {Axis.SYNCS: 3})[Axis.STEPS] == 2
+    assert joined(JobPoint.default(), {Axis.RESUME: True, Axis.SYNCS: 2})[Axis.STEPS] == 2
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_sizes_join_by_the_larger_one_and_bring_what_they_need() -> None:
     ),
 )
 def test_what_does_not_fit_is_a_conflict_with_its_reason(axes: dict[Axis, Value], words: str) -> None:
-    found = conflict(Point.default().with_axes({Axis.RECOMPUTE: "full"}), axes)
+    found = conflict(JobPoint.default().with_axes({Axis.RECOMPUTE: "full"}), axes)
     assert words in found.reason
 
 
@@ -132,7 +135,7 @@ def test_what_does_not_fit_is_a_conflict_with_its_reason(axes: dict[Axis, Value]
     ),
 )
 def test_targets_are_names_that_the_type_of_adapter_has(adapter: str, targets: str, words: str) -> None:
-    point = Point.default().with_axes({Axis.ADAPTER: adapter, Axis.ADAPTER_TARGETS: targets})
+    point = JobPoint.default().with_axes({Axis.ADAPTER: adapter, Axis.ADAPTER_TARGETS: targets})
     assert (point.conflict is not None) == bool(words)
     assert point.conflict is None or words in point.conflict.reason
 
@@ -140,10 +143,10 @@ def test_targets_are_names_that_the_type_of_adapter_has(adapter: str, targets: s
 def test_a_want_may_have_another_value_than_the_one_that_a_setting_brought() -> None:
     canonical: dict[Axis, Value] = {Axis.ADAPTER: "canonical_lora"}
     some: dict[Axis, Value] = {Axis.ADAPTER_TARGETS: "linear_q"}
-    first = joined(joined(Point.default(), canonical), some)
-    assert first == joined(joined(Point.default(), some), canonical)
+    first = joined(joined(JobPoint.default(), canonical), some)
+    assert first == joined(joined(JobPoint.default(), some), canonical)
     assert first.settings == {**canonical, **some}
-    assert joined(Point.default(), canonical).implied == {Axis.ADAPTER_TARGETS}
+    assert joined(JobPoint.default(), canonical).implied == {Axis.ADAPTER_TARGETS}
 
 
 MOE = ModelWant(features=frozenset({"moe"}))
@@ -162,8 +165,8 @@ MOE = ModelWant(features=frozenset({"moe"}))
     ),
 )
 def test_adapters_of_experts_leave_merged(axes: dict[Axis, Value], model: ModelWant | None) -> None:
-    point = Point.default().joined(want(axes, model))
-    assert isinstance(point, Point)
+    point = JobPoint.default().joined(want(axes, model))
+    assert isinstance(point, JobPoint)
     assert point[Axis.ADAPTER_MERGE] is True
     assert Axis.ADAPTER_MERGE in point.implied
     assert point.variant(point.levels[0], "any").wrapper["LORA_MERGE"] == "True"
@@ -172,9 +175,9 @@ def test_adapters_of_experts_leave_merged(axes: dict[Axis, Value], model: ModelW
 
 
 def test_without_experts_or_without_adapters_nothing_is_merged() -> None:
-    dense = joined(Point.default(), {Axis.ADAPTER_MERGE: False, Axis.TENSOR: 2})
+    dense = joined(JobPoint.default(), {Axis.ADAPTER_MERGE: False, Axis.TENSOR: 2})
     assert dense[Axis.ADAPTER_MERGE] is False
-    whole = joined(Point.default().with_model(MOE), {Axis.ADAPTER: "none"})
+    whole = joined(JobPoint.default().with_model(MOE), {Axis.ADAPTER: "none"})
     assert whole[Axis.ADAPTER_MERGE] is False
 
 
@@ -189,30 +192,30 @@ def test_without_experts_or_without_adapters_nothing_is_merged() -> None:
 def test_adapters_shared_on_the_outside_have_a_rank_that_their_kernel_takes(
     axes: dict[Axis, Value], rank: int, alpha: int
 ) -> None:
-    point = joined(Point.default(), axes)
+    point = joined(JobPoint.default(), axes)
     assert (point[Axis.ADAPTER_RANK], point[Axis.ADAPTER_ALPHA]) == (rank, alpha)
 
 
 @pytest.mark.parametrize("rank", (4, 12))
 def test_another_rank_of_them_is_refused(rank: int) -> None:
-    found = conflict(Point.default(), {Axis.ADAPTER_SHARING: "outer", Axis.ADAPTER_RANK: rank})
+    found = conflict(JobPoint.default(), {Axis.ADAPTER_SHARING: "outer", Axis.ADAPTER_RANK: rank})
     assert found.reason.startswith(f"adapter sharing outer with adapter rank {rank}: ")
     assert "of a multiple of 8 alone" in found.reason
 
 
 def test_models_join_unless_family_or_a_field_differs() -> None:
     tied = ModelWant("qwen", {"tie_word_embeddings": True}, frozenset({"moe"}))
-    both = Point.default().joined(want({}, tied))
-    assert isinstance(both, Point)
+    both = JobPoint.default().joined(want({}, tied))
+    assert isinstance(both, JobPoint)
     more = both.joined(want({}, ModelWant(fields={"num_hidden_layers": 4}, features=frozenset({"mla"}))))
-    assert isinstance(more, Point)
+    assert isinstance(more, JobPoint)
     assert more.model == ModelWant(
         "qwen", {"tie_word_embeddings": True, "num_hidden_layers": 4}, frozenset({"moe", "mla"})
     )
     assert conflict(both, model=ModelWant("llama")).reason == "a model of qwen cannot be one of llama"
     found = conflict(both, model=ModelWant(fields={"tie_word_embeddings": False}))
     assert found.reason == "the model's tie_word_embeddings cannot be True and False"
-    assert Point.default().with_axes({Axis.EXPERT: 2}).with_model(ModelWant("qwen")).model.features == {"moe"}
+    assert JobPoint.default().with_axes({Axis.EXPERT: 2}).with_model(ModelWant("qwen")).model.features == {"moe"}
 
 
 @pytest.mark.parametrize(
@@ -230,18 +233,18 @@ def test_models_join_unless_family_or_a_field_differs() -> None:
     ),
 )
 def test_the_gpus_are_those_that_the_sizes_need(axes: dict[Axis, Value], gpu_count: int) -> None:
-    point = joined(Point.default(), axes)
+    point = joined(JobPoint.default(), axes)
     assert point.gpu_count == gpu_count
 
 
 def test_a_derived_job_costs_as_much_as_the_default_of_its_level() -> None:
-    found = joined(Point.of_level(Level.SAVE_RESUME), {Axis.EXPERT: 2}).variant(Level.SAVE_RESUME, "resume-ep2").cost
+    found = joined(JobPoint.of_level(Level.SAVE_RESUME), {Axis.EXPERT: 2}).variant(Level.SAVE_RESUME, "resume-ep2").cost
     assert found == replace(COSTS["1-resume"], basis=CostBasis.ESTIMATE)
 
 
 def test_a_derived_job_has_the_variables_and_overrides_of_its_settings() -> None:
     point = joined(
-        Point.of_level(Level.SAVE_RESUME),
+        JobPoint.of_level(Level.SAVE_RESUME),
         {Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 2, Axis.ADAPTER_SHARING: "per expert", Axis.ADAPTER_ALPHA: 16},
     )
     made = point.variant(Level.SAVE_RESUME, "resume-ep2")
@@ -329,12 +332,12 @@ def test_what_a_setting_is_in_verl(
 )
 def test_a_level_that_cannot_have_the_settings_is_refused(axes: dict[Axis, Value], level: Level) -> None:
     with pytest.raises(ValueError, match=r"^odd: "):
-        Point.default().with_axes(axes).variant(level, "odd")
+        JobPoint.default().with_axes(axes).variant(level, "odd")
 
 
 def test_a_value_that_no_job_has_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="recompute is one of none, full, selective, not 'some'"):
-        Point.default().with_axes({Axis.RECOMPUTE: "some"})
+        JobPoint.default().with_axes({Axis.RECOMPUTE: "some"})
 
 
 def values_of(axis: Axis) -> st.SearchStrategy[Any]:
@@ -369,10 +372,10 @@ def test_wants_of_which_one_hides_the_other_are_not_joined_but_one_that_asks_for
     hidden: dict[Axis, Value], hiding: dict[Axis, Value], word: str
 ) -> None:
     for first, second in ((hidden, hiding), (hiding, hidden)):
-        found = conflict(joined(Point.default(), first), second)
+        found = conflict(joined(JobPoint.default(), first), second)
         assert word in found.reason
     # Experts bring merged adapters: what they hide is wanted there by a want that asks for experts too.
-    whole = joined(Point.default(), {**hidden, **hiding})
+    whole = joined(JobPoint.default(), {**hidden, **hiding})
     assert joined(whole, hiding) == whole
 
 
@@ -381,9 +384,9 @@ def test_wants_of_which_one_hides_the_other_are_not_joined_but_one_that_asks_for
 def test_the_order_of_wants_does_not_matter_and_a_job_has_all_that_it_took(
     first: dict[Axis, Value], second: dict[Axis, Value]
 ) -> None:
-    def both(one: dict[Axis, Value], other: dict[Axis, Value]) -> Point | Conflict:
-        point = Point.default().joined(want(one))
-        return point.joined(want(other)) if isinstance(point, Point) else point
+    def both(one: dict[Axis, Value], other: dict[Axis, Value]) -> JobPoint | Conflict:
+        point = JobPoint.default().joined(want(one))
+        return point.joined(want(other)) if isinstance(point, JobPoint) else point
 
     made, reverse = both(first, second), both(second, first)
     if isinstance(made, Conflict) or isinstance(reverse, Conflict):

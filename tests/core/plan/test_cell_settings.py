@@ -9,7 +9,7 @@ from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.space import JobPoint
 from verl_e2e.core.plan.cell_settings import CellTable
 
 NONE = {Axis.ADAPTER: "none"}
@@ -107,7 +107,7 @@ def test_every_cell_of_the_packaged_map_has_settings_that_a_job_can_have_or_is_k
     possible = [found for found in table.settings if found.possible]
     assert len(possible) > len(cells) * 0.8
     for found in possible:
-        point = Point.default().with_axes(found.axes)
+        point = JobPoint.default().with_axes(found.axes)
         assert point.conflict is None
         assert found.family in {family.name for family in POLICY.families}
     assert len(CELLS) == len(ROWS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import ModelWant, Point, Want
+from verl_e2e.core.model.space import JobPoint, ModelWant, Want
 from verl_e2e.core.plan.measured_jobs import Draft
 
 T, P, E = Axis.TENSOR, Axis.PIPELINE, Axis.EXPERT
@@ -21,7 +21,7 @@ def want(axes: dict[Axis, Value] | None = None, **given: Any) -> Want:
 
 
 def drafted(*wants: Want) -> Draft | str:
-    draft: Draft | str = Draft(Point.default())
+    draft: Draft | str = Draft(JobPoint.default())
     for item in wants:
         if isinstance(draft, Draft):
             draft = draft.joined(item)
@@ -75,7 +75,7 @@ def test_a_job_made_for_both_gives_each(first: Want, second: Want) -> None:
     ),
 )
 def test_settings_give_what_is_wanted(settings: dict[Axis, Value], wanted: Want, *, expected: bool) -> None:
-    assert Draft(Point.default().with_axes(settings)).holds(wanted) is expected
+    assert Draft(JobPoint.default().with_axes(settings)).holds(wanted) is expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, FieldValue, Value
-from verl_e2e.core.model.space import POINTS, VARIANTS, ModelWant, Point
+from verl_e2e.core.model.space import POINTS, VARIANTS, JobPoint, ModelWant
 from verl_e2e.core.plan.measured_jobs import MOST_CHARACTERS, Draft, name_of
 from verl_e2e.core.pulls.forge import CheckId, read_check_id
 
@@ -18,7 +18,7 @@ _ID = re.compile(next(item.pattern for item in Job.model_fields["id"].metadata i
 
 
 def drafted(axes: dict[Axis, Value]) -> Draft:
-    return Draft(Point.default().with_axes(axes))
+    return Draft(JobPoint.default().with_axes(axes))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_jobs_of_the_table_keep_names_that_no_other_settings_get() -> None:
 
 
 def of_model(fields: dict[str, FieldValue]) -> Draft:
-    return Draft(Point.default().with_model(ModelWant(fields=fields)))
+    return Draft(JobPoint.default().with_model(ModelWant(fields=fields)))
 
 
 def test_what_no_axis_has_is_named_by_its_digest() -> None:

@@ -12,7 +12,7 @@ from verl_e2e.core.model.execution import ChangedFunction, purpose_of
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import ModelWant, Point, Want
+from verl_e2e.core.model.space import JobPoint, ModelWant, Want
 from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.job_models import job_of_model
@@ -33,7 +33,7 @@ def derive(names: tuple[str, ...], *wants: Want) -> Derived:
     """Planned jobs, and one for each want, whose condition is the name of a function."""
     maker, jobs = JobMaker(POLICY, POLICY.checkpoint, TABLE), list(planned(*names))
     for want in wants:
-        found = maker.made(Draft(Point.default()), want)
+        found = maker.made(Draft(JobPoint.default()), want)
         assert not isinstance(found, str), found
         function = ChangedFunction(path=FILE, symbol=want.condition, first_line=1, last_line=9)
         jobs.append(replace(found[0][1], purposes=(purpose_of(function, (), "entered", want.axes),)))

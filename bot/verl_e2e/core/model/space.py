@@ -412,7 +412,7 @@ _OF_LEVEL: Mapping[Level, AxisValues] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class JobPoint:
     """The settings of one job and the model that it needs. Build one by `default` or `of`, and join wants to it."""
 
     # The values that are set; every other axis is open and has its default.
@@ -423,16 +423,16 @@ class Point:
     implied: frozenset[Axis] = frozenset()
 
     @classmethod
-    def default(cls) -> "Point":
+    def default(cls) -> "JobPoint":
         """The point of level 0: nothing set."""
         return cls(MappingProxyType({}))
 
     @classmethod
-    def of_level(cls, level: Level) -> "Point":
+    def of_level(cls, level: Level) -> "JobPoint":
         """What every job of a level has, with what it needs."""
         return cls.default().with_axes(_OF_LEVEL.get(level, {}))
 
-    def with_axes(self, axes: AxisValues) -> "Point":
+    def with_axes(self, axes: AxisValues) -> "JobPoint":
         """This point with these values in place of its own, and with what they need. It is not checked: see `joined`.
 
         Raises ValueError for a value that no job can have.
@@ -454,7 +454,7 @@ class Point:
         """The settings without those that only another setting needs."""
         return {axis: value for axis, value in self.settings.items() if axis not in self.implied}
 
-    def with_model(self, model: ModelWant) -> "Point":
+    def with_model(self, model: ModelWant) -> "JobPoint":
         """This point with another model, and with the features that its settings need."""
         return replace(self, model=model).with_axes({})
 
@@ -466,7 +466,7 @@ class Point:
         value = self[axis]
         return value if isinstance(value, int) else 1
 
-    def joined(self, want: Want) -> "Point | Conflict":
+    def joined(self, want: Want) -> "JobPoint | Conflict":
         """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
         if mask := mask_of(self.settings, with_needs(want.axes, want.model.features)[0]):
             return Conflict(f"{mask.hiding}: {mask.reason}")
@@ -484,7 +484,7 @@ class Point:
         model = joined_models(self.model, want.model)
         if isinstance(model, Conflict):
             return model
-        point = Point(settings, model).with_axes({})
+        point = JobPoint(settings, model).with_axes({})
         return point.conflict or point
 
     @property
@@ -583,12 +583,12 @@ class ModelShape(DescribedDocument):
     """Whether the linear layers have a bias."""
 
 
-def misfits(point: Point, shape: ModelShape) -> tuple[str, ...]:
+def misfits(point: JobPoint, shape: ModelShape) -> tuple[str, ...]:
     """Why a model of this shape cannot run with the sizes of a point, a clause each."""
     return tuple(_misfits(point, shape))
 
 
-def _misfits(point: Point, shape: ModelShape) -> Iterator[str]:
+def _misfits(point: JobPoint, shape: ModelShape) -> Iterator[str]:
     tensor, expert = point.size(Axis.TENSOR), point.size(Axis.EXPERT)
     stages = point.size(Axis.PIPELINE) * point.size(Axis.VIRTUAL_PIPELINE)
     # Megatron-LM: TransformerConfig.__post_init__, for all of these but the number of experts.
@@ -635,8 +635,8 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
 _FEATURES = {"expert": "moe"}
 
 # The named jobs as points, by job id.
-POINTS: dict[str, Point] = {
-    f"{int(level)}-{name}": Point.of_level(level).with_axes(axes) for (level, name), axes in _NAMED.items()
+POINTS: dict[str, JobPoint] = {
+    f"{int(level)}-{name}": JobPoint.of_level(level).with_axes(axes) for (level, name), axes in _NAMED.items()
 }
 
 VARIANTS: tuple[Variant, ...] = tuple(
@@ -661,7 +661,7 @@ DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")
 def setting_probes() -> tuple[Variant, ...]:
     """A job for each value that no rule excludes and that is a variable or an override; of a size two."""
     values = ((axis, value) for axis in Axis for value in axis.tried if axis.in_verl(value) != Setting())
-    points = ((axis, value, Point.default().with_axes({axis: value})) for axis, value in values)
+    points = ((axis, value, JobPoint.default().with_axes({axis: value})) for axis, value in values)
     return tuple(
         point.variant(point.levels[0], "-".join(re.findall("[a-z0-9]+", f"{axis} {value}".lower())))
         for axis, value, point in points

@@ -7,7 +7,7 @@ from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.space import JobPoint
 from verl_e2e.core.plan.measured_jobs import Derived, Draft, NotCovered, name_of, point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, with_obstacles
 from verl_e2e.core.plan.policy import Policy
@@ -47,7 +47,7 @@ def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOut
     """The same job with settings that avoid the defect, or on the usual model; else the job, which is not run."""
     point, level = point_of(job).point, job.variant.level
     own = {axis: value for axis, value in point.asked.items() if axis not in (*defect.avoid, Axis.ADAPTER_MERGE)}
-    other = Point.default().with_axes({**own, **defect.avoid}).with_model(point.model)
+    other = JobPoint.default().with_axes({**own, **defect.avoid}).with_model(point.model)
     if defect.avoid and other.conflict is None and level in other.levels:
         draft = Draft(other)
         variant = other.variant(level, name_of(level, draft), feature=job.variant.feature)

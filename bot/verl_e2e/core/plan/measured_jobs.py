@@ -22,8 +22,8 @@ from verl_e2e.core.model.space import (
     POINTS,
     VARIANTS,
     Conflict,
+    JobPoint,
     ModelWant,
-    Point,
     Want,
     merges_experts,
     misfits,
@@ -160,7 +160,7 @@ def _judged(place: Place, measured: Measured) -> Iterator[Place]:
 class Draft:
     """The settings of one job."""
 
-    point: Point
+    point: JobPoint
 
     def joined(self, want: Want) -> "Draft | str":
         """The draft that gives what the want asks for as well, or why there is none, a clause."""
@@ -432,7 +432,7 @@ def _variants(draft: Draft) -> Iterator[Variant]:
             return
         if same and level is Level.PARALLELISM and named.holds(wanted) and variant.gpu_count <= point.gpu_count:
             yield variant
-    implied = Point.default().with_axes(point.settings).model.features
+    implied = JobPoint.default().with_axes(point.settings).model.features
     words = "" if level is Level.FEATURE else model.family or "-".join(sorted(model.features - implied))
     yield point.variant(level, name_of(level, draft, words))
 
@@ -507,7 +507,7 @@ def _place(need: Need, made: list[_Made], maker: JobMaker) -> str:
                 if _stays(item, larger) and all(maker.covers(job, each) for each in larger.needs):
                     ways.append((job.gpu_minutes - item.job.gpu_minutes, rank, at, larger))
     for rank, want in enumerate(wants):
-        found = maker.made(Draft(Point.default()), want)
+        found = maker.made(Draft(JobPoint.default()), want)
         if isinstance(found, str):
             problems.append(found)
         for draft, job in () if isinstance(found, str) else found:
@@ -529,14 +529,14 @@ def _stays(item: _Made, larger: _Made) -> bool:
 
 def _level(need: Need, maker: JobMaker) -> Level | None:
     """The level of the first job that could be made for a need."""
-    jobs = (maker.made(Draft(Point.default()), want) for want in need.ways[:_MOST_WAYS])
+    jobs = (maker.made(Draft(JobPoint.default()), want) for want in need.ways[:_MOST_WAYS])
     return next((found[0][1].variant.level for found in jobs if not isinstance(found, str)), None)
 
 
 def point_of(job: JobOutline) -> Draft:
     """The settings of a job that is planned, with what its model brings."""
     named = POINTS.get(job.variant.job_id)
-    point = named if named is not None else Point.of_level(job.variant.level).with_axes(job.settings)
+    point = named if named is not None else JobPoint.of_level(job.variant.level).with_axes(job.settings)
     features = point.model.features | {"moe"} if job.has_experts else point.model.features
     return Draft(point.with_model(replace(point.model, features=features)))
 

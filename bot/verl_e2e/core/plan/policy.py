@@ -37,7 +37,7 @@ from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, Ret
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import VARIANTS, ModelShape, Point
+from verl_e2e.core.model.space import VARIANTS, JobPoint, ModelShape
 from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.text.escape import suggest
@@ -318,9 +318,9 @@ class StandIn(DescribedDocument):
         return self
 
     @property
-    def point(self) -> Point:
+    def point(self) -> JobPoint:
         """The job as a point of the space of settings."""
-        return Point.of_level(self.level).with_axes(self.settings)
+        return JobPoint.of_level(self.level).with_axes(self.settings)
 
 
 class SwitchedOff(DescribedDocument):

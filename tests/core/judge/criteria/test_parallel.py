@@ -16,7 +16,7 @@ from verl_e2e.core.model.facts import LoggedProcess
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import Point, variants_of
+from verl_e2e.core.model.space import JobPoint, variants_of
 
 TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -194,7 +194,7 @@ def test_token_counts_that_are_no_whole_share_say_nothing() -> None:
 
 def saved_and_resumed(*, world: int) -> Run:
     """A save and a resume at a tensor size of 2; so many processes build models in the second phase."""
-    variant = Point.of_level(Level.SAVE_RESUME).with_axes({Axis.TENSOR: 2}).variant(Level.SAVE_RESUME, "tp2-resume")
+    variant = JobPoint.of_level(Level.SAVE_RESUME).with_axes({Axis.TENSOR: 2}).variant(Level.SAVE_RESUME, "tp2-resume")
     fields = {"gpu_count": 2, "steps": 2, "overrides": variant.overrides, "expected": {}, "settings": {Axis.TENSOR: 2}}
     counts = {"NUM_GPUS": "2", "TOTAL_TRAIN_STEPS": "2"}
     job = make_job(Level.SAVE_RESUME, "tp2-resume", wrapper={**variant.wrapper, **counts}, **fields)
