@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core.logs import lines
-from verl_e2e.core.log.scan import Scanner, scan
+from tests.core.logs import fed, lines
+from verl_e2e.core.log.scan import scan
 from verl_e2e.core.log.traceback import MAX_LINES, MAX_TEXT, is_ours
 from verl_e2e.core.model.facts import Frame, LoggedError
 from verl_e2e.core.triage.triage import TriageVerdict, triage
@@ -246,7 +246,4 @@ def test_a_report_of_no_killed_worker_says_nothing() -> None:
 @pytest.mark.parametrize("size", [1, 33, 1000])
 def test_messages_do_not_depend_on_how_the_bytes_arrive(size: int) -> None:
     log = lines(*behind("(W pid=3) ", H, FRAME, SOURCE, *MESSAGES["pydantic"]), *MESSAGES["omegaconf"])[0]
-    scanner = Scanner()
-    for start in range(0, len(log), size):
-        scanner.feed(log[start : start + size])
-    assert scanner.finish() == scan([log])
+    assert fed(log, size) == scan([log])

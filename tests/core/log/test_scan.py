@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.logs import NAMES, lines, recorded
+from tests.core.logs import NAMES, fed, lines, recorded
 from tools.write_tables import grep_patterns
 from verl_e2e.core.log.fold import MAX_STEPS
 from verl_e2e.core.log.literals import LITERALS, Literal
@@ -21,10 +21,6 @@ BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 
 def facts_of(*texts: str) -> LogFacts:
     return scan(lines(*texts))
-
-
-def fed(log: bytes, size: int) -> LogFacts:
-    return scan(log[start : start + size] for start in range(0, len(log), size))
 
 
 def _fatal(*chunks: bytes) -> LoggedError | None:

@@ -28,10 +28,71 @@ def prefixed(prefix: str, *texts: str) -> list[str]:
     return [f"{prefix} {text}" for text in texts]
 
 
-def test_a_plain_traceback() -> None:
-    error = only("before", H, frame("/a/b/verl/x.py", "run"), "    work()", "    ^^^^^^", "ValueError: no", "after")
-    assert (error.kind, error.message, error.at.line) == ("ValueError", "no", 6)
-    assert error.calls == ("/a/b/verl/x.py:run",)
+F, G = frame("x.py", "f"), frame("y.py", "g")
+REMOTE = "ray.exceptions.RayTaskError(OSError): ray::W.run() (pid=3, ip=192.0.2.2)"
+SAVED = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])"
+FLASH = "ImportError: requires the CUDA flash attention extensions"
+IMPORTS = (frame("utils.py", "<module>"), frame("vllm_flash_attn/__init__.py", "<module>"))
+SILENT = (*prefixed("(A pid=1)", H, F), *(f"(B pid=2) line {n}" for n in range(400)), "(A pid=1) ValueError: late")
+# Lines, then kind, message and calls of the root, and the rest of its chain.
+SHAPES: dict[str, tuple[tuple[str, ...], str, str, tuple[str, ...], tuple[str, ...]]] = {
+    "plain": (
+        ("before", H, F, "    work()", "    ^^^^^^", "ValueError: no", "after"),
+        "ValueError",
+        "no",
+        ("x.py:f",),
+        (),
+    ),
+    "raise from": (
+        (H, F, "OSError: one", "", CAUSE, "", H, G, "ValueError: two"),
+        *("OSError", "one", ("y.py:g", "x.py:f"), ("ValueError: two",)),
+    ),
+    "a message of several lines": (
+        (H, F, "ValueError: first", "Please do this.", "", CAUSE, "", H, G, "OSError: x"),
+        *("ValueError", "first", ("y.py:g", "x.py:f"), ("OSError: x",)),
+    ),
+    "words of others between the links": (
+        (H, F, "OSError: one", "", "other", CAUSE, "other", H, G, "ValueError"),
+        *("OSError", "one", ("y.py:g", "x.py:f"), ("ValueError",)),
+    ),
+    "no first exception line": ((H, F, DURING, "", H, G, "OSError: two"), "OSError", "two", ("y.py:g",), ()),
+    "a fallback import": (
+        (H, *IMPORTS, FLASH, "", DURING, "", H, IMPORTS[0], "ModuleNotFoundError: No module named 'x'"),
+        *("ImportError", FLASH[13:], ("utils.py:<module>", "vllm_flash_attn/__init__.py:<import>")),
+        ("ModuleNotFoundError: No module named 'x'",),
+    ),
+    "the entry script is no import": (
+        (H, frame("<frozen runpy>", "_run_code"), frame("main_ppo.py", "<module>"), "ValueError: no"),
+        *("ValueError", "no", ("<frozen runpy>:_run_code", "main_ppo.py:<module>"), ()),
+    ),
+    "ranks below a checkpoint exception": (
+        (H, F, SAVED, "Traceback (most recent call last): (RANK 0)", G, "EOFError: Ran out of input"),
+        *("EOFError", "Ran out of input", ("x.py:f", "y.py:g"), (SAVED,)),
+    ),
+    "lines of others": (
+        (H, F, "a warning", "", REMOTE, "", "progress of another program", G, "OSError: deep"),
+        *("OSError", "deep", ("x.py:f", "ray::W.run", "y.py:g"), (REMOTE,)),
+    ),
+    "blank below a wrapper": (
+        (REMOTE, "", "           ^^^^^^^^^", G, "OSError: deep"),
+        *("OSError", "deep", ("ray::W.run", "y.py:g"), (REMOTE,)),
+    ),
+    "folded by Ray": ((H, F, "ValueError: no [repeated 7x across cluster]"), "ValueError", "no", ("x.py:f",), ()),
+    "an indented message": (
+        (H, F, "RuntimeError: Error(s) in loading:", "\tMissing key(s): 'a'", "next"),
+        *("RuntimeError", "Error(s) in loading: Missing key(s): 'a'", ("x.py:f",), ()),
+    ),
+    "begun inside": (("    return f()", F, "ValueError: no"), "ValueError", "no", ("x.py:f",), ()),
+    "cut inside": ((H, F, "    return f()"), "", "the traceback is cut before its exception", ("x.py:f",), ()),
+    "silent for too long": (SILENT, "", "the traceback is cut before its exception", ("x.py:f",), ()),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_read_of_a_traceback(name: str) -> None:
+    texts, kind, message, calls, chain = SHAPES[name]
+    error = only(*texts)
+    assert (error.kind, error.message, error.calls, error.chain) == (kind, message, calls, chain)
 
 
 @pytest.mark.parametrize(
@@ -51,37 +112,6 @@ def test_a_plain_traceback() -> None:
 def test_how_an_exception_line_looks(text: str, kind: str, message: str) -> None:
     error = only(H, frame("x.py", "f"), text)
     assert (error.kind, error.message) == (kind, message)
-
-
-def test_raise_from_the_first_is_the_root() -> None:
-    error = only(
-        H, frame("inner.py", "f"), "OSError: broken", "", CAUSE, "", H, frame("outer.py", "g"), "ValueError: gave up"
-    )
-    assert (error.kind, error.at.line) == ("OSError", 3)
-    assert error.chain == ("ValueError: gave up",)
-    assert error.calls == ("outer.py:g", "inner.py:f")
-
-
-def test_a_fallback_import_does_not_mask_the_first_failure() -> None:
-    error = only(
-        H,
-        frame("utils.py", "<module>"),
-        frame("vllm_flash_attn/__init__.py", "<module>"),
-        "ImportError: requires the CUDA flash attention extensions",
-        "",
-        DURING,
-        "",
-        H,
-        frame("utils.py", "<module>"),
-        "ModuleNotFoundError: No module named 'vllm.lora.models'",
-    )
-    assert error.kind == "ImportError"
-    assert error.calls[-1] == "vllm_flash_attn/__init__.py:<import>"
-
-
-def test_the_entry_script_is_no_import() -> None:
-    error = only(H, frame("<frozen runpy>", "_run_code"), frame("main_ppo.py", "<module>"), "ValueError: no")
-    assert error.calls[-1] == "main_ppo.py:<module>"
 
 
 def test_a_remote_traceback_inside_a_wrapper() -> None:
@@ -122,18 +152,6 @@ def test_a_creation_task_that_died_has_its_own_root() -> None:
     assert (error.kind, error.pid, error.secondary) == ("ValueError", 7, False)
 
 
-def test_ranks_errors_below_a_checkpoint_exception() -> None:
-    error = only(
-        H,
-        frame("utils.py", "all_gather"),
-        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])",
-        "Traceback (most recent call last): (RANK 0)",
-        frame("serialization.py", "_legacy_load"),
-        "EOFError: Ran out of input",
-    )
-    assert error.kind == "EOFError"
-
-
 def test_ray_prints_a_remote_call_for_the_traceback_that_an_exception_carries() -> None:
     error = only(
         H,
@@ -170,60 +188,9 @@ def test_vllm_prints_a_traceback_through_its_logger() -> None:
     assert (error.kind, error.actor, error.pid) == ("ValueError", "Worker", 2)
 
 
-def test_repeats_of_ray_are_stripped() -> None:
-    error = only(H, frame("x.py", "f"), "ValueError: no [repeated 7x across cluster]")
-    assert error.message == "no"
-
-
-def test_lines_of_others_in_the_middle() -> None:
-    error = only(
-        H,
-        frame("x.py", "f"),
-        "warning of another program",
-        "",
-        "ray.exceptions.RayTaskError(OSError): ray::W.run() (pid=3, ip=192.0.2.2)",
-        "",
-        "progress of another program",
-        frame("y.py", "g"),
-        "OSError: deep",
-    )
-    assert error.kind == "OSError"
-
-
-def test_message_lines_that_are_indented_belong_to_the_message() -> None:
-    error = only(H, frame("x.py", "f"), "RuntimeError: Error(s) in loading:", "\tMissing key(s): 'a'", "next")
-    assert error.message == "Error(s) in loading: Missing key(s): 'a'"
-
-
-def test_a_message_of_several_lines_keeps_its_chain() -> None:
-    error = only(
-        H,
-        frame("x.py", "f"),
-        "ValueError: first",
-        "Please do this.",
-        "",
-        CAUSE,
-        "",
-        H,
-        frame("y.py", "g"),
-        "OSError: x",
-    )
-    assert (error.kind, error.chain) == ("ValueError", ("OSError: x",))
-
-
 def test_two_tracebacks_in_a_row_are_two_errors() -> None:
     found = errors(H, frame("x.py", "f"), "ValueError: one", H, frame("y.py", "g"), "TypeError: two")
     assert [error.kind for error in found] == ["ValueError", "TypeError"]
-
-
-def test_a_log_that_begins_inside_a_traceback() -> None:
-    error = only("    return f()", frame("x.py", "f"), "ValueError: no")
-    assert error.kind == "ValueError"
-
-
-def test_a_log_that_ends_inside_a_traceback() -> None:
-    error = only(H, frame("x.py", "f"), "    return f()")
-    assert (error.kind, error.message) == ("", "the traceback is cut before its exception")
 
 
 def test_what_only_looks_like_an_error() -> None:
@@ -276,18 +243,6 @@ def test_an_endless_chain_is_bounded() -> None:
     assert len(error.chain) < 32
 
 
-def test_a_chain_whose_first_exception_line_is_missing() -> None:
-    error = only(H, frame("x.py", "f"), DURING, "", H, frame("y.py", "g"), "OSError: second")
-    assert error.kind == "OSError"
-
-
-def test_words_of_others_between_the_links_of_a_chain() -> None:
-    error = only(
-        H, frame("x.py", "f"), "OSError: one", "", "other", CAUSE, "other", H, frame("y.py", "g"), "ValueError"
-    )
-    assert (error.kind, error.chain) == ("OSError", ("ValueError",))
-
-
 def test_an_unhandled_error_of_a_task_is_an_error_of_its_own() -> None:
     head = (
         "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
@@ -299,20 +254,3 @@ def test_an_unhandled_error_of_a_task_is_an_error_of_its_own() -> None:
     )
     assert [error.kind for error in found] == ["OSError", "TypeError", "KeyError"]
     assert "ray::W.load_checkpoint" in found[1].calls
-
-
-def test_a_blank_line_below_a_wrapper_does_not_end_it() -> None:
-    error = only(
-        "ray.exceptions.RayTaskError(OSError): ray::W.run() (pid=3, ip=192.0.2.2)",
-        "",
-        "           ^^^^^^^^^",
-        frame("y.py", "g"),
-        "OSError: deep",
-    )
-    assert (error.kind, error.calls) == ("OSError", ("ray::W.run", "y.py:g"))
-
-
-def test_a_traceback_that_nothing_follows_is_closed_after_a_while() -> None:
-    rows = [*prefixed("(A pid=1)", H, frame("x.py", "f")), *(f"(B pid=2) line {n}" for n in range(400))]
-    error = only(*rows, *prefixed("(A pid=1)", "ValueError: much later"))
-    assert error.kind == ""

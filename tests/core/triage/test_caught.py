@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.core.logs import lines
+from tests.core.logs import fed, lines
 from tests.core.several_runs import rows_of
 from tests.core.triage.caught_errors import ASIDE, RECORDS, caught_errors, log_of, several_inserted
 from tests.core.triage.tables import check, judged
 from verl_e2e.core.log.lines import parse_line
-from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.scan import scan
 from verl_e2e.core.log.traceback import record_above, record_of
 from verl_e2e.core.model.facts import TracebackRecord
 from verl_e2e.core.triage.candidates import CAUGHT
@@ -63,10 +63,7 @@ def test_the_record_is_that_of_the_same_process() -> None:
 @pytest.mark.parametrize("size", [1, 61, 5000])
 def test_the_record_is_found_however_the_bytes_arrive(size: int) -> None:
     log = lines("x" * 4200, *ASIDE[0].printed(RECORDS["warning"]), *ASIDE[4].printed(RECORDS["thread"]))[0]
-    scanner = Scanner()
-    for start in range(0, len(log), size):
-        scanner.feed(log[start : start + size])
-    facts = scanner.finish()
+    facts = fed(log, size)
     assert facts == scan([log])
     assert [error.record for error in facts.errors] == [TracebackRecord.WARNING, TracebackRecord.SIDE]
 

@@ -8,6 +8,7 @@ from itertools import permutations
 
 import pytest
 
+from tests.core.logs import fed
 from tests.core.triage.launcher_logs import EVERY, LATE, TUNED, UNSEEN, Builder, Rows, interleaved, joined
 from tests.core.triage.test_labelled import CASES
 from tests.fakes.places import FIXTURES
@@ -135,10 +136,7 @@ def test_how_the_bytes_arrive_does_not_matter(name: str) -> None:
     data = EVERY[name](LABELLED[1].excerpt.decode().split("\n") + LABELLED[25].excerpt.decode().split("\n"))
     at_once = scan([data])
     for size in (61, 4096):
-        scanner = Scanner()
-        for start in range(0, len(data), size):
-            scanner.feed(data[start : start + size])
-        assert scanner.finish() == at_once
+        assert fed(data, size) == at_once
 
 
 def test_a_log_that_is_being_written_is_read_behind_its_launcher() -> None:

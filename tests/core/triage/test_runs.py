@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.logs import lines, recorded
+from tests.core.logs import fed, lines, recorded
 from tests.core.several_runs import FAILED, PASSED, Run, case, several_runs
 from tests.core.triage.tables import PREFILTER, answer_of, check, judged
 from verl_e2e.core.log.fold import MAX_RUNS
@@ -64,10 +64,7 @@ def test_the_explanation_is_about_the_run_that_is_the_answer() -> None:
 @pytest.mark.parametrize("size", [977, 65536])
 def test_the_answer_does_not_depend_on_how_the_bytes_arrive(size: int) -> None:
     log = case("fail, then pass", FAILED[0], PASSED[0], answer=2).log
-    scanner = Scanner(PREFILTER)
-    for start in range(0, len(log), size):
-        scanner.feed(log[start : start + size])
-    assert scanner.finish() == scan([log], PREFILTER)
+    assert fed(log, size) == scan([log], PREFILTER)
 
 
 def test_a_growing_log_forgets_the_error_of_the_run_before() -> None:

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from tests.core.logs import fed
 from tests.core.triage.torn_logs import ROOTS, SHAPES, Raised, exception, log_of
-from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.scan import scan
 from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 SEEDS = range(12)
@@ -54,10 +55,7 @@ def test_a_log_that_begins_in_the_middle_is_read_and_no_pass(shape: str) -> None
 @pytest.mark.parametrize("shape", SHAPES)
 def test_how_the_bytes_arrive_does_not_matter(shape: str) -> None:
     log = log_of(SHAPES[shape](Random(11), ROOTS[2]))
-    scanner = Scanner()
-    for start in range(0, len(log), 97):
-        scanner.feed(log[start : start + 97])
-    assert scanner.finish() == scan([log])
+    assert fed(log, 97) == scan([log])
 
 
 def test_an_error_that_later_steps_survived_is_not_what_ended_the_run() -> None:

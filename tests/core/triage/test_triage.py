@@ -91,16 +91,18 @@ def test_the_passing_run_with_dropped_weights_fails() -> None:
     assert (answer.verdict, answer.stage, answer.line) == (FAIL, "hf_import", 1200)
 
 
-def test_the_passing_run_with_an_empty_adapter_fails() -> None:
-    log = recorded("level0-pass").replace(b"Adapter parameters:   106,496", b"Adapter parameters:   0")
-    answer = triage(scan([log]))
-    assert (answer.verdict, answer.stage, answer.rule) == (FAIL, "peft", "adapter-empty")
-
-
-def test_the_passing_run_with_nan_fails() -> None:
-    log = recorded("level0-pass").replace(b"actor/grad_norm:0.19123604893684387", b"actor/grad_norm:nan")
-    answer = triage(scan([log]))
-    assert (answer.verdict, answer.stage, answer.rule) == (FAIL, "learning_signal", "metrics-not-finite")
+@pytest.mark.parametrize(
+    ("printed", "instead", "stage", "rule"),
+    [
+        (b"Adapter parameters:   106,496", b"Adapter parameters:   0", "peft", "adapter-empty"),
+        (b"grad_norm:0.19123604893684387", b"grad_norm:nan", "learning_signal", "metrics-not-finite"),
+    ],
+)
+def test_the_passing_run_with_a_fault_that_raises_nothing_fails(
+    printed: bytes, instead: bytes, stage: str, rule: str
+) -> None:
+    answer = triage(scan([recorded("level0-pass").replace(printed, instead)]))
+    assert (answer.verdict, answer.stage, answer.rule) == (FAIL, stage, rule)
 
 
 @pytest.mark.parametrize(("norms", "rule"), [((0, 0), "gradient-zero"), ((0, 0.2), "completed")])
