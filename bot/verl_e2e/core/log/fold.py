@@ -399,11 +399,12 @@ class Run:
         """Learn from one line and the literals that it holds; returns those with which another run begins."""
         if self.is_open:
             self._go_on(line, literals)
+        if not literals and not self._open:
+            return ()
         marks = [literal.mark for literal in literals]
         if Mark.PACKAGE in marks:
-            for path in package_paths(line):
-                self.kept.add("packages", (path.package, path.root, path.actor, path.traced), path)
-        if marks and not self._open and marks == [Mark.VARIABLE] * len(marks):
+            self._package(line)
+        if not self._open and marks == [Mark.VARIABLE] * len(marks):
             self._variables(literals[0], line, None)
             return ()
         opens = Mark.TRACEBACK in marks
@@ -609,6 +610,10 @@ class Run:
         self._enter(Stage.SHUTDOWN, line)
 
     # What it was asked for, and what it built
+
+    def _package(self, line: Line) -> None:
+        for path in package_paths(line):
+            self.kept.add("packages", (path.package, path.root, path.actor, path.traced), path)
 
     def _variables(self, _literal: Literal, line: Line, _found: re.Match[str] | None) -> None:
         if line.driver:

@@ -392,11 +392,6 @@ class TracebackReader:
         return self._phase is _Phase.FRAMES
 
     @property
-    def in_message(self) -> bool:
-        """Whether the next line of the traceback may belong to its exception's message."""
-        return self._phase is _Phase.MESSAGE
-
-    @property
     def settled(self) -> bool:
         """Whether the last line read ends in an exception that nothing contradicts yet."""
         return bool(self.chain.segments[-1]) and not self._frames and self._phase is not _Phase.LINK
