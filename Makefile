@@ -13,6 +13,9 @@ SET := $(if $(filter 1,$(REQUIRE_ALL)),all,dev)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 
+# Where byte code is not written, each process compiles the program and its tests again: 13 s of work for each worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run wheel test test-fast test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
 .DELETE_ON_ERROR:

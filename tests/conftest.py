@@ -203,14 +203,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
 
 
-def _place(item: pytest.Item) -> Path:
-    """The file of a test, below the folder of all tests where it lies there."""
-    return item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
+@cache
+def _place(path: Path) -> tuple[str, str]:
+    """A file of tests, below the folder of all tests where it lies there, and the first part of that."""
+    place = path.relative_to(TESTS) if path.is_relative_to(TESTS) else path
+    return place.as_posix(), place.parts[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that none of them is left for a single worker at the end."""
-    items.sort(key=lambda item: _place(item).as_posix() not in LONGEST)
+    items.sort(key=lambda item: _place(item.path)[0] not in LONGEST)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -274,5 +276,5 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if {_place(item).as_posix(), _place(item).parts[0]} & SLOW:
+    if not SLOW.isdisjoint(_place(item.path)):
         item.add_marker("slow")

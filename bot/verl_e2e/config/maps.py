@@ -130,6 +130,7 @@ _HEAD = (
 )
 
 
+@cache
 def packaged_bands() -> Bands:
     """The measurements that come with the program."""
     return load_bands(files("verl_e2e").joinpath(_PACKAGED_BANDS).read_bytes(), f"packaged bands ({_PACKAGED})")
