@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT4
 
 from tests.fakes.github_standin.deliveries import Delivery
-from tests.fakes.github_standin.server import Exchange
+from tests.fakes.github_standin.server import ROUTES, Exchange
 
 DESCRIPTION = "node_modules/@octokit/openapi/generated/api.github.com.json"
 _ROOT = "urn:github"
@@ -181,6 +182,36 @@ def _escaped(path: str) -> str:
 
 def _quoted(pointer: str) -> str:
     return pointer.replace("{", "%7B").replace("}", "%7D")
+
+
+def description_of_routes(path: Path) -> str:
+    """The text of the description with nothing but the endpoints of the stand-in: Prism reads all that it is given."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    ours = [re.sub(r"\{[^}]+\}", "x", route.template) for route in ROUTES]
+    paths = {
+        path: described
+        for path, described in document["paths"].items()
+        if any(_pattern(path).fullmatch(route) for route in ours)
+    }
+    components: dict[str, dict[str, Any]] = defaultdict(dict)
+    waiting = list(_references(paths))
+    while waiting:
+        kind, name = waiting.pop().removeprefix("#/components/").split("/")
+        if name not in components[kind]:
+            components[kind][name] = document["components"][kind][name]
+            waiting += _references(components[kind][name])
+    kept = {name: document[name] for name in ("openapi", "info", "servers")}
+    return json.dumps({**kept, "paths": paths, "components": components})
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
 
 
 @cache

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.openapi import DESCRIPTION
 from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.world import living
 from tests.fakes.prism import proxying
@@ -14,10 +13,10 @@ from tests.stories.service import running
 pytestmark = pytest.mark.node
 
 
-def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path) -> None:
+def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path, description: str) -> None:
     with (
         living(tmp_path / "world") as world,
-        proxying(node_folder, DESCRIPTION, world.url, tmp_path / "prism.log") as proxy,
+        proxying(node_folder, description, world.url, tmp_path / "prism.log") as proxy,
     ):
         furnish(world)
         # Prism takes no path with slashes where GitHub describes one word, so the policy is the packaged one.

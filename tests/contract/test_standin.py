@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.openapi import DESCRIPTION, all_violations, contract
+from tests.contract.openapi import all_violations, contract
 from tests.contract.tour import Call, calls, furnish, send
 from tests.fakes.github_standin.server import ROUTES
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.prism import proxying
 
 pytestmark = pytest.mark.node
-# Answers that say no, each once, so that their shape is seen too.
 # How Prism says that no answer came.
 _LOST = b'"type":"FetchError"'
+# Answers that say no, each once, so that their shape is seen too.
 _REFUSED = {404, 409}
 
 
@@ -49,10 +49,10 @@ def test_every_request_and_answer_and_webhook_is_as_github_describes_them(tmp_pa
         assert {f"{route.method} {route.template}" for route in ROUTES} - called == {"GET /_storage/{kind}/{number}"}
 
 
-def test_prism_lets_every_request_and_answer_through(tmp_path: Path, node_folder: Path) -> None:
+def test_prism_lets_every_request_and_answer_through(tmp_path: Path, node_folder: Path, description: str) -> None:
     with (
         living(tmp_path / "world") as world,
-        proxying(node_folder, DESCRIPTION, world.url, tmp_path / "prism.log") as proxy,
+        proxying(node_folder, description, world.url, tmp_path / "prism.log") as proxy,
     ):
         token = furnish(world)
         world.standin.shapes.base = proxy
