@@ -1,7 +1,8 @@
 """Whole processes on a stand-in host: a job that fails is run again on the merge base and once more on the head.
 
-Git, the wrapper's idioms, Hydra, Ray's import proof, runner, judge and card are the real ones. The GPU is a stand-in
-for the driver's Python module, and the trainer prints the log of a real run, good or broken as the Bridge it imported.
+Git, the wrapper's idioms, Hydra, runner, judge and card are the real ones. The GPU is a stand-in for the driver's
+Python module, Ray one for the import proof, and the trainer prints the log of a real run, good or broken as the Bridge
+it imported.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
-from tests.runners.world import SCRIPT, World, commit, make_world
+from tests.runners.world import SCRIPT, STAND_IN_RAY, World, commit, make_world
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e.git.repository import UnknownRevisionError
@@ -180,6 +181,7 @@ def place(tmp_path: Path) -> Place:
         "verl/trainer/main_ppo.py": TRAINER,
         "verl/trainer/config/ppo_megatron_trainer.yaml": CONFIG.read_text(),
         "verl/utils/__init__.py": "",
+        "ray.py": STAND_IN_RAY,
         "verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n",
     }
     repository = Repository(path=str(verl), commit=commit(verl, files))

@@ -115,6 +115,18 @@ VERL = {
     "docs/guide.md": "not needed for a run\n",
     "setup.py": "",
 }
+# The import proof starts a Ray of its own, which takes most of a run's time. What becomes of that Ray is tested in
+# test_imports.py; a run of another test gets this one, which imports in a process that it forks.
+STAND_IN_RAY = """
+import multiprocessing
+from types import SimpleNamespace
+def init(**_): pass
+def shutdown(): pass
+def remote(**_): return lambda function: SimpleNamespace(remote=lambda *given: (function, given))
+def get(call):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(*call)
+"""
 MEGATRON = {"megatron/core/__init__.py": "VALUE = 1\n", "pyproject.toml": "", "tools/unused.py": ""}
 BRIDGE = {
     "src/megatron/bridge/__init__.py": "import megatron.core\n",
