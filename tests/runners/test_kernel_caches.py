@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.runners.world import BRIDGE, VERL, World, commit, fingerprint
+from tests.runners.world import BRIDGE, STAND_IN_RAY, VERL, World, commit, fingerprint
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import host_rows
@@ -387,7 +387,7 @@ def _job(world: World, tmp_path: Path, caches: Path | None) -> Job:
     bridge, verl = tmp_path / "bridge", tmp_path / "verl"
     device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
     head = _committed(bridge, {**BRIDGE, **HEAD})
-    sha = _committed(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER})
+    sha = _committed(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER, "ray.py": STAND_IN_RAY})
     return world.job(
         bridge=Repository(path=str(bridge), commit=head),
         verl=Repository(path=str(verl), commit=sha),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.runners.recorded import lines, names
-from tests.runners.world import BRIDGE, VERL, World, commit
+from tests.runners.world import BRIDGE, STAND_IN_RAY, VERL, World, commit
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
@@ -49,13 +49,12 @@ def _job(world: World, tmp_path: Path, python: str, **changes: Any) -> Job:
     bridge, verl = tmp_path / "bridge", tmp_path / "verl"
     files = {SOURCE: f"{CODE}\nimport megatron.core\n", "tests/unit/test_good.py": TEST, ".gitmodules": ""}
     device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
+    trainer = {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER, "ray.py": STAND_IN_RAY}
     changed = ChangedFunction(path=SOURCE, symbol="entered", first_line=1, last_line=4, lines=(2, 3, 4))
     site = world.site(hang_grace_s=1.0, bridge_python=python, bridge_python_path=(sysconfig.get_path("purelib"),))
     values: dict[str, Any] = {
         "bridge": Repository(path=str(bridge), commit=commit(bridge, {**BRIDGE, **files})),
-        "verl": Repository(
-            path=str(verl), commit=commit(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER})
-        ),
+        "verl": Repository(path=str(verl), commit=commit(verl, trainer)),
         "megatron_lm": Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
         "bridge_tests": ("tests/unit/test_good.py",),
         "process": {"OTHER_PYTHON": python, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

@@ -23,7 +23,7 @@ import pytest
 from tests.core.level_runs import resuming, saving, trained
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import FIXTURES
-from tests.runners.world import World, commit
+from tests.runners.world import STAND_IN_RAY, World, commit
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.case import Case, started_phases
@@ -75,7 +75,7 @@ def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:
     verl = tmp_path / "verl"
     shutil.copytree(world.verl, verl)
     files = {"verl/trainer/main_ppo.py": trainer, "verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n"}
-    sha = commit(verl, {**files, "verl/utils/__init__.py": ""})
+    sha = commit(verl, {**files, "verl/utils/__init__.py": "", "ray.py": STAND_IN_RAY})
     return world.job(verl=Repository(path=str(verl), commit=sha), **changes)
 
 
