@@ -1,7 +1,7 @@
 # One set of commands for people and for CI. `make run` and `make test` do all set-up themselves.
 #   PYTHON=python3.12    the interpreter to build the environment with (default: the first that is 3.11 or later)
 #   VENV=folder          where the environment lies
-#   REQUIRE_ALL=1        install Ray and Hydra too, and fail where a test would be left out
+#   REQUIRE_ALL=1        install Ray, Hydra and what rehearsals need too, and fail where a test would be left out
 #   SEARCH=60            how many seconds `make test-all` searches each state machine for new faults
 #   SEED=140414          where these searches begin (default: the time of the commit, so that a second run does the same)
 
@@ -17,7 +17,7 @@ WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run wheel test test-fast test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
+.PHONY: help run wheel test test-fast test-core test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -32,6 +32,8 @@ wheel: $(VENV)/.run ## Set up, then build the wheel into dist
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 SEARCH ?= 20
+REHEARSAL ?= .venv-rehearsal
+RELEASED := $(REHEARSAL)/released/.ready
 SEED ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 # The floor of core, in percent of lines and branches: it rises with what is measured and never falls.
 CORE_COVERAGE := 99
@@ -46,9 +48,11 @@ CORE_TESTS := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests/co
 
 # Core must be covered by its own quick tests alone, and is measured on every run. Under measurement a slow one takes up
 # to fourteen times as long.
-test-all: check ## Every test, with the coverage of core
+test-core: check ## Every test of the decisions, with their coverage
 	$(CORE_TESTS) -m "not slow" --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
 	$(CORE_TESTS) -m slow
+
+test-all: test-core $(if $(filter 1,$(REQUIRE_ALL)),$(if $(filter rehearsal,$(LEAVE_OUT)),,$(RELEASED))) ## Every test
 	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --search-seed=$(SEED)
 
 # Measuring takes 60 % more processor time, so CI does not measure what stories and services run.
@@ -77,7 +81,6 @@ format: $(VENV)/.$(SET) ## Fix what ruff can fix
 #   REHEARSAL=folder          where this environment lies
 #   REHEARSAL_PYTHON=python3.12
 #   TORCH_INDEX=address       the index with the CPU builds of PyTorch
-REHEARSAL ?= .venv-rehearsal
 REHEARSAL_PYTHON ?=
 TORCH ?= torch==2.13.0+cpu
 TORCH_INDEX ?=
@@ -94,12 +97,12 @@ $(REHEARSAL)/.ready: requirements/rehearsal.txt
 	@touch $@
 
 # The Megatron-Bridge and Megatron-LM that the tests of rehearsals drive, as folders of sources.
-$(REHEARSAL)/released/.ready: requirements/released-bridge.txt $(REHEARSAL)/.ready
+$(RELEASED): requirements/released-bridge.txt $(REHEARSAL)/.ready
 	@rm -rf $(@D)
 	@scripts/install.sh $(REHEARSAL)/bin/python requirements/released-bridge.txt --only-binary :all: --target $(@D)
 	@touch $@
 
-released-bridge: $(REHEARSAL)/released/.ready ## Set up what the tests of rehearsals drive
+released-bridge: $(RELEASED) ## Set up what the tests of rehearsals drive
 
 bench: $(VENV)/.run ## Measure the speed of triage and of webhooks
 	$(BIN)/python bench/bench.py
