@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import os
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -172,13 +173,15 @@ SLOW = frozenset(
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
-# A worker takes whole files. These take more than 25 s on two cores.
+# A worker takes whole files, but all files whose tests have the host to themselves go to one worker: others that took
+# some would wait for each other. Those that have it for a few of their tests are not worth that.
+_HAVE_THE_HOST = re.compile(r"^pytestmark = .*\bmark\.host\b", re.MULTILINE)
+# These files take more than 25 s on two cores.
 LONGEST = frozenset(
     {
         "contract/test_ray_backend.py",
         "contract/test_service.py",
         "contract/test_standin.py",
-        "e2e/test_follow_ups.py",
         "e2e/test_hostile_pulls.py",
         "e2e/test_serve_database.py",
         "e2e/test_serve_kills.py",
@@ -210,9 +213,29 @@ def _place(path: Path) -> tuple[str, str]:
     return place.as_posix(), place.parts[0]
 
 
+@cache
+def _has_the_host(file: Path) -> bool:
+    return _HAVE_THE_HOST.search(file.read_text(encoding="utf-8")) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that none of them is left for a single worker at the end."""
-    items.sort(key=lambda item: _place(item.path)[0] not in LONGEST)
+    """Begin with what takes longest, so that it is not left for a single worker at the end."""
+    items.sort(key=lambda item: (not _has_the_host(item.path), _place(item.path)[0] not in LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hand out whole files, and those whose tests have the host to themselves together."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "host" if _has_the_host(config.rootpath / file) else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
