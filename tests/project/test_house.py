@@ -372,7 +372,7 @@ def run_probe(folder: Path, source: str, **environment: str) -> subprocess.Compl
     shutil.copy(ROOT / "pyproject.toml", folder)
     shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
     (folder / "tests" / "test_probe.py").write_text(source)
-    variables = {"WITH_ONLINE": "0", "PATH": str(folder)} | environment
+    variables = {"WITH_ONLINE": "0", "PATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment
     return call(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", cwd=folder, **variables)
 
 
