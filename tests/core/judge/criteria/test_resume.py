@@ -373,6 +373,12 @@ def test_the_snapshot_of_another_step_is_not_the_one_that_was_saved() -> None:
     assert found(RUN.with_snapshots({"step": None}, SAVED)).evidence.state is State.MET
 
 
+def test_a_moment_that_is_shared_out_at_one_point_alone_is_compared() -> None:
+    parts = RUN.with_tensor(MOMENT, lambda held: held.model_copy(update={"sharded": True}), SAVED, model="actor")
+    assert found(parts).evidence.state is State.MET
+    assert found(parts.with_tensor(MOMENT, zeroed, LOADED, model="actor")).evidence.state is State.BROKEN
+
+
 def test_a_count_of_steps_may_come_back_as_another_type() -> None:
     def with_step(taken: Taken, point: Point, value: float, dtype: str) -> Taken:
         step = tensor("optimizer0.group0/step", (value,), (), kind=TensorKind.OPTIMIZER, dtype=dtype)

@@ -569,20 +569,18 @@ def _faults_of_rank(
     taken: Snapshots, saved: Snapshot, loaded: Snapshot, built: Snapshot | None, cut: set[str]
 ) -> Iterator[TensorFault]:
     after, start = _state(loaded), taken.held(built) if built is not None else {}
-    wanted = {
-        name: tensor
-        for name, tensor in _state(saved).items()
-        if _whole(name) not in cut or (name in after and after[name].sharded != tensor.sharded)
-    }
+    before = taken.held(saved)
+    # Parameters that the rank holds whole at one of the two points and in parts at the other.
+    other_form = {name for name in before if name in after and after[name].sharded != before[name].sharded}
+    wanted = {name: tensor for name, tensor in _state(saved).items() if _whole(name) not in cut or name in other_form}
 
     def differs(name: str, expected: Sequence[Tensor], found: Sequence[Tensor]) -> FoundDifference | None:
-        before, now = expected[0], found[0]
-        if before.sharded != now.sharded:
+        if name in other_form:
             return taken.difference(name, saved, loaded)
         # A count of steps may be a number before and a tensor after, of another type.
-        if count(before) == 1 and adds_up([now], [before]):
+        if count(expected[0]) == 1 and adds_up(found, expected):
             return None
-        return difference(before, now, earlier=[start[name]] if name in start else [])
+        return difference(expected[0], found[0], earlier=[start[name]] if name in start else [])
 
     absent = f"not there on rank {loaded.ranks.rank} after the load" if is_whole(loaded) else ""
     yield from taken.faults(each(wanted), each(after), differs, absent=absent)
