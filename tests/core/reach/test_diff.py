@@ -97,6 +97,12 @@ def test_what_has_no_effect_is_no_change(old: str, new: str) -> None:
             ["changed spare"],
         ),
         ("LIMIT = 3", "try:\n    LIMIT = 4\nexcept ValueError:\n    pass", ["changed LIMIT"]),
+        # What a block of the module defines has no symbol of its own unless the block is a condition or a `try`.
+        ("LIMIT = 3", "if c:\n    LIMIT = 4", ["added ", "changed LIMIT"]),
+        ("LIMIT = 3", "with c:\n    LIMIT = 3\n    def f(): g()", ["added ", "removed LIMIT"]),
+        ("    size: int = 4", "    size: int = 4\n    if c:\n        def f(self): g()", ["changed Thing"]),
+        ("    return 1", "    class A:\n        def f(self): g()", ["changed spare"]),
+        ("    return 1", "    def f(x: 1): g()\n    return 1", ["changed spare"]),
     ),
 )
 def test_what_has_an_effect_is_named_by_its_symbol(old: str, new: str, expected: list[str]) -> None:

@@ -32,19 +32,6 @@ def test_a_copy_is_equal_in_every_field_and_shares_no_node(source: str) -> None:
     assert not {id(node) for node in walk(copy)} & {id(node) for node in walk(tree)}
 
 
-def test_what_is_left_out_is_not_walked_and_is_the_same_in_a_copy() -> None:
-    tree = ast.parse("class C:\n    def m(self): a = b\n    x = y\nif z:\n    def f(): pass\n")
-    method, function = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    without = {id(method), id(function)}
-    names = [node.id for node in walk(tree, without=without) if isinstance(node, ast.Name)]
-    assert names == ["z", "x", "y"]
-    assert walk(function, without=without) == []
-    copy = copied(tree, without=without)
-    shared = [node for node in ast.walk(copy) if id(node) in without]
-    assert shared == [method, function]
-    assert ast.dump(copy) == ast.dump(tree)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_stored_names_are_those_of_assignments_and_of_caught_errors(source: str) -> None:
     tree = ast.parse(source)

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 MAX_BYTES: Final = 1 << 20
@@ -60,9 +60,9 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def walk(root: ast.AST, *, without: Container[int] = ()) -> list[ast.AST]:
-    """A node and all nodes below it, level by level; a node whose `id` is in `without` is left out with all below."""
-    found = [root] if id(root) not in without else []
+def walk(root: ast.AST) -> list[ast.AST]:
+    """A node and all nodes below it, level by level."""
+    found = [root]
     # The list grows while it is gone through.
     for node in found:
         for name in _PARTS[type(node)]:
@@ -71,15 +71,13 @@ def walk(root: ast.AST, *, without: Container[int] = ()) -> list[ast.AST]:
                 found.append(value)
             elif isinstance(value, list):
                 for item in value:
-                    if isinstance(item, ast.AST) and id(item) not in without:
+                    if isinstance(item, ast.AST):
                         found.append(item)  # noqa: PERF401  (a call for each list costs more)
     return found
 
 
-def copied(node: ast.AST, *, without: Container[int] = ()) -> ast.AST:
-    """A copy of a node and of all nodes below it; one whose `id` is in `without` is in both, with all below."""
-    if id(node) in without:
-        return node
+def copied(node: ast.AST) -> ast.AST:
+    """A copy of a node and of all nodes below it."""
     kind = type(node)
     new = kind.__new__(kind)
     fields = new.__dict__
@@ -87,9 +85,9 @@ def copied(node: ast.AST, *, without: Container[int] = ()) -> ast.AST:
     for name in _PARTS[kind]:
         value = fields.get(name)
         if isinstance(value, ast.AST):
-            fields[name] = copied(value, without=without)
+            fields[name] = copied(value)
         elif isinstance(value, list):
-            fields[name] = [copied(item, without=without) if isinstance(item, ast.AST) else item for item in value]
+            fields[name] = [copied(item) if isinstance(item, ast.AST) else item for item in value]
     return new
 
 
