@@ -81,15 +81,14 @@ def _named(settings: ActionSettings, here: Here) -> tuple[Reference, ...]:
     target = read_target(settings.target)
     if target.number is not None:
         return (PullRef(settings.repository, target.number),)
-    group = here.groups.remembered_group(settings.repository, target.head_sha)
+    group = here.events.known.group(settings.repository, target.head_sha)
     return (group,) if group is not None else ()
 
 
 @contextmanager
 def _here(settings: ActionSettings, environ: Mapping[str, str]) -> Iterator[Here]:
     with action_handlers(settings, environ, SystemClock()) as (own, memory):
-        entries = (own.events, own.reconciler, own.base_changes, own.groups, own.pulls)
-        yield Here(*entries, memory, time.sleep, settings.patience_s)
+        yield Here(own.events, own.reconciler, memory, time.sleep, settings.patience_s)
 
 
 def _order(environ: Mapping[str, str], say: Say) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from verl_e2e.core.model.errors import ForgeError as ForgeError
 from verl_e2e.core.model.errors import UserError
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
     from verl_e2e.core.pulls.forge import BranchRules, CheckRun, DeliveryAttempt, Installation, Machine
-    from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
+    from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
     from verl_e2e.core.pulls.queue import Snapshot
     from verl_e2e.core.reach.diff import FileDifference
     from verl_e2e.core.reach.entries import Uses
     from verl_e2e.core.reach.program import Summary
     from verl_e2e.core.signal.report import SignalFigure
+
+    AnyKind = TypeVar("AnyKind", bound=Note)
 
 
 class ChangeSource(Protocol):
@@ -332,11 +334,11 @@ class Ledger(Protocol):
         With `newest` those that had it when they were last seen.
         """
 
-    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
-        """What was posted for a subject."""
+    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
+        """The note of a kind on a subject."""
 
-    def put_posted(self, posted: Posted) -> None:
-        """Remember what was posted."""
+    def put_note(self, note: Note) -> None:
+        """Write a note down in the place of the one of its kind."""
 
 
 class RunWatcher(Protocol):

@@ -20,7 +20,7 @@ from verl_e2e.adapters.github.pulls import GithubConversation, GithubPulls
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.forge import MAX_OUTPUT
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, Pushers, RecordedCommand, Run, RunState, run_key
 from verl_e2e.ports import ForgeError
 
 TOKEN = "ghs_of-a-workflow"
@@ -79,28 +79,30 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
     given = (asked(head), approval, override)
     assert [ledger.add(item) for item in given] == [True] * 3
     ledger.put_run(run(head))
-    for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
-        ledger.put_posted(Posted(repository=REPOSITORY, kind=kind, subject=subject, remote_id=7, digest=kind, at=BEGAN))
+    card = Posted(repository=REPOSITORY, subject="1:card", remote_id=7, digest="c", at=BEGAN)
+    reply, check = (card.model_copy(update={"subject": name}) for name in ("1:comment:5", f"{head}:verl-e2e"))
+    pushers = Pushers(repository=REPOSITORY, subject=f"{head}:1:pusher", logins=("ada",), at=BEGAN)
+    notes = card, reply, check, pushers
+    for note in notes:
+        ledger.put_note(note)
     ledger.flush()
     again = opened(workflow, clock)
     assert again.entries(REPOSITORY, 1) == given
     assert [again.add(item) for item in given] == [False] * 3
     assert again.runs(REPOSITORY, number=1) == again.runs(REPOSITORY, head_sha=head) == (run(head),)
-    for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
-        found = again.posted(REPOSITORY, kind, subject)
-        assert found is not None
-        assert found.digest == kind
-    assert again.posted(REPOSITORY, "check", f"{head}:another") is None
+    assert [again.note(type(note), REPOSITORY, note.subject) for note in notes] == list(notes)
+    assert again.note(Posted, REPOSITORY, f"{head}:another") is None
+    assert again.note(Pushers, REPOSITORY, "1:card") is None
 
 
 def test_the_card_of_the_head_before_is_still_the_card(
     at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     first = at.world.head(1)
-    ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
+    ledger.put_note(Posted(repository=REPOSITORY, subject="1:card", remote_id=7, at=BEGAN))
     ledger.flush()
     second = at.world.push(1, {"src/a.py": b"a = 2\n"})
-    found = opened(workflow, clock, before={second: first}).posted(REPOSITORY, "card", "1")
+    found = opened(workflow, clock, before={second: first}).note(Posted, REPOSITORY, "1:card")
     assert found is not None
     assert found.remote_id == 7
 
@@ -186,7 +188,7 @@ def test_the_runs_of_the_head_before_are_known_after_a_push(
     message.put_run(run(second, attempt=2))
     third = at.world.push(1, {"src/a.py": b"a = 3\n"})
     message = opened(workflow, clock, before={third: second})
-    message.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
+    message.put_note(Posted(repository=REPOSITORY, subject="1:card", remote_id=7, at=BEGAN))
     message.flush()
     later = opened(workflow, clock)
     assert [other_run.head_sha for other_run in later.runs(REPOSITORY, number=1)] == [first, second]

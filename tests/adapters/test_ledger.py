@@ -28,7 +28,7 @@ from verl_e2e.adapters.store.database import SCHEMA_VERSION, entries, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.figures import Waiting
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, Pushers, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
@@ -212,13 +212,13 @@ def test_runs_are_found_by_what_their_verdict_depends_on(store: Store) -> None:
 
 def test_what_was_posted_is_replaced(store: Store) -> None:
     ledger = SqlLedger(store)
-    card = Posted(repository=REPOSITORY, kind="card", subject="5", remote_id=1, digest="x", at=NOW)
-    assert ledger.posted(REPOSITORY, "card", "5") is None
-    ledger.put_posted(card)
+    card = Posted(repository=REPOSITORY, subject="5:card", remote_id=1, digest="x", at=NOW)
+    assert ledger.note(Posted, REPOSITORY, "5:card") is None
+    ledger.put_note(card)
     newer = card.model_copy(update={"digest": "y"})
-    ledger.put_posted(newer)
-    assert ledger.posted(REPOSITORY, "card", "5") == newer
-    assert ledger.posted(REPOSITORY, "check", "5") is None
+    ledger.put_note(newer)
+    assert ledger.note(Posted, REPOSITORY, "5:card") == newer
+    assert ledger.note(Pushers, REPOSITORY, "5:card") is None
 
 
 def test_a_delivery_is_kept_once_even_after_it_was_processed(store: Store) -> None:

@@ -17,7 +17,7 @@ def change_policy(app: App, text: str) -> None:
 
 
 def outdated_now(app: App) -> list[int]:
-    return [pull.ref.number for pull in app.handlers.base_changes.outdated(app.hub.open_pulls(REPOSITORY))]
+    return [pull.ref.number for pull in app.handlers.policies.outdated(app.hub.open_pulls(REPOSITORY))]
 
 
 def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
@@ -45,7 +45,7 @@ def test_the_sweep_of_the_workflows_begins_the_next_attempt_of_what_was_lost() -
     app.backend.lose(app.backend.live()[0], EngineEnd.PREEMPTED)
     own.reconciler.reconcile(REF)
     memory = cast(DerivedMemory, app.ledger)
-    here = Here(own.events, own.reconciler, own.base_changes, own.groups, app.hub, memory, lambda _: None, 0.0)
+    here = Here(own.events, own.reconciler, memory, lambda _: None, 0.0)
     assert list(busy_pulls(REPOSITORY, here)) == [REF]
     app.clock.pass_s(3_600)
     own.reconciler.reconcile(REF)
@@ -58,7 +58,7 @@ def test_the_sweep_of_the_workflows_looks_at_what_a_policy_concerns() -> None:
     app.handlers.reconciler.reconcile(REF)
     own = app.handlers
     memory = cast(DerivedMemory, app.ledger)
-    here = Here(own.events, own.reconciler, own.base_changes, own.groups, app.hub, memory, lambda _: None, 0.0)
+    here = Here(own.events, own.reconciler, memory, lambda _: None, 0.0)
     assert list(busy_pulls(REPOSITORY, here)) == []
     change_policy(app, f"{POLICY}# newer\n")
     assert list(busy_pulls(REPOSITORY, here)) == [REF]

@@ -53,11 +53,11 @@ def test_a_merge_group_has_its_first_sign_as_well() -> None:
     app = App()
     app.paths[sha("group")] = "src/lora/a.py"
     made = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
-    app.handlers.groups.remember(made)
+    app.handlers.known.remember_group(made)
     seen = watch(app)
     app.handlers.reconciler.reconcile(made)
     assert seen.titles[0] == "Planning"
-    app.handlers.groups.remember_end(made)
+    app.handlers.known.remember_group(made, destroyed=True)
 
 
 def test_a_head_that_was_looked_at_says_planning_no_more() -> None:

@@ -754,7 +754,7 @@ def group(app: App, path: str = "src/lora/a.py") -> MergeGroup:
     app.paths[sha("group")] = path
     app.same[sha("group")] = sha("one")
     made = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
-    app.handlers.groups.remember(made)
+    app.handlers.known.remember_group(made)
     return made
 
 
@@ -827,7 +827,7 @@ def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
     made = group(app)
     app.handlers.reconciler.reconcile(made)
     assert app.under_way() == {made}
-    app.handlers.groups.remember_end(made)
+    app.handlers.known.remember_group(made, destroyed=True)
     app.handlers.reconciler.reconcile(made)
     app.backend.settle()
     app.handlers.reconciler.reconcile(made)
@@ -838,7 +838,7 @@ def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
 def test_a_merge_group_that_was_given_up_leaves_no_check_open(app: App) -> None:
     made = group(app)
     app.handlers.reconciler.reconcile(made)
-    app.handlers.groups.remember_end(made)
+    app.handlers.known.remember_group(made, destroyed=True)
     for _ in range(3):
         app.handlers.reconciler.reconcile(made)
         app.backend.settle()
@@ -854,7 +854,7 @@ def test_a_group_that_was_merged_keeps_its_green_gate(app: App) -> None:
     app.handlers.reconciler.reconcile(made)
     finish(app, SMOKE, passes)
     app.handlers.reconciler.reconcile(made)
-    app.handlers.groups.remember_end(made)
+    app.handlers.known.remember_group(made, destroyed=True)
     app.handlers.reconciler.reconcile(made)
     assert gate(app, "group")[1] == "success"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
 from tests.fakes.clocks import HandClock
@@ -26,7 +27,7 @@ from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.forge import CheckRun
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
 from verl_e2e.core.reach.entries import Uses
@@ -52,6 +53,7 @@ rules:
 """ % sha("verl")  # noqa: UP031  the braces are YAML's
 
 Entry = RecordedCommand | Approval | Override
+AnyKind = TypeVar("AnyKind", bound=Note)
 
 
 class FakeLedger:
@@ -60,7 +62,7 @@ class FakeLedger:
     def __init__(self) -> None:
         self.written: list[Entry] = []
         self.kept: dict[str, Run] = {}
-        self.sent: dict[tuple[str, str, str], Posted] = {}
+        self.notes: dict[tuple[type[Note], str, str], Note] = {}
         self.groups: dict[tuple[str, str], MergeGroup] = {}
         self.heads: dict[tuple[str, str], set[int]] = {}
         self.newest: dict[PullRef, str] = {}
@@ -143,11 +145,12 @@ class FakeLedger:
         refs = (PullRef(repository, number) for number in sorted(numbers, reverse=True))
         return tuple(ref for ref in refs if not newest or self.newest[ref] == head_sha)
 
-    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
-        return self.sent.get((repository, kind, subject))
+    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
+        found = self.notes.get((kind, repository, subject))
+        return found if isinstance(found, kind) else None
 
-    def put_posted(self, posted: Posted) -> None:
-        self.sent[(posted.repository, posted.kind, posted.subject)] = posted
+    def put_note(self, note: Note) -> None:
+        self.notes[type(note), note.repository, note.subject] = note
 
 
 @dataclass
@@ -532,7 +535,7 @@ class App:
     def under_way(self) -> set[Reference | None]:
         """What has runs that are not over, as the service's tick asks."""
         live = (run for run in self.ledger.kept.values() if not run.state.final)
-        return {self.handlers.groups.reference_of(run) for run in live}
+        return {self.handlers.known.reference_of(run) for run in live}
 
     def open(self, head: str = "one", path: str = "src/peft/lora.py", **given: object) -> Pull:
         """A pull request of alice from a branch of the repository itself."""

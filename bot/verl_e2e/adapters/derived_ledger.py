@@ -1,15 +1,16 @@
 """The bot's memory where it has no database: read off GitHub each time, and written back there.
 
 Each head has a book, kept in a completed check run of our own App, named `LEDGER_CHECK`: the commands as they were
-processed on that head, its runs, what was posted. An entry that a comment made counts only while that comment is there,
-unedited and by the same person. Anyone who may write check runs as the same App may forge a book; `docs/security.md`
-says who that is. One process at a time may write for a pull request, which the workflows' concurrency groups see to.
+processed on that head, its runs, and notes, of what was posted for example. An entry that a comment made counts only
+while that comment is there, unedited and by the same person. Anyone who may write check runs as the same App may forge
+a book; `docs/security.md` says who that is. One process at a time may write for a pull request, which the workflows'
+concurrency groups see to.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AwareDatetime, Field, ValidationError
 
@@ -17,7 +18,7 @@ from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.pulls.forge import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
+from verl_e2e.core.pulls.ledger import AnyNote, Approval, Note, Override, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
@@ -32,6 +33,7 @@ _SAYS = (
     "It is written and read by the program; `text` is compressed JSON."
 )
 LedgerEntry = RecordedCommand | Approval | Override
+AnyKind = TypeVar("AnyKind", bound=Note)
 
 
 class Book(Document):
@@ -45,7 +47,7 @@ class Book(Document):
     processed: tuple[int, ...] = ()
     entries: tuple[Annotated[LedgerEntry, Field(union_mode="left_to_right")], ...] = ()
     runs: tuple[Run, ...] = ()
-    posted: tuple[Posted, ...] = ()
+    notes: tuple[AnyNote, ...] = ()
     # The merge group that the head was made for, and the pull requests that were seen with it.
     group: MergeGroup | None = None
     pulls: tuple[int, ...] = ()
@@ -173,22 +175,22 @@ class DerivedLedger:
         refs = (PullRef(repository, number) for number in self._book(repository, head_sha).pulls)
         return tuple(ref for ref in refs if not newest or self._pulls.pull(ref).head_sha == head_sha)
 
-    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
-        """What was posted for a subject, as the book of its head or of a head before knows."""
+    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
+        """The note of a kind on a subject, as the book of its head or of a head before has it."""
         newest = self._book(repository, self._head_of(repository, subject))
         for book in (newest, *(self._book(repository, head) for head in newest.earlier)):
-            for item in book.posted:
-                if (item.kind, item.subject) == (kind, subject):
+            for item in book.notes:
+                if isinstance(item, kind) and item.subject == subject:
                     return item
         return None
 
-    def put_posted(self, posted: Posted) -> None:
-        """Remember what was posted; written with the next change, or at the end."""
-        head_sha = self._head_of(posted.repository, posted.subject)
-        book = self._book(posted.repository, head_sha)
-        others = [item for item in book.posted if (item.kind, item.subject) != (posted.kind, posted.subject)]
-        changed = book.model_copy(update={"posted": (*others, posted)})
-        self._keep(posted.repository, head_sha, changed, now=False)
+    def put_note(self, note: Note) -> None:
+        """Write a note down in the place of the one of its kind; written with the next change, or at the end."""
+        head_sha = self._head_of(note.repository, note.subject)
+        book = self._book(note.repository, head_sha)
+        others = [item for item in book.notes if (type(item), item.subject) != (type(note), note.subject)]
+        changed = book.model_copy(update={"notes": (*others, note)})
+        self._keep(note.repository, head_sha, changed, now=False)
 
     def unprocessed(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
         """Comments of others than us, written after we first saw the head as it is now, that no one has acted on yet.

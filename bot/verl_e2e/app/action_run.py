@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from verl_e2e.app.base_policy import BaseChanges
-from verl_e2e.app.known_heads import MergeGroups
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.core.pulls.deliveries import CommentEvent, Event
 from verl_e2e.core.pulls.pull import PullRef, Reference
 from verl_e2e.core.pulls.retry import may_follow
-from verl_e2e.ports import Comment, Ledger, Pulls, UnknownPullError
+from verl_e2e.ports import Comment, Ledger, UnknownPullError
 
 MOST_LOOKS = 8
 
@@ -42,9 +40,6 @@ class Here:
 
     events: EventHandler
     reconciler: Reconciler
-    base_changes: BaseChanges
-    groups: MergeGroups
-    pulls: Pulls
     memory: DerivedMemory
     sleep: Callable[[float], None]
     patience_s: float
@@ -116,9 +111,9 @@ def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
 
     One that cannot be seen any more is passed over.
     """
-    pulls = here.pulls.open_pulls(repository)
-    changed = {pull.ref for pull in here.base_changes.outdated(pulls)}
-    now = here.reconciler.dispatch.clock.now()
+    pulls = here.events.known.pulls.open_pulls(repository)
+    changed = {pull.ref for pull in here.events.policies.outdated(pulls)}
+    now = here.reconciler.reader.clock.now()
     for pull in pulls:
         try:
             runs = here.memory.runs(repository, number=pull.ref.number)

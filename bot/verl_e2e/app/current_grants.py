@@ -10,7 +10,7 @@ from verl_e2e.core.model.access import WIDE_ROLES, Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS, Entry
 from verl_e2e.core.pulls.deliveries import MEMBERS
-from verl_e2e.core.pulls.ledger import PRIORITY, Approval, Override, Posted, RecordedCommand
+from verl_e2e.core.pulls.ledger import PRIORITY, Approval, Override, Pushers, RecordedCommand
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, Target
 from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.trust import (
@@ -35,12 +35,17 @@ GIVER_KEPT = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Permissions:
-    """Who someone is, and what the policy lets them do."""
+class Grants:
+    """Who someone is, what the policy lets them do, and which kept entries count now."""
 
     clock: Clock
+    ledger: Ledger
     people: People
-    authors: Kept[tuple[float, Actor]] = field(default_factory=lambda: Kept(256))
+    pulls: Pulls
+    # Held while a remembered list is read and changed, for several looks may share it.
+    lock: AbstractContextManager[object] = field(default_factory=Lock)
+    actors: Kept[tuple[float, Actor]] = field(default_factory=lambda: Kept(256))
+    committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
 
     def allowed(self, login: str, capability: Capability, pull: Pull, access: Access) -> Granted | Denied:
         """Whether someone may ask for this on a pull request."""
@@ -89,28 +94,11 @@ class Permissions:
         # A clock that is set back must not keep a role that someone lost.
         now_s = self.clock.monotonic()
         key = str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest
-        found = self.authors.find(key)
+        found = self.actors.find(key)
         if found is None or now_s - found[0] >= kept.total_seconds():
             grant = policy.capabilities.of(capability)
-            found = self.authors.put(key, (now_s, self.actor_for(login, grant, pull)))
+            found = self.actors.put(key, (now_s, self.actor_for(login, grant, pull)))
         return found[1]
-
-
-# In the ledger: who pushed a head, as the webhook of the push said, several with a space between.
-_PUSHER = "pusher"
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentGrants:
-    """Which kept entries count now, and whose head it is."""
-
-    permissions: Permissions
-    clock: Clock
-    ledger: Ledger
-    pulls: Pulls
-    # Held while a remembered list is read and changed, for several looks may share it.
-    lock: AbstractContextManager[object] = field(default_factory=Lock)
-    committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
 
     def standing(
         self, pull: Pull, entries: tuple[Entry, ...], policy: Policy
@@ -137,8 +125,14 @@ class CurrentGrants:
             return ""
         if isinstance(entry, RecordedCommand) and entry.verb not in VERBS:
             return "the command is gone"
-        needs = _needs(entry)
-        leave = may(self.permissions.known_actor(entry.actor, needs, pull, policy), needs, policy.capabilities)
+        match entry:
+            case Approval():
+                needs = Capability.APPROVE
+            case Override():
+                needs = Capability.OVERRIDE
+            case RecordedCommand():
+                needs = VERBS[entry.verb].needs
+        leave = may(self.known_actor(entry.actor, needs, pull, policy), needs, policy.capabilities)
         if isinstance(leave, Denied):
             return leave.reason
         return OWN_HEAD if isinstance(entry, Override) and self.is_own_head(entry.actor, pull) else ""
@@ -149,38 +143,20 @@ class CurrentGrants:
         Who pushed is known where the webhook of the push arrived. Whom a commit names is what its author wrote there.
         """
         name = login.lower()
-        known = self.ledger.posted(pull.ref.repository, _PUSHER, _subject(pull.ref, pull.head_sha))
-        pushers = known.digest.split() if known is not None else []
-        if name in {pull.author.lower(), *pushers}:
+        if name == pull.author.lower() or name in self._pushers(pull.ref, pull.head_sha):
             return True
         key = (str(pull.ref), pull.head_sha)
-        return name in self.committers.get(
-            key, lambda: frozenset(committer.lower() for committer in self.pulls.committers(pull))
-        )
+        return name in self.committers.get(key, lambda: frozenset(map(str.lower, self.pulls.committers(pull))))
 
     def remember_pusher(self, ref: PullRef, head_sha: str, login: str) -> None:
         """Put down who pushed a head."""
-        subject, now = _subject(ref, head_sha), self.clock.now()
+        subject, now = f"{head_sha}:{ref.number}:pusher", self.clock.now()
         with self.lock:
-            known = self.ledger.posted(ref.repository, _PUSHER, subject)
-            names = known.digest.split() if known is not None else []
-            if login.lower() not in names:
-                text = " ".join([*names, login.lower()])
-                posted = Posted(
-                    repository=ref.repository, kind=_PUSHER, subject=subject, remote_id=0, digest=text, at=now
-                )
-                self.ledger.put_posted(posted)
+            known = self._pushers(ref, head_sha)
+            if login.lower() not in known:
+                logins = (*known, login.lower())
+                self.ledger.put_note(Pushers(repository=ref.repository, subject=subject, at=now, logins=logins))
 
-
-def _needs(entry: Entry) -> Capability:
-    match entry:
-        case Approval():
-            return Capability.APPROVE
-        case Override():
-            return Capability.OVERRIDE
-        case RecordedCommand():
-            return VERBS[entry.verb].needs
-
-
-def _subject(ref: PullRef, head_sha: str) -> str:
-    return f"{head_sha}:{ref.number}:pusher"
+    def _pushers(self, ref: PullRef, head_sha: str) -> tuple[str, ...]:
+        known = self.ledger.note(Pushers, ref.repository, f"{head_sha}:{ref.number}:pusher")
+        return known.logins if known is not None else ()

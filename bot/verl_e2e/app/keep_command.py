@@ -7,8 +7,8 @@ from datetime import datetime
 
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.base_policy import BasePolicies, NoPolicyError
-from verl_e2e.app.current_grants import CurrentGrants, Permissions
-from verl_e2e.app.publish import Messages
+from verl_e2e.app.current_grants import Grants
+from verl_e2e.app.publish import CommentPublisher
 from verl_e2e.app.run_queue import RunQueue
 from verl_e2e.core.model.access import Access, Capability
 from verl_e2e.core.model.errors import UserError
@@ -54,9 +54,8 @@ class CommandKeeper:
     """Keeps the commands of comments, buttons and labels in the ledger, if their givers may give them."""
 
     policies: BasePolicies
-    grants: CurrentGrants
-    messages: Messages
-    permissions: Permissions
+    grants: Grants
+    comments: CommentPublisher
     clock: Clock
     ledger: Ledger
     queue: RunQueue
@@ -89,7 +88,7 @@ class CommandKeeper:
             asked = " ".join((command.verb, *command.arguments))
             message = f"{what} asked for `{asked}` in the name of {markdown(given.actor)}, and nothing was done"
             ref, body = given.pull.ref, f"{message}: {sentence(refused)}.\n"
-            self.messages.say(reply_to(ref.repository, ref.number, subject, body, person=False, to=given.actor))
+            self.comments.say(reply_to(ref.repository, ref.number, subject, body, person=False, to=given.actor))
 
     def _keep(self, command: Command, given: Given) -> str:
         """Keep a command if its actor may give it; gives why not, empty when it is kept."""
@@ -97,7 +96,7 @@ class CommandKeeper:
         policy = self._policy(pull, verb.needs)
         if policy is None and verb.needs is not Capability.ASK:
             return BROKEN_POLICY
-        leave = self.permissions.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
+        leave = self.grants.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
         if isinstance(leave, Denied):
             return leave.reason
         named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())
@@ -213,8 +212,8 @@ TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 class Answers:
     """Answers questions, each once."""
 
-    messages: Messages
-    permissions: Permissions
+    comments: CommentPublisher
+    grants: Grants
     analysis: Analysis
 
     def answer(self, target_state: TargetState) -> None:
@@ -230,14 +229,14 @@ class Answers:
         for place, question in enumerate(asked):
             where = question.repository, question.number, question.source
             message = reply_to(*where, "", person=question.by_person, to=question.actor)
-            if self.messages.was_said(message):
+            if self.comments.was_said(message):
                 continue
             left = self._answers_left(question, asked[:place], target, target_state.policy)
             if left > 0:
                 text = render_help() if question.verb == "help" else self._explained(question, target_state)
-                self.messages.say(replace(message, body=text))
+                self.comments.say(replace(message, body=text))
             elif left == 0:
-                self.messages.say(replace(message, body=NO_MORE))
+                self.comments.say(replace(message, body=NO_MORE))
 
     def _answers_left(
         self, question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy
@@ -249,7 +248,7 @@ class Answers:
         left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
         if left > 0:
             return left
-        if isinstance(self.permissions.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
+        if isinstance(self.grants.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
             return MAX_WITH_ROLE - own
         is_said_once = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
         return -1 if is_said_once else 0

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.base_policy import BaseChanges, BasePolicies, NoPolicyError
-from verl_e2e.app.current_grants import CurrentGrants, Permissions
+from verl_e2e.app.base_policy import BasePolicies, NoPolicyError
+from verl_e2e.app.current_grants import Grants
 from verl_e2e.app.keep_command import CommandKeeper, Given
-from verl_e2e.app.known_heads import KnownHeads, MergeGroups
-from verl_e2e.app.publish import CheckPublisher, Messages, PostRestorer
+from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.checkup import failed_deliveries
@@ -41,7 +41,6 @@ from verl_e2e.ports import (
     Clock,
     ForgeError,
     Ledger,
-    Pulls,
     UnknownPullError,
     UnreadableDeliveryError,
     WebhookHistory,
@@ -49,69 +48,92 @@ from verl_e2e.ports import (
 )
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"
+LABEL = "verl-e2e:"
+_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
 
 
 @dataclass(frozen=True, slots=True)
-class CommentEvents:
-    """Acts on what happens to comments."""
+class EventHandler:
+    """Hears every kind of event that GitHub tells of."""
 
-    commands: CommandKeeper
-    heads: KnownHeads
-    messages: Messages
-    restorer: PostRestorer
     app_id: int | None
-    permissions: Permissions
+    check_posts: CheckPublisher
+    commands: CommandKeeper
+    comments: CommentPublisher
+    grants: Grants
+    known: KnownTargets
+    ledger: Ledger
+    policies: BasePolicies
+    restorer: PostRestorer
     read_commands: Callable[[str], tuple[CommandLine, ...]]
 
-    def comment(self, event: CommentEvent) -> tuple[Reference, ...]:
+    def hear(self, event: Event, delivery: str = "") -> tuple[Reference, ...]:
+        """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
+        match event:
+            case PullRequestEvent():
+                return self._pull_request(event)
+            case CommentEvent():
+                return self._comment(event)
+            case CheckRunEvent():
+                return self._check_run(event, delivery)
+            case CheckSuiteEvent():
+                return self._check_suite(event, delivery)
+            case MergeGroupEvent():
+                return self._merge_group(event)
+            case WorkflowRunEvent():
+                return self._of_handle(event.repository.full_name, event.workflow_run.id)
+            case WorkflowJobEvent():
+                return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
+            case PushEvent():
+                # What a push means as one to a base branch is for `DeliveryHandler`.
+                return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
+
+    def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
+        ref = PullRef(event.repository.full_name, event.pull_request.number)
+        if event.action == "synchronize":
+            self.grants.remember_pusher(ref, event.pull_request.head.sha, event.sender.login)
+        label = event.label.name if event.action == "labeled" and event.label else ""
+        meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
+        if meant is not None:
+            pull = self.known.pull(ref)
+            if pull is None:
+                return ()
+            # Set before a push and delivered late: it was meant for what lay there then.
+            if pull.head_sha != event.pull_request.head.sha:
+                return (ref,)
+            given = Given(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
+            self.commands.press(Command(0, *meant), given)
+        return self.known.with_sharing(ref, (event.pull_request.head.sha, event.before or ""))
+
+    def _comment(self, event: CommentEvent) -> tuple[Reference, ...]:
         """The commands of a comment, by the person who wrote it: an edited or relayed one is nobody's word."""
         comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
-        via = comment.performed_via_github_app
+        via, who = comment.performed_via_github_app, comment.user.login
         ours = via is not None and self.app_id is not None and via.id == self.app_id
         if event.action != "created":
-            return self._touched(event, ours=ours)
-        edited = comment.updated_at != comment.created_at
-        if ours or edited or event.sender.login != comment.user.login:
+            if not ours or event.sender.login == who:
+                return ()
+            # Someone else edited or deleted a comment of ours.
+            self.restorer.touched(ref)
+            return (ref,)
+        if ours or comment.updated_at != comment.created_at or event.sender.login != who:
             return ()
         parsed = parse(self.read_commands(comment.body))
-        if not parsed:
-            return ()
-        pull = self.heads.pull(ref)
+        pull = self.known.pull(ref) if parsed else None
         if pull is None:
             return ()
-        person = self.permissions.is_member(event.repository.full_name, comment.user.login, comment.author_association)
-        place, who = (ref.repository, ref.number), comment.user.login
-        self.messages.say(reaction_to(*place, comment.id, HEARD, person=person, to=who))
+        person = self.grants.is_member(ref.repository, who, comment.author_association)
+        place = ref.repository, ref.number
+        self.comments.say(reaction_to(*place, comment.id, HEARD, person=person, to=who))
         wrong = [self.commands.keep_line(item, event, pull, person=person) for item in parsed]
         words = [text for text in wrong if text]
         if words:
-            self.messages.say(reaction_to(*place, comment.id, NOT_UNDERSTOOD, person=person, to=who))
-            self.messages.say(reply_to(*place, f"comment:{comment.id}", "\n".join(words), person=person, to=who))
-        return self.heads.with_sharing(ref, (pull.head_sha,))
+            self.comments.say(reaction_to(*place, comment.id, NOT_UNDERSTOOD, person=person, to=who))
+            self.comments.say(reply_to(*place, f"comment:{comment.id}", "\n".join(words), person=person, to=who))
+        return self.known.with_sharing(ref, (pull.head_sha,))
 
-    def _touched(self, event: CommentEvent, *, ours: bool) -> tuple[Reference, ...]:
-        """Someone else edited or deleted a comment: of ours it is to be put right, and our own edits are ignored."""
-        if not ours or event.sender.login == event.comment.user.login:
-            return ()
-        ref = PullRef(event.repository.full_name, event.issue.number)
-        self.restorer.touched(ref)
-        return (ref,)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckEvents:
-    """Acts on reruns and buttons of our checks."""
-
-    policies: BasePolicies
-    check_posts: CheckPublisher
-    commands: CommandKeeper
-    heads: KnownHeads
-    groups: MergeGroups
-    app_id: int | None
-    ledger: Ledger
-
-    def check_run(self, event: CheckRunEvent, delivery: str) -> tuple[Reference, ...]:
-        """The targets of a check run of ours; `delivery` is GitHub's id of the delivery."""
+    def _check_run(self, event: CheckRunEvent, delivery: str) -> tuple[Reference, ...]:
+        """The targets of a check run of ours that someone reran, or of which a button was pressed."""
         check, repository = event.check_run, event.repository.full_name
         own = read_check_id(check.external_id or "")
         ours = self.app_id is None or (check.app is not None and check.app.id == self.app_id)
@@ -121,30 +143,28 @@ class CheckEvents:
             # GitHub set it back to queued, whatever becomes of the request.
             self.check_posts.forget_check(repository, own.head_sha, check.name)
         if not own.number:
-            group = self.groups.remembered_group(repository, own.head_sha)
+            group = self.known.group(repository, own.head_sha)
             return (group,) if group is not None else ()
         identifier = event.requested_action.identifier if event.requested_action else RERUN
         command = _button(identifier, own if event.action == "rerequested" else CheckId(own.number, own.head_sha))
         ref = PullRef(repository, own.number)
-        pull = self.heads.pull(ref)
+        pull = self.known.pull(ref)
         # A button on the check of an earlier head asks for nothing now.
         if pull is not None and command is not None and pull.head_sha == own.head_sha:
             action = event.action if event.requested_action is None else identifier
             self.commands.press(command, Given(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull))
-        return self.heads.with_sharing(ref, (own.head_sha,)) if pull is not None else ()
+        return self.known.with_sharing(ref, (own.head_sha,)) if pull is not None else ()
 
-    def check_suite(self, event: CheckSuiteEvent, delivery: str) -> tuple[Reference, ...]:
+    def _check_suite(self, event: CheckSuiteEvent, delivery: str) -> tuple[Reference, ...]:
         """The pull requests whose checks someone reran all together."""
         suite, repository = event.check_suite, event.repository.full_name
         if self.app_id is not None and (suite.app is None or suite.app.id != self.app_id):
             return ()
         runs = self.ledger.runs(repository, head_sha=suite.head_sha)
-        numbers = {run.number for run in runs if run.number is not None} | {
-            request.number for request in suite.pull_requests
-        }
+        numbers = {run.number for run in runs if run.number is not None}
         found: list[Reference] = []
-        for number in sorted(numbers):
-            pull = self.heads.pull(PullRef(repository, number))
+        for number in sorted(numbers | {request.number for request in suite.pull_requests}):
+            pull = self.known.pull(PullRef(repository, number))
             if pull is None or pull.head_sha != suite.head_sha:
                 continue
             self._forget_all(pull, {run.job_id for run in runs})
@@ -161,6 +181,19 @@ class CheckEvents:
         for text in (name, *(check_name(name, job_id) for job_id in job_ids)):
             self.check_posts.forget_check(pull.ref.repository, pull.head_sha, text)
 
+    def _merge_group(self, event: MergeGroupEvent) -> tuple[Reference, ...]:
+        part, repository = event.merge_group, event.repository.full_name
+        branch = part.base_ref.removeprefix("refs/heads/")
+        group = MergeGroup(repository, branch, part.base_sha, part.head_sha, _pulls_of(part.head_ref))
+        self.known.remember_group(group, destroyed=event.action == "destroyed")
+        return (group,)
+
+    def _of_handle(self, repository: str, workflow_run: int) -> tuple[Reference, ...]:
+        """The target whose run this workflow run is, and who shares its head; nothing for other workflows."""
+        run = self.ledger.run_by_handle(repository, str(workflow_run))
+        found = self.known.reference_of(run) if run is not None else None
+        return self.known.with_sharing(found, (run.head_sha,)) if run is not None and found is not None else ()
+
 
 def _button(identifier: str, own: CheckId) -> Command | None:
     """The command that a button stands for."""
@@ -174,78 +207,6 @@ def _button(identifier: str, own: CheckId) -> Command | None:
     if identifier.startswith(LEVEL_BUTTON) and number in {str(int(item)) for item in Level}:
         return Command(0, LEVEL, (number,))
     return None
-
-
-LABEL = "verl-e2e:"
-_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
-
-
-@dataclass(frozen=True, slots=True)
-class EventHandler:
-    """Hears every kind of event that GitHub tells of."""
-
-    on_check: CheckEvents
-    commands: CommandKeeper
-    on_comment: CommentEvents
-    grants: CurrentGrants
-    heads: KnownHeads
-    groups: MergeGroups
-    ledger: Ledger
-
-    def hear(self, event: Event, delivery: str = "") -> tuple[Reference, ...]:
-        """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
-        match event:
-            case PullRequestEvent():
-                return self._pull_request(event)
-            case CommentEvent():
-                return self.on_comment.comment(event)
-            case CheckRunEvent():
-                return self.on_check.check_run(event, delivery)
-            case CheckSuiteEvent():
-                return self.on_check.check_suite(event, delivery)
-            case MergeGroupEvent():
-                return self._merge_group(event)
-            case WorkflowRunEvent():
-                return self._of_handle(event.repository.full_name, event.workflow_run.id)
-            case WorkflowJobEvent():
-                return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
-            case PushEvent():
-                # What a push means as one to a base branch is for `verl_e2e.app.base_policy`.
-                return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
-            case _:
-                return ()
-
-    def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
-        ref = PullRef(event.repository.full_name, event.pull_request.number)
-        if event.action == "synchronize":
-            self.grants.remember_pusher(ref, event.pull_request.head.sha, event.sender.login)
-        label = event.label.name if event.action == "labeled" and event.label else ""
-        meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
-        if meant is not None:
-            pull = self.heads.pull(ref)
-            if pull is None:
-                return ()
-            # Set before a push and delivered late: it was meant for what lay there then.
-            if pull.head_sha != event.pull_request.head.sha:
-                return (ref,)
-            given = Given(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
-            self.commands.press(Command(0, *meant), given)
-        return self.heads.with_sharing(ref, (event.pull_request.head.sha, event.before or ""))
-
-    def _merge_group(self, event: MergeGroupEvent) -> tuple[Reference, ...]:
-        part, repository = event.merge_group, event.repository.full_name
-        branch = part.base_ref.removeprefix("refs/heads/")
-        group = MergeGroup(repository, branch, part.base_sha, part.head_sha, _pulls_of(part.head_ref))
-        self.groups.remember(group)
-        if event.action == "destroyed":
-            self.groups.remember_end(group)
-        return (group,)
-
-    def _of_handle(self, repository: str, workflow_run: int) -> tuple[Reference, ...]:
-        """The target whose run this workflow run is, and who shares its head; nothing for other workflows."""
-        run = self.ledger.run_by_handle(repository, str(workflow_run))
-        found = self.groups.reference_of(run) if run is not None else None
-        return self.heads.with_sharing(found, (run.head_sha,)) if run is not None and found is not None else ()
 
 
 def _pulls_of(head_ref: str) -> tuple[int, ...]:
@@ -267,10 +228,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryHandler:
-    """Hears what was delivered for the repositories that are served."""
+    """Hears what was delivered for the repositories that are served, and finds what was not delivered."""
 
     events: EventHandler
-    base_changes: BaseChanges
     worklist: Worklist
     # Names in any case; every repository when there are none.
     served: tuple[str, ...] = ()
@@ -281,21 +241,43 @@ class DeliveryHandler:
             event = parse_event(delivery.event, delivery.body)
         except BadDeliveryError as error:
             raise UnreadableDeliveryError(str(error)) from None
-        if event is None or not _is_served(_repository_of(event), self.served):
+        if event is None or not self._is_served(event.repository.full_name):
             return ()
-        add_to_log_context(repository=_repository_of(event) or None)
+        repository = event.repository.full_name
+        add_to_log_context(repository=repository)
         if isinstance(event, PushEvent) and event.number is None:
-            self.base_changes.base_pushed(event, self.worklist)
+            pulls = self.events.known.pulls.open_pulls(repository, base=event.branch)
+            self.events.policies.look_again(pulls, self.worklist)
         return tuple(map(reference_text, self.events.hear(event, delivery.id)))
 
+    def lost(self, known: Collection[str]) -> Collection[str]:
+        """The targets that no delivery named, as text, in addition to the known ones.
 
-def _repository_of(event: object) -> str:
-    return getattr(getattr(event, "repository", None), "full_name", "")
+        A known pull request is among them where it has another head than when it was last looked at: that may be a head
+        that it had before, to which someone went back. A policy that changed is wanted at once.
+        """
+        refs = {reference for reference in map(read_reference, known) if isinstance(reference, PullRef)}
+        found = set[PullRef]()
+        for repository in dict.fromkeys(ref.repository for ref in refs):
+            if not self._is_served(repository):
+                continue
+            try:
+                listed = self.events.known.pulls.open_pulls(repository)
+            except (ForgeError, UnknownPullError) as error:
+                # Where the App is no longer, which must not hide what the others have.
+                log.warning("open pull requests not listed: %s", error, extra={"repository": repository})
+                continue
+            self.events.policies.look_again(listed, self.worklist)
+            found |= missed_openings(listed, refs)
+            for pull in listed:
+                last_seen = self.events.ledger.pulls_with(repository, pull.head_sha, newest=True)
+                if pull.ref in refs and pull.ref not in last_seen:
+                    found.add(pull.ref)
+        return {reference_text(ref) for ref in found}
 
-
-def _is_served(repository: str, served: tuple[str, ...]) -> bool:
-    # GitHub takes names in any case for the same repository.
-    return not served or repository.lower() in {name.lower() for name in served}
+    def _is_served(self, repository: str) -> bool:
+        # GitHub takes names in any case for the same repository.
+        return not self.served or repository.lower() in {name.lower() for name in self.served}
 
 
 def lane_of(delivery: Received) -> str:
@@ -304,46 +286,6 @@ def lane_of(delivery: Received) -> str:
         return delivery_lane(parse_event(delivery.event, delivery.body))
     except BadDeliveryError:
         return ""  # hearing it refuses it
-
-
-@dataclass(frozen=True, slots=True)
-class LostEvents:
-    """Finds targets that no delivery named."""
-
-    pulls: Pulls
-    heads: KnownHeads
-    base_changes: BaseChanges
-    worklist: Worklist
-    # Names in any case; every repository with a known pull request when there are none.
-    served: tuple[str, ...] = ()
-
-    def search(self, known: Collection[str]) -> Collection[str]:
-        """The targets to look at, as text, in addition to the known ones; a policy that changed is wanted at once."""
-        refs = [reference for reference in map(read_reference, known) if isinstance(reference, PullRef)]
-        found = set[PullRef]()
-        for repository in dict.fromkeys(ref.repository for ref in refs):
-            if _is_served(repository, self.served):
-                listed = self._listed(repository)
-                self.base_changes.look_again(listed, self.worklist)
-                found |= self._lost_pushes(listed, refs) | missed_openings(listed, refs)
-        return {reference_text(ref) for ref in found}
-
-    def _lost_pushes(self, listed: Iterable[OpenPull], known: Collection[PullRef]) -> set[PullRef]:
-        """Known pull requests with another head than when they were last looked at: the push was not delivered.
-
-        That may be a head that they had before, to which someone went back.
-        """
-        refs = frozenset(known)
-        of_known = (pull for pull in listed if pull.ref in refs)
-        return {pull.ref for pull in of_known if not self.heads.was_last_seen_with(pull.ref, pull.head_sha)}
-
-    def _listed(self, repository: str) -> tuple[OpenPull, ...]:
-        """The open pull requests; none where the App is no longer, which must not hide what the others have."""
-        try:
-            return self.pulls.open_pulls(repository)
-        except (ForgeError, UnknownPullError) as error:
-            log.warning("open pull requests not listed: %s", error, extra={"repository": repository})
-            return ()
 
 
 def missed_openings(listed: Iterable[OpenPull], known: Iterable[PullRef]) -> set[PullRef]:

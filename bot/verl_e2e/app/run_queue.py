@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from verl_e2e.app.known_heads import MergeGroups
-from verl_e2e.core.pulls.ledger import Posted, Run, RunState
+from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import Reference
-from verl_e2e.core.pulls.queue import LOOK_S, Pause, Place, Pool, QueueView, Snapshot, admit, pauses_of, place_of
+from verl_e2e.core.pulls.queue import LOOK_S, Pause, Pool, QueueView, ShownPlace, Snapshot, admit, pauses_of, place_of
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.ports import Clock, Ledger, QueueLedger
 
-# In the ledger `digest` holds the place of a target as it is shown.
-_PLACE = "place"
 # A look at a target that is held is for nothing but what it shows: a run that gets a slot wakes its target.
 _HELD_S = 3_600.0
 # What got a slot is submitted at once; after this the process that was to do so is taken for dead.
@@ -31,20 +29,12 @@ class SharedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A place as it is shown, and since when."""
-
-    place: Place
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class RunQueue:
     """Lets runs start, at once where nothing limits them."""
 
     clock: Clock
     ledger: Ledger
-    groups: MergeGroups
+    known: KnownTargets
     # None in Action mode: nothing is limited there but by the workflow's own concurrency.
     shared: SharedQueue | None = None
 
@@ -57,7 +47,7 @@ class RunQueue:
         waiting = [run for run in given if run.waits_for_slot]
         if not waiting:
             return given
-        if not self._is_limited(waiting):
+        if self.shared is None or not (self.shared.pools or self.pause_of(waiting[0].repository)):
             now = self.clock.now()
             return tuple(run.let_start(now) if run.waits_for_slot else run for run in given)
         kept = [self.ledger.put_run(run) if run.key in new else run for run in given]
@@ -103,7 +93,8 @@ class RunQueue:
             again_s = LOOK_S if target_state.number is None else _HELD_S
             limited = pause is not None or bool(shared.pools)
             return QueueView(limited=limited, pause=pause, again_s=again_s if waiting else 0.0)
-        now, shown = self.clock.now(), self._shown(target_state)
+        now, subject = self.clock.now(), f"{target_state.head_sha}:{target_state.number or 0}:place"
+        shown = self.ledger.note(ShownPlace, target_state.repository, subject)
         age_s = (now - shown.at).total_seconds() if shown is not None else 0.0
         if shown is not None and 0 <= age_s < shown.place.again_s:
             return QueueView(limited=True, place=shown.place, again_s=shown.place.again_s - age_s)
@@ -114,19 +105,8 @@ class RunQueue:
             return QueueView(limited=True, held=held, again_s=_HELD_S if held else LOOK_S)
         if shown is not None and not place.is_news_after(shown.place):
             place = shown.place
-        self._show(target_state, place)
+        self.ledger.put_note(ShownPlace(repository=target_state.repository, subject=subject, at=now, place=place))
         return QueueView(limited=True, held=held, place=place, again_s=place.again_s)
-
-    def _shown(self, target_state: TargetState) -> "_Shown | None":
-        """The place of a target that was shown last, on this head."""
-        kept = self.ledger.posted(target_state.repository, _PLACE, _subject(target_state))
-        return _Shown(Place.model_validate_json(kept.digest), kept.at) if kept is not None else None
-
-    def _show(self, target_state: TargetState, place: Place) -> None:
-        repository, subject, now = target_state.repository, _subject(target_state), self.clock.now()
-        digest = place.model_dump_json()
-        kept = Posted(repository=repository, kind=_PLACE, subject=subject, remote_id=0, digest=digest, at=now)
-        self.ledger.put_posted(kept)
 
     def pause_of(self, repository: str) -> Pause | None:
         """The pause of a repository, None for none."""
@@ -134,17 +114,7 @@ class RunQueue:
             return None
         return pauses_of(self.shared.ledger.switches(repository)).get(repository)
 
-    def _is_limited(self, waiting: Iterable[Run]) -> bool:
-        shared, runs = self.shared, tuple(waiting)
-        if shared is None:
-            return False
-        return bool(shared.pools or any(self.pause_of(repository) for repository in {run.repository for run in runs}))
-
     def _wake(self, runs: Iterable[Run]) -> None:
         if self.shared is not None:
-            found = {self.groups.reference_of(run) for run in runs}
+            found = {self.known.reference_of(run) for run in runs}
             self.shared.wake([reference for reference in found if reference is not None])
-
-
-def _subject(target_state: TargetState) -> str:
-    return f"{target_state.head_sha}:{target_state.number or 0}:place"

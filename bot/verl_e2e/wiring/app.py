@@ -37,7 +37,7 @@ from verl_e2e.adapters.store import (
     open_store,
 )
 from verl_e2e.adapters.worker import MakePool, Work, Worker, thread_pool
-from verl_e2e.app.on_event import DeliveryHandler, LostEvents, Redelivery, lane_of
+from verl_e2e.app.on_event import DeliveryHandler, Redelivery, lane_of
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.run_queue import SharedQueue
 from verl_e2e.config.settings import Settings
@@ -332,8 +332,7 @@ def github_work(
         makers = _Makers(make_analysis, make_backend or backend_of)
         handlers = _handlers(settings, github, ledger, outbox, clock, environ, makers, monitoring.metrics, queue)
         redelivery = Redelivery(GithubAdministration(github), clock)
-        deliveries = DeliveryHandler(handlers.events, handlers.base_changes, worklist, served)
-        lost = LostEvents(handlers.pulls, handlers.heads, handlers.base_changes, worklist, served)
+        deliveries = DeliveryHandler(handlers.events, worklist, served)
 
         def missed() -> Collection[str]:
             try:
@@ -341,7 +340,7 @@ def github_work(
             except ForgeError as error:
                 # What the lists of pull requests show is found all the same.
                 log.warning("failed webhooks not asked for again: %s", error)
-            return lost.search(worklist.known())
+            return deliveries.lost(worklist.known())
 
         def reconcile(target: str) -> float | None:
             again_s = handlers.reconciler.reconcile(read_reference(target))
@@ -406,7 +405,7 @@ def _open_targets(ledger: SqlLedger, handlers: Handlers) -> Collection[str]:
     # What a process that was killed left undone in the queue.
     handlers.queue.give_slots()
     handlers.queue.wake_stragglers()
-    found = map(handlers.groups.reference_of, ledger.open_runs())
+    found = map(handlers.known.reference_of, ledger.open_runs())
     return {reference_text(reference) for reference in found if reference is not None}
 
 

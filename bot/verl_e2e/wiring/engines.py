@@ -200,8 +200,6 @@ def check_engine(settings: Settings, environ: Mapping[str, str]) -> str:
     return f"Ray {version}, {problem or 'a node can take a job with one GPU'}"
 
 
-# GitHub sends these to every App, without a subscription.
-_UNASKED = frozenset({"installation", "installation_repositories", "ping"})
 _ACTIONS = "github-actions"
 # Someone waits at a terminal.
 _PATIENCE_S = 10.0
@@ -231,7 +229,7 @@ def check_up(
 
 
 def _setup(settings: Settings) -> Setup:
-    events = tuple(sorted(set(MODELS) - _UNASKED))
+    events = tuple(sorted(MODELS))
     hook = f"{settings.public_url.rstrip('/')}/webhook" if settings.public_url else ""
     if settings.backend != _ACTIONS:
         return Setup(settings.app_id, PERMISSIONS, events, hook=hook)

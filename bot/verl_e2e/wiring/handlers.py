@@ -1,7 +1,7 @@
 """The handlers of events and targets, each with the few things that it takes: the same for the App and the Action."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -9,14 +9,14 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.base_policy import BaseChanges, BasePolicies
-from verl_e2e.app.current_grants import CurrentGrants, Permissions
-from verl_e2e.app.dispatch import Dispatch, RunCollector
+from verl_e2e.app.base_policy import BasePolicies
+from verl_e2e.app.current_grants import Grants
+from verl_e2e.app.dispatch import BackendRuns
 from verl_e2e.app.keep_command import Answers, CommandKeeper
-from verl_e2e.app.known_heads import KnownHeads, MergeGroups
-from verl_e2e.app.on_event import CheckEvents, CommentEvents, EventHandler
-from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, Messages, OpenChecks, PostRestorer
-from verl_e2e.app.reconcile import Display, FirstCheck, Reconciler, TargetReader, TargetStates
+from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.app.on_event import EventHandler
+from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, PostRestorer
+from verl_e2e.app.reconcile import Reconciler, TargetReader
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.run_queue import RunQueue, SharedQueue
 from verl_e2e.core.pulls.commands import CommandLine
@@ -31,10 +31,8 @@ class Handlers:
     events: EventHandler
     reconciler: Reconciler
     queue: RunQueue
-    base_changes: BaseChanges
-    heads: KnownHeads
-    groups: MergeGroups
-    pulls: Pulls
+    known: KnownTargets
+    policies: BasePolicies
     # Writes what waited in the outbox.
     comments: CommentPublisher
 
@@ -104,124 +102,56 @@ def build_handlers(
     """
     # Held while a remembered list is read and changed.
     pulls, lock = github.pulls, Lock()
-    creations = Creations(ledger=ledger, clock=clock, lag_s=github.lag_s)
-    heads, groups = KnownHeads(pulls=pulls, ledger=ledger), MergeGroups(ledger=ledger, clock=clock)
-    open_checks = OpenChecks(heads=heads, ledger=ledger, clock=clock, lock=lock)
-    checks = CheckPublisher(
+    known = KnownTargets(clock, ledger, pulls)
+    policies = BasePolicies(clock, ledger, pulls)
+    grants = Grants(clock, ledger, github.people, pulls, lock)
+    creations = Creations(clock, github.lag_s, ledger)
+    checks = CheckPublisher(creations, known, github.app_id, github.checks, clock, ledger, lock)
+    comments = CommentPublisher(creations, github.app_id, clock, github.conversation, ledger, outbox)
+    restorer = PostRestorer(checks, comments, clock, ledger)
+    queue = RunQueue(clock, ledger, known, shared_queue)
+    runs = BackendRuns(
         creations=creations,
-        open_checks=open_checks,
-        checks=github.checks,
-        ledger=ledger,
-        clock=clock,
-        app_id=github.app_id,
-    )
-
-    def comments_by(conversation: Conversation) -> CommentPublisher:
-        return CommentPublisher(
-            creations=creations, conversation=conversation, ledger=ledger, clock=clock, app_id=github.app_id
-        )
-
-    comments = comments_by(github.conversation)
-    messages = Messages(comments=comments, ledger=ledger, clock=clock, outbox=outbox)
-    policies = BasePolicies(pulls=pulls, ledger=ledger, clock=clock)
-    permissions = Permissions(people=github.people, clock=clock)
-    grants = CurrentGrants(permissions=permissions, pulls=pulls, ledger=ledger, clock=clock, lock=lock)
-    restorer = PostRestorer(
-        check_posts=checks, checks=github.checks, conversation=github.conversation, ledger=ledger, clock=clock
-    )
-    first_check = FirstCheck(policies=policies, open_checks=open_checks, check_posts=checks, ledger=ledger, clock=clock)
-    target_states = TargetStates(
-        policies=policies,
-        grants=grants,
-        permissions=permissions,
-        required_jobs=RequiredJobs(
-            analysis=jobs.analysis, changes=jobs.changes, job_sources=jobs.sources, ledger=ledger
-        ),
-        reuse=VerdictReuse(
-            analysis=jobs.analysis,
-            artifacts=jobs.artifacts,
-            ledger=ledger,
-            clock=clock,
-        ),
-        clock=clock,
-    )
-    collector = RunCollector(
-        backend=jobs.backend,
         analysis=jobs.analysis,
         artifacts=jobs.artifacts,
-        ledger=ledger,
+        backend=jobs.backend,
         clock=clock,
+        ledger=ledger,
+        pulls=pulls,
         watcher=jobs.watcher,
     )
-    targets = TargetReader(
-        pulls=pulls, ledger=ledger, groups=groups, runs=collector, target_states=target_states, open_checks=open_checks
+    reader = TargetReader(
+        policies=policies,
+        grants=grants,
+        required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger),
+        reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
+        runs=runs,
+        known=known,
+        clock=clock,
+        ledger=ledger,
     )
-    display = Display(
-        answers=Answers(messages=messages, permissions=permissions, analysis=jobs.analysis),
+    reconciler = Reconciler(
+        reader=reader,
+        runs=runs,
+        queue=queue,
         check_posts=checks,
         comments=comments,
         restorer=restorer,
+        answers=Answers(comments, grants, jobs.analysis),
         analysis=jobs.analysis,
-    )
-    queue = RunQueue(clock=clock, ledger=ledger, groups=groups, shared=shared_queue)
-    reconciler = Reconciler(
-        reader=targets,
-        dispatch=Dispatch(
-            creations=creations,
-            backend=jobs.backend,
-            pulls=pulls,
-            ledger=ledger,
-            clock=clock,
-            watcher=jobs.watcher,
-        ),
-        queue=queue,
-        display=display,
-        first_check=first_check,
-        heads=heads,
-        policies=policies,
         poll_s=jobs.poll_s,
     )
-    keeper = CommandKeeper(
-        policies=policies,
+    events = EventHandler(
+        app_id=github.app_id,
+        check_posts=checks,
+        commands=CommandKeeper(policies, grants, comments, clock, ledger, queue, jobs.sources.verl),
+        comments=comments,
         grants=grants,
-        messages=messages,
-        permissions=permissions,
-        clock=clock,
+        known=known,
         ledger=ledger,
-        queue=queue,
-        verl=jobs.sources.verl,
+        policies=policies,
+        restorer=restorer,
+        read_commands=read_commands,
     )
-    return Handlers(
-        events=EventHandler(
-            on_check=CheckEvents(
-                policies=policies,
-                check_posts=checks,
-                commands=keeper,
-                heads=heads,
-                groups=groups,
-                ledger=ledger,
-                app_id=github.app_id,
-            ),
-            commands=keeper,
-            on_comment=CommentEvents(
-                commands=keeper,
-                heads=heads,
-                messages=messages,
-                restorer=restorer,
-                permissions=permissions,
-                app_id=github.app_id,
-                read_commands=read_commands,
-            ),
-            grants=grants,
-            heads=heads,
-            groups=groups,
-            ledger=ledger,
-        ),
-        reconciler=reconciler,
-        queue=queue,
-        base_changes=BaseChanges(policies=policies, pulls=pulls, clock=clock),
-        heads=heads,
-        groups=groups,
-        pulls=pulls,
-        comments=comments_by(github.courtesy) if github.courtesy is not None else comments,
-    )
+    courtesy = comments if github.courtesy is None else replace(comments, conversation=github.courtesy)
+    return Handlers(events, reconciler, queue, known, policies, courtesy)

@@ -42,14 +42,6 @@ ACTED_ON = {
     ("workflow_job", "waiting"): 1,
     ("workflow_job", "in_progress"): 3,
     ("workflow_job", "completed"): 2,
-    ("installation", "created"): 2,
-    ("installation", "deleted"): 2,
-    ("installation", "suspend"): 1,
-    ("installation", "unsuspend"): 1,
-    ("installation", "new_permissions_accepted"): 1,
-    ("installation_repositories", "added"): 2,
-    ("installation_repositories", "removed"): 1,
-    ("ping", ""): 4,
     ("push", ""): 2,
 }
 
@@ -117,10 +109,10 @@ def test_a_button_tells_what_it_asks() -> None:
 
 
 def test_a_queue_that_gives_up_is_read_too() -> None:
-    payload = shown("merge_group", "checks_requested") | {"action": "destroyed", "reason": "dequeued"}
+    payload = shown("merge_group", "checks_requested") | {"action": "destroyed"}
     event = parse_event("merge_group", sent(payload))
     assert isinstance(event, MergeGroupEvent)
-    assert (event.action, event.reason) == ("destroyed", "dequeued")
+    assert event.action == "destroyed"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +185,7 @@ def test_what_is_no_payload_is_refused(body: bytes) -> None:
         (("pull_request", "number"), "17"),
         (("pull_request", "head", "sha"), "HEAD"),
         (("pull_request", "head", "sha"), "a" * 40 + "\n"),
-        (("pull_request", "base", "ref"), "main\0"),
-        (("pull_request", "base", "ref"), "\ud800"),
+        (("sender", "login"), "eve\0"),
         (("repository", "full_name"), "../../etc"),
         (("repository", "full_name"), "o/r/../x"),
         (("sender", "login"), "a b"),

@@ -30,7 +30,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from verl_e2e.core.model.errors import UserError
 
 # The version of the tables below, written into the database: raise it with every change of them.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
 # SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
@@ -103,8 +103,8 @@ runs = sa.Table(
     sa.UniqueConstraint("key"),
     sqlite_autoincrement=True,
 )
-posted = sa.Table(
-    "posted",
+notes = sa.Table(
+    "notes",
     metadata,
     sa.Column("repository", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),

@@ -1,9 +1,10 @@
-"""The Ledger port on tables: entries that are only ever added, runs, and what was posted."""
+"""The Ledger port on tables: entries that are only ever added, runs, and notes."""
 
 import json
 from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import lru_cache
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -17,11 +18,11 @@ from verl_e2e.adapters.store.database import (
     heads,
     instant,
     merge_groups,
-    posted,
+    notes,
     read_instant,
     runs,
 )
-from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
+from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, kind_of
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
 from verl_e2e.ports import RunWatcher
@@ -36,6 +37,9 @@ _DECIDING = 0x7665726F
 # More than any cluster runs at once.
 _MOST = 20_000
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+AnyKind = TypeVar("AnyKind", bound=Note)
 
 
 class SqlLedger:
@@ -231,23 +235,23 @@ class SqlLedger:
         with self._store.read() as connection:
             return tuple(PullRef(repository, number) for number in connection.scalars(wanted.order_by(-heads.c.number)))
 
-    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
-        """What was posted for a subject."""
-        same = (posted.c.repository == repository, posted.c.kind == kind, posted.c.subject == subject)
+    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
+        """The note of a kind on a subject."""
+        same = (notes.c.repository == repository, notes.c.kind == kind_of(kind), notes.c.subject == subject)
         with self._store.read() as connection:
-            document = connection.scalar(sa.select(posted.c.document).where(*same))
-        return None if document is None else Posted.model_validate_json(document)
+            document = connection.scalar(sa.select(notes.c.document).where(*same))
+        return None if document is None else kind.model_validate_json(document)
 
-    def put_posted(self, posted_now: Posted) -> None:
-        """Remember what was posted."""
+    def put_note(self, note: Note) -> None:
+        """Write a note down in the place of the one of its kind."""
         row = {
-            "repository": posted_now.repository,
-            "kind": posted_now.kind,
-            "subject": posted_now.subject,
-            "document": posted_now.model_dump_json(),
+            "repository": note.repository,
+            "kind": kind_of(type(note)),
+            "subject": note.subject,
+            "document": note.model_dump_json(),
         }
-        put = self._store.insert(posted).values(row)
-        keys = [posted.c.repository, posted.c.kind, posted.c.subject]
+        put = self._store.insert(notes).values(row)
+        keys = [notes.c.repository, notes.c.kind, notes.c.subject]
         put = put.on_conflict_do_update(index_elements=keys, set_={"document": put.excluded.document})
         with self._store.write() as connection:
             connection.execute(put)

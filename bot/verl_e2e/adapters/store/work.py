@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from verl_e2e.adapters.store.database import (
     runs,
     targets,
 )
-from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received, as_values, from_values
+from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
 from verl_e2e.core.pulls.figures import SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import RunState
 
@@ -240,7 +241,7 @@ class SqlOutbox:
             "created": instant(now),
             "due": instant(now),
             "problem": "",
-            "document": json.dumps(as_values(message)),
+            "document": json.dumps(asdict(message)),
             "owner": "",
         }
         new = self._store.insert(outbox).values(row).on_conflict_do_nothing().returning(outbox.c.seq)
@@ -264,7 +265,7 @@ class SqlOutbox:
         wanted = sa.select(table.seq, table.document, table.attempts).where(table.state == _WAITING)
         wanted = wanted.where(table.due <= instant(now), table.lane.not_in(besides))
         rows = self._store.take_rows(wanted.order_by(table.person.desc(), table.seq).limit(limit), outbox)
-        return tuple(Letter(row.seq, from_values(json.loads(row.document)), row.attempts) for row in rows)
+        return tuple(Letter(row.seq, Message(**json.loads(row.document)), row.attempts) for row in rows)
 
     def written(self, letter: int) -> None:
         """A message stands on GitHub; its text goes, its subject stays."""
@@ -343,7 +344,7 @@ def _aged(count: int, oldest: str | None, now: datetime) -> Waiting:
 
 
 class Retention:
-    """Removes what was done with before an instant; entries, runs and what was posted stay: they are the record.
+    """Removes what was done with before an instant; entries, runs and notes stay: they are the record.
 
     `folders` holds the run folders, each named by the key of its run.
     """

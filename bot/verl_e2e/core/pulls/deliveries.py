@@ -6,7 +6,7 @@ events that we act on are read, and of them only the keys that we read.
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, NoReturn, get_args
 
@@ -39,16 +39,9 @@ class Repo(Part):
 
 
 class Account(Part):
-    """Who did something. `type` is User, Bot or Organization."""
+    """Who did something."""
 
     login: Login
-    type: Short = "User"
-
-
-class Install(Part):
-    """The installation of the App that an event came through."""
-
-    id: Id
 
 
 class Labelled(Part):
@@ -58,19 +51,16 @@ class Labelled(Part):
 
 
 class Commit(Part):
-    """One side of a pull request."""
+    """The head of a pull request."""
 
     sha: Sha
-    ref: Name
 
 
 class PullPart(Part):
     """A pull request in an event: what is decided is read again, this only tells which."""
 
     number: Number
-    draft: bool = False
     head: Commit
-    base: Commit
 
 
 class NumberPart(Part):
@@ -142,14 +132,13 @@ class ActionPart(Part):
 
 
 class CheckPart(Part):
-    """A check run; `pull_requests` is empty for a fork's."""
+    """A check run."""
 
     id: Id
     name: Name
     head_sha: Sha
     external_id: Short | None = None
     app: AppPart | None = None
-    pull_requests: tuple[NumberPart, ...] = ()
 
 
 class CheckRunEvent(Part):
@@ -194,20 +183,13 @@ class MergeGroupEvent(Part):
 
     action: Literal["checks_requested", "destroyed"]
     repository: Repo
-    sender: Account
     merge_group: GroupPart
-    reason: Short = ""
 
 
 class WorkflowRunPart(Part):
     """A workflow run."""
 
     id: Id
-    head_sha: Sha
-    path: Short = ""
-    display_title: Short = ""
-    status: Short | None = None
-    conclusion: Short | None = None
 
 
 class WorkflowRunEvent(Part):
@@ -221,11 +203,7 @@ class WorkflowRunEvent(Part):
 class WorkflowJobPart(Part):
     """A job of a workflow run."""
 
-    id: Id
     run_id: Id
-    head_sha: Sha
-    status: Short
-    conclusion: Short | None = None
 
 
 class WorkflowJobEvent(Part):
@@ -260,30 +238,6 @@ class PushEvent(Part):
         return self.ref.removeprefix("refs/heads/")
 
 
-class InstallationEvent(Part):
-    """The App was installed, changed or removed somewhere."""
-
-    action: Literal["created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"]
-    installation: Install
-    sender: Account
-    repositories: tuple[Repo, ...] = ()
-
-
-class InstalledRepositoriesEvent(Part):
-    """Repositories were given to the App or taken from it."""
-
-    action: Literal["added", "removed"]
-    installation: Install
-    repositories_added: tuple[Repo, ...] = ()
-    repositories_removed: tuple[Repo, ...] = ()
-
-
-class PingEvent(Part):
-    """GitHub tries whether we listen."""
-
-    hook_id: Id
-
-
 Event = (
     PullRequestEvent
     | CommentEvent
@@ -293,9 +247,6 @@ Event = (
     | WorkflowRunEvent
     | WorkflowJobEvent
     | PushEvent
-    | InstallationEvent
-    | InstalledRepositoriesEvent
-    | PingEvent
 )
 
 MODELS: dict[str, type[Event]] = {
@@ -307,9 +258,6 @@ MODELS: dict[str, type[Event]] = {
     "workflow_run": WorkflowRunEvent,
     "workflow_job": WorkflowJobEvent,
     "push": PushEvent,
-    "installation": InstallationEvent,
-    "installation_repositories": InstalledRepositoriesEvent,
-    "ping": PingEvent,
 }
 
 
@@ -446,17 +394,6 @@ def reaction_to(repository: str, number: int, comment_id: int, reaction: str, *,
 def reply_to(repository: str, number: int, source: str, body: str, *, person: bool, to: str = "") -> Message:
     """A reply to what `source` names, as in the ledger's entries."""
     return Message(repository, number, f"reply:{number}:{source}", body=body, person=person, to=to)
-
-
-def as_values(message: Message) -> dict[str, object]:
-    """The message as plain values."""
-    return asdict(message)
-
-
-def from_values(values: dict[str, object]) -> Message:
-    """The message that `as_values` gave; keys of a later version are left out."""
-    known = {field.name for field in fields(Message)}
-    return Message(**{name: value for name, value in values.items() if name in known})  # type: ignore[arg-type]
 
 
 def delivery_lane(event: Event | None) -> str:

@@ -7,7 +7,7 @@ Run keys make dispatch idempotent: one live run per key, whatever is delivered t
 import hashlib
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -254,21 +254,99 @@ class Run(Document):
         return self.model_copy(update={"awaits_slot": False, "admitted": now, "updated": now})
 
 
-class Posted(Document):
-    """What the bot has on GitHub for one subject, so that it edits and never posts twice."""
+class Note(Document):
+    """What is remembered of a subject: each kind of note has a class of its own, and a subject has one of each kind."""
 
     # `owner/name`.
     repository: str
-    # `card`, `check`, or another kind of entry.
-    kind: str
-    # The number of the pull request for a card, `<head>:<name>` for a check.
+    # `<head>`, `<head>:...`, `<number of the pull request>` or `<number>:...`.
     subject: str
+    # When it was written down.
+    at: AwareDatetime
+
+
+class Posted(Note):
+    """What stands on GitHub for a card, a check run or a reply, so that it is edited and never posted twice."""
+
+    kind: Literal["posted"] = "posted"
     # GitHub's id.
     remote_id: int
-    # The digest of the content last sent.
+    # The digest of the content last sent; empty where it is to be sent again.
     digest: str = ""
-    # When it was sent.
-    at: datetime
+
+
+class Step(StrEnum):
+    """How far the creation of something on GitHub is."""
+
+    # It is about to be created, or was asked for without an answer.
+    ASKED = "asked"
+    # It was created, and its id may not have been kept.
+    MADE = "made"
+    # It is known, or the last attempt made nothing.
+    SETTLED = "settled"
+
+
+class Creation(Note):
+    """The creation of something that there is to be once on GitHub; `at` is when it was last tried."""
+
+    kind: Literal["creation"] = "creation"
+    step: Step
+    # How often it was tried again without knowing what became of the time before, so that there may be doubles.
+    doubts: int = 0
+    # How often doubles were looked for since.
+    looks: int = 0
+
+
+class ReadPolicy(Note):
+    """Under which policy a head was last looked at."""
+
+    kind: Literal["policy"] = "policy"
+    # SHA-256 of its file, empty for the packaged one, `gone` where there was no base.
+    digest: str
+    # The name of its gate.
+    gate_name: str
+
+
+class Pushers(Note):
+    """Who pushed a head, as the webhooks of the pushes said, in small letters."""
+
+    kind: Literal["pushers"] = "pushers"
+    logins: tuple[str, ...]
+
+
+class OpenChecks(Note):
+    """The check runs of a head that may be without a conclusion on GitHub, each as name and our own id."""
+
+    kind: Literal["open-checks"] = "open-checks"
+    checks: tuple[tuple[str, str], ...]
+
+
+class OpenHeads(Note):
+    """The heads of a target on which check runs may be open."""
+
+    kind: Literal["open-heads"] = "open-heads"
+    heads: tuple[Sha, ...]
+
+
+class ReadPosts(Note):
+    """That the posts of a pull request were compared with what they should say."""
+
+    kind: Literal["read"] = "read"
+    # The source of the last `status` by then, empty for none.
+    status: str = ""
+    # Whether someone touched a comment of ours since.
+    touched: bool = False
+
+
+# The notes that Action mode keeps too.
+AnyNote = Annotated[
+    Posted | Creation | ReadPolicy | Pushers | OpenChecks | OpenHeads | ReadPosts, Field(discriminator="kind")
+]
+
+
+def kind_of(note: type[Note]) -> str:
+    """The word for a kind of note."""
+    return str(note.model_fields["kind"].default)
 
 
 def run_key(repository: str, head_sha: str, job_digest: str, attempt: int) -> str:

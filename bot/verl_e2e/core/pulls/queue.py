@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 
 from pydantic import AwareDatetime
 
@@ -17,7 +18,7 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest
 from verl_e2e.core.pulls.commands import in_order
 from verl_e2e.core.pulls.job_order import minutes_of
-from verl_e2e.core.pulls.ledger import Priority, RecordedCommand, Run, RunState
+from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunState
 
 PAUSE, RESUME = "pause", "resume"
 # What got a slot is submitted within seconds; after this the service cannot reach its pull request.
@@ -224,6 +225,13 @@ class Place(Document):
         moved = abs(shown.position - self.position)
         near = min(shown.position, self.position) <= _EXACT
         return shown.pool != self.pool or (moved > 0 and near) or moved > _PART * shown.position
+
+
+class ShownPlace(Note):
+    """The place of a target on a head as it is shown."""
+
+    kind: Literal["place"] = "place"
+    place: Place
 
 
 def place_of(waiting: Collection[str], decision: Admission) -> Place | None:
