@@ -286,7 +286,3 @@ def of_kept_runners(machines: Collection[Machine], runners: Labels) -> Iterator[
 def _takes(machine: Machine, runners: Labels) -> bool:
     own = {label.lower() for label in machine.labels}
     return any({label.lower() for label in labels} <= own for labels in runners.values())
-
-
-def _runner_names(machines: Collection[Machine]) -> str:
-    return ", ".join(sorted(machine.name for machine in machines))

@@ -4,7 +4,7 @@ A function of what is known now and of nothing that happened on the way, so a lo
 nothing. Level 0 runs first and alone, the rest after it passed; a new head ends the runs of the one before.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,7 +14,6 @@ from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import asked_again, cancelled_by
 from verl_e2e.core.pulls.gate import (
-    ExecutionGap,
     Gate,
     Standing,
     execution_gap,
@@ -86,14 +85,19 @@ def decide_actions(target_state: TargetState) -> Actions:
     if spared:
         target_state = replace(target_state, wanted=tuple(item for item in target_state.wanted if not item.required))
     ending = tuple(_to_end(target_state))
-    starting = () if _others_live(target_state) else tuple(_starting(target_state))
+    # Nothing starts before the live runs of an earlier head ended that do no job of this one.
+    going_on = {run.key for run in target_state.continued}
+    earlier = (run for run in target_state.earlier if not run.state.final and not run.waits_for_slot)
+    starting = () if any(run.key not in going_on for run in earlier) else tuple(_starting(target_state))
     changed = {run.key: run for run in (*ending, *starting)}
     runs = (*(changed.pop(run.key, run) for run in target_state.runs), *changed.values())
     rehearsal = rehearsal_standing(replace(target_state, runs=runs))
     found = _standings(target_state, (*target_state.shared, *runs))
     obstacle = _obstacle(target_state)
     absence, command = ("", "") if obstacle else _absence(target_state, found, rehearsal)
-    gap = _execution_gap(target_state, found)
+    overridden = frozenset(override.level for override in target_state.overrides)
+    gap = execution_gap(found, target_state.policy.gate.execution, overridden)
+    accepts = "" if gap.level is None else f"override {int(gap.level)} {target_state.head_sha} REASON"
     gate_now = gate(
         found,
         nothing_reason=_nothing_reason(target_state, rehearsal),
@@ -103,7 +107,7 @@ def decide_actions(target_state: TargetState) -> Actions:
         failed_rehearsal=rehearsal.failure if rehearsal is not None else "",
         waits_for=_waits_for(target_state, rehearsal),
         unexecuted=gap.shortfall,
-        acceptance=_acceptance(target_state, gap),
+        acceptance=f"`/verl-e2e {accepts}` accepts that" if accepts else "",
         in_tests_alone=in_tests_alone(joined_execution(found)),
     )
     if spared and gate_now.status is JobStatus.NOT_REQUIRED:
@@ -147,25 +151,6 @@ def _after_rehearsal(found: tuple[Standing, ...], target_state: TargetState) -> 
         else standing
         for standing in found
     )
-
-
-def _execution_gap(target_state: TargetState, found: tuple[Standing, ...]) -> ExecutionGap:
-    overridden = frozenset(override.level for override in target_state.overrides)
-    return execution_gap(found, target_state.policy.gate.execution, overridden)
-
-
-def _acceptance(target_state: TargetState, gap: ExecutionGap) -> str:
-    """The command by which a person takes the responsibility for what did not run, empty where there is none."""
-    if gap.level is None:
-        return ""
-    return f"`/verl-e2e override {int(gap.level)} {target_state.head_sha} REASON` accepts that"
-
-
-def _others_live(target_state: TargetState) -> bool:
-    """Whether a run of an earlier head is still live and does no job of this one: nothing starts before it ended."""
-    going_on = {run.key for run in target_state.continued}
-    live = (item for item in target_state.earlier if not item.state.final and not item.waits_for_slot)
-    return any(item.key not in going_on for item in live)
 
 
 def _to_end(target_state: TargetState) -> Iterator[Run]:
@@ -252,39 +237,28 @@ def _to_start(target_state: TargetState) -> Iterator[Run]:
     """New runs: of jobs that nothing keeps from starting, and of ended jobs that someone requested again."""
     found = _standings(target_state, (*target_state.shared, *target_state.runs))
     states = {standing.wanted.id: standing.state for standing in found}
+    known, late = (*target_state.here, *target_state.shared), _too_late(target_state)
     for standing in found:
-        if (
-            _held(standing, target_state)
-            or _lives(standing.wanted, (*target_state.here, *target_state.shared))
-            or standing.wanted.job is None
-        ):
-            continue
-        if not turn_of(standing.wanted.requires, states).has_come:
+        wanted = standing.wanted
+        held = hold_of_plan(target_state) if wanted.required else hold(target_state)
+        # A job has at most one live run on this head, for all requests.
+        lives = any(not run.state.final for run in known if run.job_id == wanted.id)
+        if held or lives or late or wanted.job is None or not turn_of(wanted.requires, states).has_come:
             continue
         if isinstance(standing.attempt, NextAttempt):
             if standing.attempt.at <= target_state.now:
                 repeated = {"retry_of": standing.attempt.after.key}
-                yield _run(standing.wanted, target_state, standing.wanted.asked_by).model_copy(update=repeated)
-        elif standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
-            yield _run(standing.wanted, target_state, standing.wanted.asked_by)
+                yield _run(wanted, target_state, wanted.asked_by).model_copy(update=repeated)
+        elif standing.state is JobStatus.WAITING or _ended_by_us(standing.run):
+            yield _run(wanted, target_state, wanted.asked_by)
         elif standing.run is not None and (standing.state in _TRIED or standing.run.carried_from):
             source = asked_again(standing.run, target_state.here, target_state.entries)
             if source:
-                yield _run(standing.wanted, target_state, source)
+                yield _run(wanted, target_state, source)
 
 
-def _ended_by_us(run: Run) -> bool:
-    return run.state is RunState.CANCELLED and run.may_start_again
-
-
-def _held(standing: Standing, target_state: TargetState) -> bool:
-    held = hold_of_plan(target_state) if standing.wanted.required else hold(target_state)
-    return bool(held or _too_late(target_state))
-
-
-def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
-    """Whether the job has a live run on this head: it gets at most one, for all requests."""
-    return any(not run.state.final for run in runs if run.job_id == wanted.id)
+def _ended_by_us(run: Run | None) -> bool:
+    return run is not None and run.state is RunState.CANCELLED and run.may_start_again
 
 
 def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:

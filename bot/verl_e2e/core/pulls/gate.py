@@ -156,7 +156,8 @@ def _standing(
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
-        return Standing(wanted, _status(last), _run_reason(last), last)
+        reason = last.sentence or last.reason or f"the run is {last.state}"
+        return Standing(wanted, _status(last), reason, last)
     return _not_begun(wanted, before, hold)
 
 
@@ -177,10 +178,6 @@ def _status(run: Run) -> JobStatus:
         return JobStatus.RUNNING
     status = status_of_run(run)
     return JobStatus.BLOCKED if status is JobStatus.CANCELLED else status
-
-
-def _run_reason(run: Run) -> str:
-    return run.sentence or run.reason or f"the run is {run.state}"
 
 
 def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
@@ -227,9 +224,12 @@ def gate(
     required = tuple(standing for standing in found if standing.wanted.required)
     of_jobs = tuple(_reason(standing) for standing in required)
     unsatisfied = [standing for standing in required if standing.state not in SATISFIED]
-    if any(standing.state is JobStatus.FAILED for standing in unsatisfied):
-        return Gate(JobStatus.FAILED, _first(unsatisfied, JobStatus.FAILED), broken, of_jobs)
-    if broken and (unsatisfied or not _all_overridden(required)):
+    failed = next((standing for standing in unsatisfied if standing.state is JobStatus.FAILED), None)
+    if failed is not None:
+        title = _sentence(f"{failed.wanted.id} {failed.state}: {failed.reason}")
+        return Gate(JobStatus.FAILED, title, broken, of_jobs)
+    overridden = bool(required) and all(standing.state is JobStatus.OVERRIDDEN for standing in required)
+    if broken and not overridden:
         return Gate(JobStatus.FAILED, "The change breaks what verl uses of Bridge", broken, of_jobs)
     if failed_rehearsal:
         return Gate(JobStatus.FAILED, _sentence(failed_rehearsal), (failed_rehearsal, *broken), of_jobs)
@@ -243,7 +243,9 @@ def gate(
     if unsatisfied:
         first = unsatisfied[0]
         status = first.state if first.state in (JobStatus.HELD, JobStatus.CANCELLED) else JobStatus.BLOCKED
-        return Gate(status, _unsatisfied_title(first), broken, of_jobs)
+        # A command is in the summary, because a title is plain text and may be cut.
+        why = first.hold.sentence if first.hold is not None else f"{first.wanted.id} {first.clause}"
+        return Gate(status, _sentence(why), broken, of_jobs)
     if unexecuted.closing:
         whole = f"{unexecuted.closing}; {acceptance}" if acceptance else unexecuted.closing
         return Gate(JobStatus.BLOCKED, _sentence(unexecuted.closing), (whole, *broken), of_jobs, action=whole)
@@ -263,25 +265,9 @@ def _reason(standing: Standing) -> str:
     return f"{standing.wanted.id}: {standing.state}{reason}"
 
 
-def _all_overridden(required: tuple[Standing, ...]) -> bool:
-    return bool(required) and all(standing.state is JobStatus.OVERRIDDEN for standing in required)
-
-
-def _first(rows: list[Standing], state: JobStatus) -> str:
-    first = next(row for row in rows if row.state is state)
-    return _sentence(f"{first.wanted.id} {state}: {first.reason}")
-
-
 def _sentence(text: str) -> str:
     shown = text[:1].upper() + text[1:]
     return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
-
-
-def _unsatisfied_title(first: Standing) -> str:
-    """What keeps the gate closed; a command is in the summary, because a title is plain text and may be cut."""
-    if first.hold is not None:
-        return _sentence(first.hold.sentence)
-    return _sentence(f"{first.wanted.id} {first.clause}")
 
 
 def _progress(required: tuple[Standing, ...]) -> str:
@@ -345,16 +331,16 @@ def with_accepted(found: tuple[Standing, ...], rules: ExecutionRules) -> tuple[S
     A job that no host can run is named as such where the policy lets the gate open without it.
     """
     if rules.uncoverable is Demand.ALLOW:
-        found = tuple(map(_without_hosts, found))
+        found = tuple(
+            replace(standing, state=JobStatus.UNCOVERABLE, reason=standing.wanted.uncoverable)
+            if standing.state is JobStatus.BLOCKED and standing.wanted.uncoverable
+            else standing
+            for standing in found
+        )
     if not any(standing.state is JobStatus.UNEXECUTED for standing in found):
         return found
     passed = _executions(standing for standing in found if standing.state is JobStatus.PASSED)
     return tuple(_weighed(standing, passed, rules) for standing in found)
-
-
-def _without_hosts(standing: Standing) -> Standing:
-    reason = standing.wanted.uncoverable if standing.state is JobStatus.BLOCKED else ""
-    return replace(standing, state=JobStatus.UNCOVERABLE, reason=reason) if reason else standing
 
 
 def _weighed(standing: Standing, passed: dict[str, ChangeExecution], rules: ExecutionRules) -> Standing:

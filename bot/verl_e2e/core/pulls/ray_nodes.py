@@ -5,7 +5,6 @@ another one writes that its part of the cluster ended before that. All of them l
 """
 
 import shlex
-from collections.abc import Mapping
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
@@ -105,7 +104,7 @@ def node_script(job: Job) -> str:
     python = shlex.quote(job.site.python)
     variables = {**job.site.process, **job.process}
     return _SCRIPT.format(
-        exports=_exports(variables),
+        exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())),
         ray=f"{python} -c {shlex.quote('from ray.scripts.scripts import main; main()')}",
         head=_HEAD,
         resources=f"--num-gpus={job.gpus_of_node} --num-cpus={job.site.ray_cpus_of(job.gpus_of_node, job.node_count)}",
@@ -144,7 +143,3 @@ def by_hand_text(job: Job, address: str) -> str:
             f"on each other node:  ray start --address=HOST:PORT {resources} {ports}",
         )
     )
-
-
-def _exports(variables: Mapping[str, str]) -> str:
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))

@@ -254,11 +254,13 @@ def may_follow(runs: Iterable[Run], now: datetime) -> bool:
     """
     known = tuple(runs)
     repeated = {run.retry_of for run in known}
-    return any(_may_be_tried(run) and run.key not in repeated and now - run.updated <= STALE for run in known)
-
-
-def _may_be_tried(run: Run) -> bool:
-    return _was_blocked(run) and class_of(run.causes, undecided=run.undecided) in _CAN_BE_TRIED
+    return any(
+        _was_blocked(run)
+        and class_of(run.causes, undecided=run.undecided) in _CAN_BE_TRIED
+        and run.key not in repeated
+        and now - run.updated <= STALE
+        for run in known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,8 @@ def _refusals(
     """Why an attempt is not made, the first reason first."""
     rules, now = target_state.policy.retry, target_state.now
     most = rules.passing if found is RetryClass.PASSING else rules.lasting
-    if _has_failed(wanted, target_state):
+    attempts = (*target_state.elsewhere, *target_state.here)
+    if any(run.result is Result.FAIL for run in attempts if does(run, wanted)):
         yield "not run again by itself: an attempt of this job failed"
     if not most:
         yield f"not run again by itself: a {found}"
@@ -334,12 +337,6 @@ def _refusals(
         yield f"not run again: {took}, and this one would take about {wanted.gpu_minutes}"
     if _ends_too_late(wanted, target_state, at):
         yield "not run again: it would not end before the time limit of the merge queue"
-
-
-def _has_failed(wanted: WantedJob, target_state: TargetState) -> bool:
-    """Whether exactly this job failed on this head, at the request of anyone."""
-    known = (*target_state.elsewhere, *target_state.here)
-    return any(run.result is Result.FAIL for run in known if does(run, wanted))
 
 
 def _ends_too_late(wanted: WantedJob, target_state: TargetState, at: datetime) -> bool:
