@@ -14,7 +14,7 @@ from verl_e2e.adapters.dispatch.ray_backend import RaySettings, resources
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmContainer, SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
-from verl_e2e.app.judge_finished import judge_ended_rehearsal
+from verl_e2e.app.judge_finished import judge_ended
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Bands
@@ -105,7 +105,7 @@ def test_it_runs_while_a_job_has_the_whole_host(world: World, engine: LocalEngin
     assert backend.poll(waiting).state is RunState.SUBMITTED
     assert backend.artifacts(run, tmp_path / "home")
     # Its environment is missing, so it says that, and is evidence of nothing.
-    judged = judge_ended_rehearsal(run, tmp_path / "home", GitRepository(world.bridge), run_folders(Bands()))
+    judged = judge_ended(run, tmp_path / "home", run_folders(Bands()), GitRepository(world.bridge))
     assert judged.result is Result.BLOCKED
     assert judged.rehearsed is None
     assert "make rehearsal-env" in judged.sentence

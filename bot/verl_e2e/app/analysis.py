@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.app.judge_finished import Judged, judge_again, judge_ended, judge_ended_rehearsal
+from verl_e2e.app.judge_finished import Judged, judge_again, judge_ended
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import explain, plan_target
 from verl_e2e.core.compare.cell_map import CellMap
@@ -95,7 +95,7 @@ class DirectAnalysis:
 
     def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
-        return judge_ended_rehearsal(run, folder, self.changes(target), self.folders)
+        return judge_ended(run, folder, self.folders, self.changes(target))
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""

@@ -175,11 +175,14 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
-    say(_planned_sentence(planned))
+    levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
+    say(f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes")
     say(shown)
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
-    patches, notes = _patches(request, services)
+    places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
+    patches = fit_patches(request.policy.patches, places)
+    notes = tuple(f"Declared {sentence}." for sentence in patches.left_out)
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
@@ -217,17 +220,6 @@ def _planned(request: CheckRequest, services: CheckServices) -> tuple[Plan, tupl
     found = services.planner.plan(request.base, request.head, request.policy, request.asked)
     broken = (item for item in found.contract if item.kind is Kind.BREAK)
     return found.plan, tuple(str(item) for item in broken)
-
-
-def _planned_sentence(planned: Plan) -> str:
-    levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
-    return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
-
-
-def _patches(request: CheckRequest, services: CheckServices) -> tuple[PatchChoice, tuple[str, ...]]:
-    places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
-    choice = fit_patches(request.policy.patches, places)
-    return choice, tuple(f"Declared {sentence}." for sentence in choice.left_out)
 
 
 def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Job | str:
@@ -361,7 +353,8 @@ def _follow_up(
             raise
         except DispatchError as error:
             say(f"{job.id}: {error}")
-            allowed = _given_up(allowed, asked[0].role)
+            role = asked[0].role
+            allowed = replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: _NOT_BEGUN})
         _write(services, folder, history, _reasons(job, verdict, history, allowed))
         verdict, facts = judge_run(services.folders, folder, facts)
     reasons = _reasons(job, verdict, history, allowed)
@@ -370,11 +363,6 @@ def _follow_up(
         verdict, facts = judge_run(services.folders, folder, facts)
     write_judgement(services.folders, folder, (verdict,))
     return verdict, facts
-
-
-def _given_up(allowed: Allowed, role: Role) -> Allowed:
-    """Without a role whose run could not begin."""
-    return replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: _NOT_BEGUN})
 
 
 def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Mapping[Role, str]:
@@ -396,22 +384,27 @@ def _run_followup(
     if kept:
         say(f"{main.id}: {asked.role.spoken}, Bridge {asked.job.bridge.commit[:12]}, is kept from an earlier run")
     else:
-        say(_starting(main, asked))
+        job = asked.job
+        where = f"Bridge {job.bridge.commit[:12]}, {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes"
+        say(f"{main.id}: starting {asked.role.spoken} ({job.id} on {where})")
         services.dispatcher.run(asked.job, place.folder)
     if asked.inherits:
-        _write(services, place.folder, tuple(_seen_from(run) for run in asked.inherits))
+        _write(
+            services,
+            place.folder,
+            tuple(
+                # Named from the folder of another related run.
+                run.model_copy(update={"folder": f"../{run.folder.rpartition('/')[2]}"})
+                for run in asked.inherits
+            ),
+        )
     verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
-    if asked.role is Role.MERGE_BASE and not kept:
-        _keep(asked.job, place, verdict, services)
+    baselines, is_new = services.baselines, asked.role is Role.MERGE_BASE and not kept
+    if baselines is not None and is_new and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
+        baselines.keep(_key(asked.job, place), place.folder)
     run = related_runs.related_run_of(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
     say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
     return run
-
-
-def _starting(main: Job, asked: Followup) -> str:
-    job = asked.job
-    where = f"Bridge {job.bridge.commit[:12]}, {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes"
-    return f"{main.id}: starting {asked.role.spoken} ({job.id} on {where})"
 
 
 def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bool:
@@ -428,19 +421,9 @@ def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bo
     return services.baselines.fetch(_key(asked.job, place), place.folder, accept)
 
 
-def _keep(job: Job, place: _Place, verdict: Verdict, services: FollowUpServices) -> None:
-    if services.baselines is not None and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
-        services.baselines.keep(_key(job, place), place.folder)
-
-
 def _key(job: Job, place: _Place) -> str:
     """The digest of the job; further baselines of one job, which measure its noise, have keys of their own."""
     return job.digest() if place.number == 1 else f"{job.digest()}-{place.number}"
-
-
-def _seen_from(run: RelatedRun) -> RelatedRun:
-    """A related run of the first job, named from the folder of another related run."""
-    return run.model_copy(update={"folder": f"../{run.folder.rpartition('/')[2]}"})
 
 
 def _write(

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.plan.lint import lint_image, lint_quarantine
+from verl_e2e.core.plan.lint import ToFix, lint_image, lint_quarantine
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import (
     Finding,
@@ -102,7 +102,7 @@ def _examine(
         *_guarded("database", lambda: _database(services)),
         *_engine(services),
         *_guarded("app", lambda: _app(repository, setup, services)),
-        *_clock(services),
+        *([of_clock(ahead_s)] if (ahead_s := services.ahead_s()) is not None else []),
     ]
     if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
@@ -113,11 +113,11 @@ def _examine(
         return (*first, error_finding("repository", str(error), fix))
     policy, of_policy = _policy(repository, branch, services)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-        ("webhook", lambda: _hook(setup, services)),
-        ("deliveries", lambda: _deliveries(services, now, redeliver=redeliver)),
+        ("webhook", lambda: [_hook(setup, services)]),
+        ("deliveries", lambda: [_deliveries(services, now, redeliver=redeliver)]),
         ("policy", lambda: of_policy),
-        ("image", lambda: _image(policy)),
-        ("quarantine", lambda: _quarantine(policy, now)),
+        ("image", lambda: _linted("image", lint_image(policy) if policy else ())),
+        ("quarantine", lambda: _linted("quarantine", lint_quarantine(policy, now.date()) if policy else ())),
         ("verl", lambda: _verl(policy, services)),
         ("sources", lambda: of_sources(services.refusals(repository, policy)) if policy else ()),
         ("required check", lambda: _branch(repository, branch, setup, policy, services)),
@@ -178,25 +178,18 @@ def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Fi
     return of_installation(found, repository, setup.permissions, setup.events)
 
 
-def _clock(services: DoctorServices) -> Iterator[Finding]:
-    ahead_s = services.ahead_s()
-    if ahead_s is not None:
-        yield of_clock(ahead_s)
-
-
-def _hook(setup: Setup, services: DoctorServices) -> Iterator[Finding]:
+def _hook(setup: Setup, services: DoctorServices) -> Finding:
     if not setup.hook:
-        yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared")
-        return
-    yield of_hook(services.administration.hook_url(), setup.hook)
+        return note("webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared")
+    return of_hook(services.administration.hook_url(), setup.hook)
 
 
-def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
+def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> Finding:
     failed = failed_deliveries(services.administration.deliveries(now - timedelta(days=DAYS)))
     if redeliver:
         for delivery_attempt in failed:
             services.administration.redeliver(delivery_attempt.id)
-    yield of_deliveries(failed, DAYS, again=redeliver)
+    return of_deliveries(failed, DAYS, again=redeliver)
 
 
 def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, tuple[Finding, ...]]:
@@ -213,14 +206,8 @@ def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Pol
         return None, (error_finding(about, f"{first}{also}", "fix it: until then no pull request is planned"),)
 
 
-def _image(policy: Policy | None) -> Iterator[Finding]:
-    for finding in lint_image(policy) if policy else ():
-        yield note("image", finding.what, finding.fix)
-
-
-def _quarantine(policy: Policy | None, now: datetime) -> Iterator[Finding]:
-    for finding in lint_quarantine(policy, now.date()) if policy else ():
-        yield note("quarantine", finding.what, finding.fix)
+def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[Finding]:
+    return (note(about, finding.what, finding.fix) for finding in findings)
 
 
 def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[Finding]:

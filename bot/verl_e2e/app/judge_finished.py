@@ -103,10 +103,10 @@ def _kept(verdict: Verdict) -> str:
     return text if len(text) <= MAX_VERDICT else ""
 
 
-def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
-    """Judge the run folder that was brought into `folder`, and write the judgement into it."""
+def judge_ended(run: Run, folder: Path, folders: RunFolders, trees: SourceTrees | None = None) -> Judged:
+    """Judge the run folder that was brought into `folder`, a rehearsal by its trees, and write the judgement there."""
     try:
-        return _judged(run, folder, folders)
+        return _judged(run, folder, folders) if trees is None else _judged_rehearsal(run, folder, trees, folders)
     except OSError as error:
         # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
         return cannot_be_judged(error.strerror or type(error).__name__)
@@ -142,14 +142,10 @@ def outcome(verdict: Verdict, record: Record) -> Judged:
         verdict.undecided,
         verdict.recurrence,
         verdict.stage,
-        _digest(verdict.fingerprint),
+        hashlib.sha256("\0".join(verdict.fingerprint).encode()).hexdigest()[:16] if verdict.fingerprint else "",
         _executed_files(record),
         phase_s=phase_seconds(record.events),
     )
-
-
-def _digest(marks: tuple[str, ...]) -> str:
-    return hashlib.sha256("\0".join(marks).encode()).hexdigest()[:16] if marks else ""
 
 
 def _executed_files(record: Record) -> str:
@@ -199,13 +195,10 @@ def _judged_again(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judg
     verdict = hold_against_record(verdict, run_record(record, facts, Expected(run.took, run.nonce)), run.job)
     if verdict.execution is not None and verdict.execution.not_recorded:
         return None
-    return outcome(replace(verdict, limitations=(*verdict.limitations, *_doubts(run))), record)
-
-
-def _doubts(run: Run) -> tuple[str, ...]:
-    """The limitations of a verdict that its folder does not tell: they come after those that it does."""
-    verdict = read_verdict(run.verdict)
-    return () if verdict is None else verdict.limitations[len(verdict.left_open) :]
+    # What its folder does not tell comes after the limitations that it does tell.
+    before = read_verdict(run.verdict)
+    doubts = () if before is None else before.limitations[len(before.left_open) :]
+    return outcome(replace(verdict, limitations=(*verdict.limitations, *doubts)), record)
 
 
 # What a cell imports of Bridge lies there.
@@ -219,16 +212,6 @@ _RESULTS = {
     CellOutcome.CHANGED: Result.PASS,
     CellOutcome.EQUAL: Result.PASS,
 }
-
-
-def judge_ended_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> Judged:
-    """Judge the rehearsal whose folder was brought into `folder`, and write the judgement into it."""
-    try:
-        return _judged_rehearsal(run, folder, trees, folders)
-    except OSError as error:
-        return cannot_be_judged(error.strerror or type(error).__name__)
-    except UserError as error:
-        return cannot_be_judged(str(error).replace(str(folder), "run folder"))
 
 
 def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> Judged:

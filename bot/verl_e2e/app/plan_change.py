@@ -186,7 +186,8 @@ class Planner:
         found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
         if not found.plan.levels:
             return found
-        program = self._program_at_head(found.change, policy)
+        followed = self._trees.get((found.change.head, policy.source))
+        program = None if followed is None else followed.program
         chosen = self._chooser.choose(found.change, policy, found.effects, program)
         planned = with_tests(found.plan, chosen)
         tests = (*policy.bridge_tests, *(test.test for test in planned.tests.tests))
@@ -209,11 +210,6 @@ class Planner:
             lambda path: self._is_aside(path, policy),
             self._summaries,
         )
-
-    def _program_at_head(self, change: Change, policy: Policy) -> Program | None:
-        """The program at the head where planning has followed it."""
-        tree = self._trees.get((change.head, policy.source))
-        return None if tree is None else tree.program
 
     def _with_merge(self, found: Planned, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         """The plan with the levels that the change needs only together with what the base has brought since."""
@@ -335,19 +331,16 @@ class Planner:
         program = Program(paths, lambda path: summaries[files[path]], self._views)
         try:
             ran = entered_by_runs(reach.package, reach.roots)
-            followed = self._followed_before(program, ran) or Reach(program, self._uses.entries, ran)
+            entries = self._uses.entries
+            known = (tree.reach.in_program(program, entries, ran) for tree in reversed(self._trees.values()))
+            # What was followed in another tree that differs in nothing that this depends on, where there is one.
+            followed = next((same for same in known if same is not None), None) or Reach(program, entries, ran)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
         unread = tuple(
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
-
-    def _followed_before(self, program: Program, ran: tuple[Entry, ...]) -> Reach | None:
-        """What was followed in another tree that differs in nothing that this depends on; None where each one does."""
-        entries = self._uses.entries
-        known = [tree.reach for tree in reversed(self._trees.values())]
-        return next((same for reach in known if (same := reach.in_program(program, entries, ran)) is not None), None)
 
     def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
         """The changed names of which no content tells what they do."""
@@ -451,26 +444,20 @@ class Planner:
         old, new = (self.repository.read_blob(commit, name) for commit in commits)
         return same_build(old, new) and changed_requirements(old, new, reach.dependencies) == ()
 
-    def _reader(self, tree: _Tree) -> "_Reader":
-        return _Reader(self.repository, tree.files)
+    def _reader(self, tree: _Tree) -> Callable[[str], bytes | None]:
+        """Reads a file of a tree by its path."""
+
+        def read(path: str) -> bytes | None:
+            blob = tree.files.get(path)
+            return None if blob is None else self.repository.read_objects([blob])[blob]
+
+        return read
 
 
 def _merged_later(planned: Plan, notes: tuple[str, ...] = ()) -> Plan:
     """The plan of a head whose base has other sources by now, of which a rehearsal of the head alone says nothing."""
     reasons = tuple(replace(reason, at_import=False) for reason in planned.reasons)
     return replace(planned, reasons=reasons, incomplete=(*notes, *planned.incomplete))
-
-
-class _Reader:
-    """Reads a file of a tree by its path."""
-
-    def __init__(self, repository: SourceTrees, files: Mapping[str, str]) -> None:
-        self.repository = repository
-        self._files = files
-
-    def __call__(self, path: str) -> bytes | None:
-        blob = self._files.get(path)
-        return None if blob is None else self.repository.read_objects([blob])[blob]
 
 
 def _no_source(change: Change, reach: ReachPolicy) -> str:

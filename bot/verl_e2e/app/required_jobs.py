@@ -108,17 +108,6 @@ class JobSources:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """How one job is to be built, as far as it is not the plan's."""
-
-    outline: JobOutline
-    bridge_commit: str
-    verl_ref: str
-    image: str = ""
-    mark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RequiredJobs:
     """Plans targets and completes their jobs."""
 
@@ -143,8 +132,10 @@ class RequiredJobs:
         stranger = isinstance(target, Pull) and target.from_fork
         strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
         repository = repository_of(target)
-        past = self.past_costs.get((repository, target.head_sha), lambda: self._past_costs(repository))
-        builder = _Builder(strict, target, trees, self.job_sources, past)
+        past = self.past_costs.get(
+            (repository, target.head_sha), lambda: past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
+        )
+        builder = _Builder(strict, target, found.plan.head, trees, self.job_sources, past)
         rehearsal = builder.rehearsal(found.change)
         # What cells write is the word of the code under test: that of a stranger takes no job away.
         run = None
@@ -158,15 +149,12 @@ class RequiredJobs:
                 log.warning("%s is planned without the cells of its rehearsal, which take too much", target.head_sha)
             except UserError as error:
                 return Prepared(problem=str(error))
-        wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
+        wanted = [*_required(found, builder), *_extras(found, policy, entries, builder)]
         unique = {job.id: job for job in reversed(wanted)}
         jobs = tuple(job for job in wanted if unique.get(job.id) is job)
         missing = _no_rehearsal(self.job_sources) if rehearsal is not None else ""
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
-
-    def _past_costs(self, repository: str) -> tuple[PastCost, ...]:
-        return past_costs(self.ledger.runs(repository, newest=_TELLING_RUNS))
 
     def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
         """The plan by packed cells; what took too much once is not tried again on the same head by this process."""
@@ -192,10 +180,10 @@ def unplannable(error: LimitError) -> str:
     return f"it cannot be planned: {error}; split the change, or leave out the file that takes so much"
 
 
-def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
+def _required(found: Planned, builder: "_Builder") -> Iterator[WantedJob]:
     tests: dict[str, tuple[str, ...]] = {}
     for outline in in_order(found.plan.jobs):
-        made = builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
+        made = builder.wanted(outline)
         job = made.job
         if job is None:
             yield made
@@ -212,15 +200,16 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "
         asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
         outlines = [item for item in in_order(asked.jobs) if item.variant.level in levels]
-        yield from _requested(outlines, request, policy, builder, found.plan.head)
+        yield from _requested(outlines, request, policy, builder)
 
 
 def _requested(
-    outlines: list[JobOutline], request: LevelRequest, policy: Policy, builder: "_Builder", head: str
+    outlines: list[JobOutline], request: LevelRequest, policy: Policy, builder: "_Builder"
 ) -> Iterator[WantedJob]:
+    plain = (item for item in outlines if not request.options or item.variant.level not in request.levels)
+    for outline in plain:
+        yield builder.wanted(outline, required=False, asked_by=request.source)
     if not request.options:
-        for outline in outlines:
-            yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=request.source)
         return
     mark = hashlib.sha256(repr(sorted(request.options.items())).encode()).hexdigest()[:6]
     narrowed = [item for item in outlines if item.variant.level in request.levels]
@@ -228,13 +217,10 @@ def _requested(
     # What a variant takes the place of need not pass before others any more; the variant must.
     by_level = {job_outline.variant.level: job_outline for job_outline in chosen}
     renamed = {item.id: f"{(item if item in chosen else by_level[item.variant.level]).id}-x{mark}" for item in narrowed}
-    plain = (item for item in outlines if item.variant.level not in request.levels)
-    for outline in plain:
-        yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=request.source)
     for outline in chosen:
         changed = _with_options(outline, request, policy)
         ref, image = request.options.get("verl_ref", policy.verl.commit), request.options.get("image", "")
-        made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=request.source)
+        made = builder.wanted(changed, ref, image, f"-x{mark}", required=False, asked_by=request.source)
         options = " ".join(f"{name}={value}" for name, value in sorted(request.options.items()))
         yield replace(made, options=options, requires=tuple(renamed.get(require, require) for require in made.requires))
 
@@ -263,20 +249,34 @@ class _Builder:
     """Completes jobs of one target."""
 
     def __init__(
-        self, policy: Policy, target: Target, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]
+        self,
+        policy: Policy,
+        target: Target,
+        head: str,
+        trees: SourceTrees,
+        sources: JobSources,
+        past: tuple[PastCost, ...],
     ) -> None:
-        self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
+        self._policy, self._head, self._trees, self._sources, self._past = policy, head, trees, sources, past
         ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
         self._origins = origins_of(repository_of(target), ref, policy, sources.fetched_from)
-        self._patches: dict[tuple[str, str], PatchChoice] = {}
+        self._patches: dict[str, PatchChoice] = {}
         # The version of what runs and judges.
         self.program = sources.program
 
-    def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
-        """The job of an outline, or what is missing."""
-        outline = order.outline
+    def wanted(
+        self,
+        outline: JobOutline,
+        verl_ref: str = "",
+        image: str = "",
+        mark: str = "",
+        *,
+        required: bool = True,
+        asked_by: str = "",
+    ) -> WantedJob:
+        """The job of an outline, or what is missing; a verl and an image of its own where given, and a marked id."""
         made = WantedJob(
-            id=f"{outline.id}{order.mark}",
+            id=f"{outline.id}{mark}",
             level=outline.variant.level,
             requires=outline.requires,
             required=required,
@@ -284,9 +284,10 @@ class _Builder:
             uncoverable=outline.uncoverable,
         )
         try:
-            job = self._job(order).model_copy(update={"id": made.id, "origins": self._origins})
+            job = self._job(outline, verl_ref or self._policy.verl.commit, image)
         except (BuildError, UserError) as error:
             return replace(made, missing=str(error))
+        job = job.model_copy(update={"id": made.id, "origins": self._origins})
         minutes, basis = expected_cost(outline, job, self._past)
         return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
 
@@ -307,34 +308,28 @@ class _Builder:
             isolation=self._policy.isolation,
         )
 
-    def _job(self, order: _Order) -> Job:
-        verl_commit = self._verl_commit(order.verl_ref)
+    def _job(self, outline: JobOutline, verl_ref: str, image: str) -> Job:
+        """BuildError or UserError where it cannot be completed."""
+        pinned = verl_ref == self._policy.verl.commit
+        verl_commit = verl_ref if pinned else self._sources.verl(verl_ref).resolve(verl_ref)
+        if image and (refused := refused_image(image, self._policy)):
+            raise BuildError(refused)
         return build_job(
-            order.outline,
+            outline,
             policy=self._policy,
-            site=self._site(order.image),
-            sources=portable_sources(order.bridge_commit, verl_commit),
-            patches=self._fitting(order.bridge_commit, verl_commit),
+            site=site_in_image(self._sources.site, self._policy.image, image),
+            sources=portable_sources(self._head, verl_commit),
+            patches=self._fitting(verl_commit),
             require_bridge_checks=self._policy.require_bridge_checks,
         )
 
-    def _verl_commit(self, ref: str) -> str:
-        return ref if ref == self._policy.verl.commit else self._sources.verl(ref).resolve(ref)
-
-    def _site(self, image: str) -> SiteProfile:
-        refused = refused_image(image, self._policy) if image else ""
-        if refused:
-            raise BuildError(refused)
-        return site_in_image(self._sources.site, self._policy.image, image)
-
-    def _fitting(self, bridge_commit: str, verl_commit: str) -> PatchChoice:
+    def _fitting(self, verl_commit: str) -> PatchChoice:
         """The declared patches that fit both commits."""
-        key = (bridge_commit, verl_commit)
-        if key not in self._patches and self._policy.patches:
+        if verl_commit not in self._patches and self._policy.patches:
             verl = self._sources.verl(verl_commit)
-            places = {"bridge": (self._trees, bridge_commit), "verl": (verl, verl_commit)}
-            self._patches[key] = fit_patches(self._policy.patches, places)
-        return self._patches.get(key, NO_PATCHES)
+            places = {"bridge": (self._trees, self._head), "verl": (verl, verl_commit)}
+            self._patches[verl_commit] = fit_patches(self._policy.patches, places)
+        return self._patches.get(verl_commit, NO_PATCHES)
 
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -359,7 +354,7 @@ class VerdictReuse:
         runs: tuple[Run, ...],
     ) -> tuple[Run, ...]:
         """The runs with those that stand by the verdict of another one."""
-        if _is_over(target):
+        if target.destroyed if isinstance(target, MergeGroup) else target.state is PullState.CLOSED:
             return runs
         found = list(runs)
         for wanted in prepared.wanted:
@@ -434,10 +429,6 @@ class VerdictReuse:
                 return self.analysis.judge_again(origin, wanted.job, self.artifacts / origin.key)
         except LimitError:
             return None
-
-
-def _is_over(target: Target) -> bool:
-    return target.destroyed if isinstance(target, MergeGroup) else target.state is PullState.CLOSED
 
 
 def _ran_outside(run: Run, reached: ReachedFiles) -> bool:
