@@ -71,7 +71,7 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
     at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
-    common = {"repository": REPOSITORY, "number": 1, "head_sha": head, "actor": "ada", "at": BEGAN}
+    common = {"repository": REPOSITORY, "number": 1, "head_sha": head, "actor": "ada", "at": BEGAN, "base": "main"}
     approval = Approval.model_validate({**common, "source": "check:1:approve"})
     override = Override.model_validate(
         {**common, "source": "check:2:override", "level": Level.PARALLELISM, "reason": "no host is free"}

@@ -88,8 +88,11 @@ def look(store: Store, target: str, now: datetime = NOW, again_at: datetime | No
 
 def test_entries_are_kept_in_order_and_each_source_once_for_each_kind(store: Store) -> None:
     ledger = SqlLedger(store)
-    approval = Approval(repository=REPOSITORY, number=5, head_sha=HEAD, actor="ann", source="comment:7:1", at=NOW)
+    approval = Approval(
+        base="main", repository=REPOSITORY, number=5, head_sha=HEAD, actor="ann", source="comment:7:1", at=NOW
+    )
     override = Override(
+        base="main",
         repository=REPOSITORY,
         number=5,
         head_sha=HEAD,

@@ -14,7 +14,7 @@ from verl_e2e.adapters.dispatch.order_folder import follow_ups
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
-from verl_e2e.app.current_grants import AUTHOR_KEPT
+from verl_e2e.app.keep_command import AUTHOR_KEPT
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Isolation, Job
@@ -75,6 +75,7 @@ def ask(app: App, verb: str, *arguments: str, head: str = "one", **options: str)
 def approve(app: App, head: str) -> None:
     app.ledger.add(
         Approval(
+            base="main",
             repository=REPOSITORY,
             number=7,
             head_sha=sha(head),
@@ -580,6 +581,7 @@ def test_an_override_needs_nothing_to_run_and_is_shown(app: App) -> None:
     to_the_end(app, fails)
     app.ledger.add(
         Override(
+            base="main",
             repository=REPOSITORY,
             number=7,
             head_sha=sha("one"),

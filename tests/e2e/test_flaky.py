@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.core.pulls.test_flaky import HANG, MARK, ended, passed
+from tests.core.pulls.test_retry import HANG, MARK, ended, passed
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.store import SqlLedger, open_store

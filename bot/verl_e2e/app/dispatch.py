@@ -12,7 +12,7 @@ from pathlib import Path
 
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
-from verl_e2e.app.kept_values import Kept
+from verl_e2e.app.known_targets import Kept
 from verl_e2e.app.publish import Creations
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.errors import LimitError

@@ -1,15 +1,222 @@
-"""Which pull requests have a head, and which merge groups the queue named."""
+"""What is known of targets: which pull requests have a head, the merge groups, and the policy of a base branch.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+A policy is read at the tip of its branch. GitHub leaves a pull request's `base.sha` where the base was at the last push
+of the head, so nothing that says who may do what is read there. The policy as it is now is compared with the one under
+which a head was last looked at, so a push of which no webhook reported is found as well.
+"""
 
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
+from verl_e2e.config.validation import ConfigError
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Reference
+from verl_e2e.core.pulls.ledger import ReadPolicy, Run
+from verl_e2e.core.pulls.pull import (
+    MergeGroup,
+    OpenPull,
+    Pull,
+    PullRef,
+    PullState,
+    Reference,
+    Target,
+    reference_text,
+    repository_of,
+)
 from verl_e2e.core.pulls.target_state import OtherPull, TargetState
-from verl_e2e.ports import Clock, Ledger, Pulls, UnknownPullError
+from verl_e2e.ports import Clock, Ledger, Pulls, UnknownPullError, Worklist
+
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """The values last asked for by key, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[tuple[str, ...], Value] = OrderedDict()
+
+    def get(self, key: tuple[str, ...], make: Callable[[], Value]) -> Value:
+        """The value of a key, made when it is not there."""
+        # Several looks share this: the second one makes the value again, which changes nothing.
+        found = self._values.pop(key, None)
+        if found is None:
+            found = make()
+        return self.put(key, found)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def find(self, key: tuple[str, ...]) -> Value | None:
+        """The value of a key, None when it is not there."""
+        return self._values.get(key)
+
+    def put(self, key: tuple[str, ...], value: Value) -> Value:
+        """Keep a value under a key, in the place of what was there."""
+        self._values.pop(key, None)
+        self._values[key] = value
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)
+        return value
+
+
+_GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseText:
+    """The policy file of a base: as it is there, and by which name people know the place."""
+
+    # A branch, or the first digits of a merge group's base commit.
+    name: str
+    # None where the base has no such file.
+    content: bytes | None = None
+    # Whether there is no such branch any more.
+    is_gone: bool = False
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file, empty where the base has none, `gone` where there is no such base."""
+        if self.is_gone:
+            return _GONE
+        return "" if self.content is None else hashlib.sha256(self.content).hexdigest()
+
+
+class NoPolicyError(UserError):
+    """There is no policy that could be used: the text is one clause that says why and what to do.
+
+    `digest` is that of the file that cannot be used.
+    """
+
+    def __init__(self, message: str, digest: str) -> None:
+        super().__init__(message)
+        self.digest = digest
+
+
+def base_text(
+    repository: str, branch: str, pulls: Pulls, read: Callable[[str, str], bytes | None] | None = None
+) -> BaseText:
+    """The policy file at the tip of a branch as it is now; `read` gives that of a commit, from memory perhaps."""
+    commit = pulls.tip(repository, branch)
+    if commit is None:
+        return BaseText(branch, is_gone=True)
+    return BaseText(branch, read(repository, commit) if read else pulls.file_at(repository, commit, POLICY_PATH))
+
+
+def read_policy(base: BaseText) -> Policy:
+    """The policy of a base, the packaged one where it has none; NoPolicyError when there is none to be used."""
+    if base.is_gone:
+        what = f"the base branch {base.name} is not there any more, so nothing says what is required"
+        raise NoPolicyError(f"{what}; give the pull request another base", base.digest)
+    if base.content is None:
+        return packaged_policy()
+    try:
+        return load_policy(base.content, f"{base.name}:{POLICY_PATH}", base.digest)
+    except ConfigError as error:
+        what = f"the policy of the base branch cannot be used: {error.problems[0]}"
+        raise NoPolicyError(what, base.digest) from None
+
+
+# GitHub grants 5,000 requests an hour, and a look that finds nothing new takes about 4.
+AT_ONCE, _PAUSE = 10, timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class BasePolicies:
+    """The policies of base branches and of merge groups; what a commit holds is read once."""
+
+    clock: Clock
+    ledger: Ledger
+    pulls: Pulls
+    kept: Kept[Policy] = field(default_factory=lambda: Kept(64))
+    # The file of a commit, alone in a tuple, because a commit may have none.
+    contents: Kept[tuple[bytes | None]] = field(default_factory=lambda: Kept(64))
+
+    def policy_of(self, target: Target) -> Policy:
+        """The policy at the tip of the base as it is now, never that of the head; a merge group has a base of its own.
+
+        NoPolicyError when there is none that could be used.
+        """
+        repository = repository_of(target)
+        if isinstance(target, MergeGroup):
+            base = BaseText(target.base_sha[:12], self._remembered(repository, target.base_sha))
+        else:
+            base = base_text(repository, target.base_branch, self.pulls, self._remembered)
+        # The same text is the same policy, so a push to the base that leaves it alone changes nothing.
+        return self.kept.get((repository, base.name, base.digest), lambda: read_policy(base))
+
+    def policy_of_queue(self, pull: Pull) -> Policy:
+        """The policy that says who may rule the queue: that of the default branch, because all branches share it.
+
+        By that of the base anyone could who may push a branch. NoPolicyError as above.
+        """
+        return self.policy_of(replace(pull, base_branch=pull.default_branch))
+
+    def _remembered(self, repository: str, commit: str) -> bytes | None:
+        key = (repository, commit)
+        return self.contents.get(key, lambda: (self.pulls.file_at(repository, commit, POLICY_PATH),))[0]
+
+    def note(self, target: Target, policy: Policy) -> None:
+        """Put down under which policy a pull request was looked at."""
+        if not isinstance(target, Pull):
+            return
+        digest, name, ref = policy.text_digest, policy.gate.name, target.ref
+        noted = self.noted(ref, target.head_sha)
+        if noted is None or (noted.digest, noted.gate_name) != (digest, name):
+            subject, now = _subject(ref, target.head_sha), self.clock.now()
+            self.ledger.put_note(
+                ReadPolicy(repository=ref.repository, subject=subject, at=now, digest=digest, gate_name=name)
+            )
+
+    def noted(self, ref: PullRef, head_sha: str) -> ReadPolicy | None:
+        """Under which policy a head was last looked at, None when it never was."""
+        return self.ledger.note(ReadPolicy, ref.repository, _subject(ref, head_sha))
+
+    def without_policy(self, target: Target, error: NoPolicyError) -> Policy:
+        """What stands in for a policy that cannot be used: the gate keeps the name under which it was last shown."""
+        packaged = packaged_policy()
+        noted = self.noted(target.ref, target.head_sha) if isinstance(target, Pull) else None
+        gate = packaged.gate.model_copy(update={"name": noted.gate_name}) if noted is not None else packaged.gate
+        return packaged.model_copy(update={"gate": gate, "text_digest": error.digest})
+
+    def outdated(self, pulls: Iterable[OpenPull]) -> Iterator[OpenPull]:
+        """Those that were last looked at under another policy than their base has now; one never looked at is not."""
+        digests: dict[tuple[str, str], str] = {}
+        for pull in pulls:
+            noted = self.noted(pull.ref, pull.head_sha)
+            if noted is None:
+                continue
+            base = (pull.ref.repository, pull.base_branch)
+            if base not in digests:
+                digests[base] = base_text(*base, self.pulls, self._remembered).digest
+            if noted.digest != digests[base]:
+                yield pull
+
+    def look_again(self, pulls: Iterable[OpenPull], worklist: Worklist) -> int:
+        """Want another look at those that are outdated, newest first, a few at a time; gives how many.
+
+        A push that leaves the policy alone concerns no one.
+        """
+        found = sorted(self.outdated(pulls), key=lambda pull: pull.ref.number, reverse=True)
+        now = self.clock.now()
+        for turn in range(0, len(found), AT_ONCE):
+            batch = found[turn : turn + AT_ONCE]
+            # One with a run under way waits for its next look by the clock, which may be long after.
+            worklist.want([reference_text(pull.ref) for pull in batch], now + _PAUSE * (turn // AT_ONCE), at_once=True)
+        return len(found)
+
+
+def _subject(ref: PullRef, head_sha: str) -> str:
+    return f"{head_sha}:{ref.number}:policy"
+
 
 # A head is shared by a few pull requests at most; someone who opens a hundred with one head delays the rest only.
 _MOST_SHARING = 20

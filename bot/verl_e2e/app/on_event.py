@@ -8,10 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.base_policy import BasePolicies, NoPolicyError
-from verl_e2e.app.current_grants import Grants
-from verl_e2e.app.keep_command import CommandKeeper, Given
-from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.app.keep_command import CommandKeeper, Given, Grants
+from verl_e2e.app.known_targets import BasePolicies, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 
-from verl_e2e.app.base_policy import base_text, read_policy
 from verl_e2e.app.choose_tests import REQUIREMENTS
+from verl_e2e.app.known_targets import base_text, read_policy
 from verl_e2e.app.plan_change import Planned, Planner, maps_of, require_package
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.base_policy import BasePolicies, NoPolicyError
-from verl_e2e.app.current_grants import Grants
 from verl_e2e.app.dispatch import BackendRuns, Troubles
-from verl_e2e.app.keep_command import Answers
-from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.app.keep_command import Answers, Grants
+from verl_e2e.app.known_targets import BasePolicies, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer, digest_of
 from verl_e2e.app.required_jobs import Prepared, RequiredJobs, VerdictReuse
 from verl_e2e.app.run_queue import RunQueue

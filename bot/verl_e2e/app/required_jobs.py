@@ -11,7 +11,7 @@ from pathlib import Path
 
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.judge_finished import Judged
-from verl_e2e.app.kept_values import Kept
+from verl_e2e.app.known_targets import Kept
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import unpack_cells
 from verl_e2e.core.model.change import Change

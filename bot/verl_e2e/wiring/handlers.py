@@ -9,11 +9,9 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.base_policy import BasePolicies
-from verl_e2e.app.current_grants import Grants
 from verl_e2e.app.dispatch import BackendRuns
-from verl_e2e.app.keep_command import Answers, CommandKeeper
-from verl_e2e.app.known_targets import KnownTargets
+from verl_e2e.app.keep_command import Answers, CommandKeeper, Grants
+from verl_e2e.app.known_targets import BasePolicies, KnownTargets
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, PostRestorer
 from verl_e2e.app.reconcile import Reconciler, TargetReader

@@ -58,6 +58,7 @@ def run(job: Job, /, state: RunState = RunState.FINISHED, result: Result | None 
 
 def override(level: Level, head: str = HEAD) -> Override:
     return Override(
+        base="main",
         repository="octo/bridge",
         number=7,
         head_sha=head,

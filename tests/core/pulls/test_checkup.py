@@ -1,4 +1,4 @@
-"""What a check-up makes of what GitHub tells."""
+"""What a check-up of an installation finds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,8 +14,11 @@ from verl_e2e.core.pulls.checkup import (
     of_branch,
     of_clock,
     of_deliveries,
+    of_dispatch_branch,
+    of_fork_pool,
     of_hook,
     of_installation,
+    of_kept_runners,
     of_runners,
     of_sources,
     of_workflow,
@@ -192,3 +195,60 @@ def test_each_address_that_cannot_be_fetched_is_an_error_of_its_own() -> None:
     assert (good.state, bad.state) == (State.OK, State.ERROR)
     assert "https://b/o/n: it refused the token" in bad.sentence
     assert "hosts of jobs" in bad.fix
+
+
+RUNNERS = {1: ("self-hosted", "gpu-x1"), 8: ("self-hosted", "gpu-x8")}
+FORKS = {1: ("self-hosted", "forks-x1")}
+
+
+def pool_machine(*labels: str, ephemeral: bool | None = True) -> Machine:
+    return Machine("host", online=True, busy=False, labels=("self-hosted", *labels), ephemeral=ephemeral)
+
+
+@pytest.mark.parametrize(
+    ("machines", "forks", "state", "message"),
+    [
+        ([pool_machine("Forks-X1")], FORKS, State.OK, "host: one job each"),
+        # A just-in-time runner is there only while a job waits.
+        ([pool_machine("gpu-x1", ephemeral=False)], FORKS, State.OK, "none is registered now"),
+        ([pool_machine("forks-x1", ephemeral=False)], FORKS, State.ERROR, "host takes jobs of forks and stays"),
+        (
+            [pool_machine("forks-x1", ephemeral=None)],
+            FORKS,
+            State.NOTE,
+            "does not tell whether host serves one job only",
+        ),
+        ([pool_machine("forks-x1", "gpu-x8")], FORKS, State.ERROR, "host would take jobs of forks and other jobs"),
+        (
+            [pool_machine("forks-x1", "gpu-x1", ephemeral=False)],
+            FORKS,
+            State.ERROR,
+            "host would take jobs of forks and",
+        ),
+        ([pool_machine("gpu-x1")], {}, State.ERROR, "no runners are named for the jobs of forks"),
+        ([], {1: ("self-hosted", "gpu-x1")}, State.OK, "none is registered now"),
+    ],
+)
+def test_the_pool_of_forks(
+    machines: list[Machine], forks: dict[int, tuple[str, ...]], state: State, message: str
+) -> None:
+    found = next(iter(of_fork_pool(machines, RUNNERS, forks)))
+    assert found.state is state
+    assert message in found.sentence
+    assert bool(found.fix) is (state is not State.OK)
+
+
+def test_everything_that_is_wrong_with_the_pool_is_reported() -> None:
+    found = list(of_fork_pool([pool_machine("forks-x1", "gpu-x1", ephemeral=False)], RUNNERS, FORKS))
+    assert [finding.state for finding in found] == [State.ERROR, State.ERROR]
+
+
+def test_a_runner_that_stays_is_reported() -> None:
+    assert list(of_kept_runners([pool_machine("gpu-x1"), pool_machine("other", ephemeral=False)], RUNNERS)) == []
+    (found,) = of_kept_runners([pool_machine("gpu-x1", ephemeral=False)], RUNNERS)
+    assert (found.state, "host serves one job after another" in found.sentence) == (State.NOTE, True)
+
+
+def test_jobs_run_on_a_branch_of_their_own() -> None:
+    assert of_dispatch_branch("verl-e2e", "main").state is State.OK
+    assert "VERL_E2E_WORKFLOW_REF" in of_dispatch_branch("main", "main").fix

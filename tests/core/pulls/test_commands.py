@@ -1,15 +1,37 @@
-"""Commands: what is understood, what is a mistake and where its caret stands, and that one table says it all."""
+"""Each command as it is read, and what it asks for."""
 
 import string
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.pulls.entries import HEAD, NOW, OTHER, SMOKE, asked, override, run
 from tests.fakes.places import ROOT
 from tools.write_tables import render_reference
 from verl_e2e.core.model.access import Capability
-from verl_e2e.core.pulls.commands import MAX_REASON, OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.commands import (
+    LEVEL,
+    MAX_REASON,
+    MAX_REQUESTS,
+    OPTIONS,
+    PREFIX,
+    TABLE,
+    Command,
+    CommandLine,
+    Mistake,
+    asked_again,
+    asked_for,
+    cancelled_by,
+    in_order,
+    level_requests,
+    parse,
+    was_begun,
+)
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
 from verl_e2e.core.report.command_text import render_help, render_mistakes
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -162,9 +184,9 @@ def test_help_and_document_name_every_command_option_and_capability() -> None:
 PROVED = {
     "level": "tests/app/test_reconciling.py::test_an_extra_level_runs_beside_the_plan_and_never_satisfies_the_gate",
     "plan": "tests/core/pulls/test_decide.py::test_what_starts_and_what_ends",
-    "run": "tests/core/pulls/test_requests.py::test_whether_the_work_on_a_head_was_begun_or_ended",
+    "run": "tests/core/pulls/test_commands.py::test_whether_the_work_on_a_head_was_begun_or_ended",
     "rerun": "tests/app/test_reconciling.py::test_rerun_runs_again_what_it_names_and_once",
-    "cancel": "tests/core/pulls/test_requests.py::test_whether_the_work_on_a_head_was_begun_or_ended",
+    "cancel": "tests/core/pulls/test_commands.py::test_whether_the_work_on_a_head_was_begun_or_ended",
     "status": "tests/app/test_restoring.py::test_status_puts_right_what_somebody_changed",
     "explain": "tests/app/test_reconciling.py::test_explain_and_help_are_answered_once",
     "rehearse": "tests/stories/test_rehearsals.py::test_a_fail_closes_the_gate_and_no_job_starts",
@@ -190,3 +212,90 @@ def test_every_command_has_a_test_of_what_it_does() -> None:
 )
 def test_a_mistake_names_the_command_that_was_meant(line: str, verb: str) -> None:
     assert Mistake(1, line, 0, 0, "wrong").verb == verb
+
+
+def test_entries_count_in_the_order_in_which_they_were_written() -> None:
+    first = asked("run", minute=9, source="comment:5:1", written=NOW)
+    second = asked("cancel", minute=1, source="comment:6:1", written=NOW)
+    label = asked("run", minute=2, source="label:level0:aaaa")
+    odd = asked("run", minute=3, source="check:abc:rerun", written=NOW + timedelta(minutes=1))
+    given = override(Level.SMOKE)
+    assert in_order((label, odd, second, first, given)) == (given, first, second, odd, label)
+
+
+def test_only_commands_on_this_head_count() -> None:
+    here, there = asked("run"), asked("run", head=OTHER)
+    assert asked_for((here, there, override(Level.SMOKE)), HEAD) == (here,)
+
+
+@pytest.mark.parametrize(
+    ("entries", "cancelled", "begun"),
+    (
+        ((), False, False),
+        ((asked("cancel"),), True, False),
+        ((asked("cancel"), asked("run", minute=1)), False, True),
+        ((asked("cancel"), asked("rerun", minute=1)), False, True),
+        ((asked("cancel"), asked(LEVEL, "1", minute=1)), False, False),
+        ((asked("cancel"), asked("plan", minute=1)), True, False),
+        ((asked("run"), asked("cancel", minute=1)), True, True),
+        ((asked("cancel", head=OTHER), asked("run", head=OTHER)), False, False),
+    ),
+)
+def test_whether_the_work_on_a_head_was_begun_or_ended(
+    entries: tuple[RecordedCommand, ...], cancelled: bool, begun: bool
+) -> None:
+    assert (cancelled_by(entries, HEAD) is not None, was_begun(entries, HEAD)) == (cancelled, begun)
+
+
+def test_the_same_levels_asked_for_twice_count_once() -> None:
+    entries = (
+        asked(LEVEL, "1", "2"),
+        asked(LEVEL, "1", "2", minute=1),
+        asked(LEVEL, "1", "2", minute=2, options={"steps": "3"}),
+        asked("run", minute=3),
+        asked(LEVEL, "1", head=OTHER),
+    )
+    found = level_requests(entries, HEAD)
+    assert [(request.source, request.levels, dict(request.options)) for request in found] == [
+        ("comment:100:1", (Level(1), Level(2)), {}),
+        ("comment:102:1", (Level(1), Level(2)), {"steps": "3"}),
+    ]
+
+
+def test_so_many_different_requests_for_one_head_are_served() -> None:
+    many = tuple(asked(LEVEL, "0", minute=count, options={"steps": str(count)}) for count in range(MAX_REQUESTS + 5))
+    assert len(level_requests(many, HEAD)) == MAX_REQUESTS
+
+
+FAILED = run(SMOKE, result=Result.FAIL)
+BLOCKED = run(SMOKE, result=Result.BLOCKED)
+LOST = run(SMOKE, RunState.LOST)
+CANCELLED = run(SMOKE, RunState.CANCELLED, updated=NOW + timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("last", "entry", "again"),
+    (
+        (FAILED, asked("rerun"), True),
+        (FAILED, asked("rerun", "failed"), True),
+        (FAILED, asked("rerun", "blocked"), False),
+        (FAILED, asked("rerun", SMOKE.id), True),
+        (FAILED, asked("rerun", "1-resume"), False),
+        (FAILED, asked("plan"), False),
+        (BLOCKED, asked("rerun", "failed"), False),
+        (BLOCKED, asked("rerun", "blocked"), True),
+        (LOST, asked("rerun", "blocked"), True),
+        # A pass stays, and what has not ended is not begun a second time.
+        (run(SMOKE), asked("rerun"), False),
+        (run(SMOKE, RunState.RUNNING), asked("rerun"), False),
+        # `run` goes on only with what was cancelled, and counts from the start of that run.
+        (FAILED, asked("run"), False),
+        (CANCELLED, asked("run", minute=1), True),
+        (CANCELLED, asked("run", minute=-1), False),
+        (FAILED, asked("rerun", minute=-1), False),
+        # An entry counts once for a job.
+        (run(SMOKE, result=Result.FAIL, asked_by="comment:100:1"), asked("rerun"), False),
+    ),
+)
+def test_which_entry_wants_an_ended_run_once_more(last: Run, entry: RecordedCommand, again: bool) -> None:
+    assert asked_again(last, (last,), (entry,)) == (entry.source if again else "")

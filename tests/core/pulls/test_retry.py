@@ -1,7 +1,7 @@
-"""What becomes of a job that the infrastructure blocked: another attempt, later, or why none."""
+"""Whether a job gets another attempt, which causes allow one, and which come and go."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.pulls.entries import (
+    BASE,
     DRAFTED,
     GROUP,
     HEAD,
@@ -24,16 +25,44 @@ from tests.core.pulls.entries import (
     run,
     target_state,
 )
-from verl_e2e.core.model.known_defects import RetryRules
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.model.known_defects import QuarantinedCause, RetryRules
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import (
+    EVIDENCE_CAUSE,
+    SEAL_CAUSE,
+    UNPROVEN_CAUSE,
+    EngineEnd,
+    Recurrence,
+    Result,
+    Stage,
+    of_criterion,
+    of_end,
+    of_engine,
+    of_preflight,
+)
+from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry import CLASSES, STALE, NextAttempt, NoAttempt, RetryClass, attempts_due, may_follow
+from verl_e2e.core.pulls.retry import (
+    CLASSES,
+    STALE,
+    FlakyCause,
+    NextAttempt,
+    NoAttempt,
+    RetryClass,
+    attempts_due,
+    class_of,
+    flaky_causes,
+    may_follow,
+    set_aside_by,
+)
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
+from verl_e2e.core.triage.rules import Fault
+from verl_e2e.core.triage.table import RULES
 
 NODE, FULL, OURS = ("engine:node_failed",), ("log:disk-full",), ("preflight:hydra",)
 AGO = NOW - timedelta(minutes=5)
@@ -241,3 +270,178 @@ def test_no_attempt_is_made_of_a_job_that_ever_failed_or_may_have_by_the_change(
             found = {CLASSES[cause] for cause in runs[-1].causes}
             assert found
             assert found <= {RetryClass.PASSING, RetryClass.LASTING}
+
+
+# What a change of the tested code can cause, however much it reads like the machine's fault.
+MAY_BE_THE_CHANGE = (
+    of_engine(EngineEnd.HOST_MEMORY),
+    of_engine(EngineEnd.TIME_LIMIT),
+    of_engine(EngineEnd.RUNNER_ENDED),
+    of_engine(EngineEnd.LEFT_NOTHING),
+    of_end(EndReason.STALLED),
+    of_end(EndReason.TIME_LIMIT),
+    of_end(EndReason.HOST_MEMORY),
+    of_end(EndReason.EXITED),
+    "log:host-memory",
+    "log:killed-by-signal",
+    "log:worker-died",
+    "log:engine-memory",
+)
+
+
+def test_every_cause_that_there_is_has_a_class_and_the_table_names_no_other() -> None:
+    known = {of_engine(end) for end in EngineEnd} | {of_end(reason) for reason in EndReason}
+    known |= {of_preflight(check) for check in Check} | {f"log:{rule.id}" for rule in RULES}
+    assert set(CLASSES) == known
+
+
+def test_no_fault_of_code_is_ever_run_again() -> None:
+    of_code = {f"log:{rule.id}" for rule in RULES if rule.fault is not Fault.OUTSIDE}
+    assert {cause for cause, found in CLASSES.items() if found is RetryClass.CHANGE} == of_code
+
+
+@pytest.mark.parametrize("cause", MAY_BE_THE_CHANGE)
+def test_what_the_change_may_have_caused_is_unknown(cause: str) -> None:
+    assert class_of((cause,), undecided=False) is RetryClass.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "cause", [SEAL_CAUSE, EVIDENCE_CAUSE, UNPROVEN_CAUSE, *map(of_criterion, Criterion), "log:of-tomorrow"]
+)
+def test_what_the_table_does_not_name_is_unknown(cause: str) -> None:
+    assert class_of((cause,), undecided=False) is RetryClass.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("causes", "undecided", "found"),
+    [
+        ((), False, RetryClass.UNKNOWN),
+        (("engine:node_failed",), False, RetryClass.PASSING),
+        (("engine:node_failed",), True, RetryClass.UNKNOWN),
+        (("log:import-error",), False, RetryClass.LASTING),
+        (("log:import-error",), True, RetryClass.UNKNOWN),
+        (("preflight:gpus", "preflight:other_runs"), False, RetryClass.PASSING),
+        (("preflight:host_memory",), False, RetryClass.PASSING),
+        (("preflight:gpus", "preflight:disk"), False, RetryClass.LASTING),
+        (("preflight:disk", "preflight:hydra"), False, RetryClass.OURS),
+        (("preflight:hydra", "preflight:bridge_tests"), False, RetryClass.UNKNOWN),
+        # A failure that the folder does not prove stays one of the code.
+        ((UNPROVEN_CAUSE, "log:train-step"), False, RetryClass.CHANGE),
+        (("log:train-step",), True, RetryClass.CHANGE),
+    ],
+)
+def test_of_several_causes_the_least_promising_decides(
+    causes: tuple[str, ...], undecided: bool, found: RetryClass
+) -> None:
+    assert class_of(causes, undecided=undecided) is found
+    assert class_of(causes[::-1], undecided=undecided) is found
+
+
+MARK = "0123456789abcdef"
+KEYS = iter(range(1000))
+
+
+def ended(*causes: str, result: Result = Result.FAIL, fingerprint: str = MARK, **given: Any) -> Run:
+    key = f"{next(KEYS):064x}"
+    return run(SMOKE, result=result, causes=causes, fingerprint=fingerprint, key=key, **given)
+
+
+def passed(**given: Any) -> Run:
+    return run(SMOKE, attempt=2, key=f"{next(KEYS):064x}", **given)
+
+
+HANG = "log:collective-timeout"
+
+
+@pytest.mark.parametrize(
+    ("runs", "counts"),
+    [
+        ((), None),
+        ((ended(HANG),), None),
+        # Another attempt of the same job on the same head passed.
+        ((ended(HANG), passed()), (1, 1, 1, 0)),
+        ((passed(), ended(HANG)), (1, 1, 1, 0)),
+        ((ended(HANG), passed(head_sha=OTHER)), None),
+        ((ended(HANG), passed(carried_from=OTHER)), None),
+        # The same code on another head, as after a rebase.
+        ((ended(HANG, reuse_key="1" * 64), passed(head_sha=OTHER, reuse_key="1" * 64)), (1, 1, 1, 0)),
+        ((ended(HANG, reuse_key="1" * 64), passed(head_sha=OTHER, reuse_key="2" * 64)), None),
+        ((ended(HANG), run(RESUME)), None),
+        ((ended(HANG, recurrence=Recurrence.NOT_REPRODUCED),), (1, 1, 1, 0)),
+        # Several pull requests have the same failure, or the merge base has it.
+        ((ended(HANG), ended(HANG, number=8, head_sha=OTHER)), (2, 0, 2, 0)),
+        ((ended(HANG), ended(HANG, head_sha=OTHER)), None),
+        ((ended(HANG), ended(HANG, number=8, fingerprint="f" * 16)), None),
+        ((ended(HANG, recurrence=Recurrence.PRE_EXISTING, merge_base=BASE),), (1, 0, 1, 1)),
+        # Missing evidence is not one failure, whatever the number of pull requests.
+        ((ended("verdict:evidence", fingerprint=""), ended("verdict:evidence", fingerprint="", number=8)), None),
+        ((ended("engine:node_failed", fingerprint=""), ended("engine:node_failed", fingerprint="", number=8)),
+         (2, 0, 2, 0)),
+        ((ended("log:network", fingerprint=""), ended("log:network", fingerprint="", number=8)), (2, 0, 2, 0)),
+        ((ended("log:disk-full", fingerprint=""), ended("log:disk-full", fingerprint="", number=None)), None),
+        ((run(SMOKE, RunState.RUNNING, causes=(HANG,)), passed()), None),
+    ],
+)  # fmt: skip
+def test_what_is_listed_and_how_often_it_was_seen(
+    runs: tuple[Run, ...], counts: tuple[int, int, int, int] | None
+) -> None:
+    found = flaky_causes(runs)
+    assert [(item.runs, item.disagreed, item.pulls, item.merge_bases) for item in found] == ([counts] if counts else [])
+
+
+def test_a_row_says_where_and_when_and_the_worst_comes_first() -> None:
+    later = NOW + timedelta(days=1)
+    runs = (
+        ended("engine:node_failed", fingerprint="", number=8, head_sha=OTHER),
+        ended("engine:node_failed", fingerprint="", number=9, head_sha=OTHER, updated=later),
+        ended(HANG, stage=Stage.TRAIN_STEP),
+        passed(),
+    )
+    first, second = flaky_causes(runs)
+    assert first == FlakyCause(HANG, MARK, RetryClass.CHANGE, (SMOKE.id,), (Stage.TRAIN_STEP,), 1, 1, 1, 0, NOW)
+    assert (second.found, second.last, second.stages) == (RetryClass.PASSING, later, ())
+
+
+TODAY = date(2026, 1, 1)
+FINGERPRINT, ANOTHER = "0123456789abcdef", "f" * 16
+
+
+def entry(cause_id: str, until: str = "2026-02-01", **given: Any) -> QuarantinedCause:
+    fields = {"cause": cause_id, "until": until, "reason": "known", "link": "https://example.com/1"}
+    return QuarantinedCause.model_validate(fields | given)
+
+
+BLOCKED = run(SMOKE, result=Result.BLOCKED, causes=("log:network",), stage=Stage.RAY)
+FAILED = run(SMOKE, result=Result.FAIL, causes=("log:train-step",), stage=Stage.TRAIN_STEP, fingerprint=FINGERPRINT)
+TWO = run(SMOKE, result=Result.BLOCKED, causes=("preflight:gpus", "preflight:disk"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "entries", "aside"),
+    [
+        (BLOCKED, (entry("log:network"),), True),
+        (BLOCKED, (entry("log:network", job=SMOKE.id, stage="ray"),), True),
+        (BLOCKED, (), False),
+        (BLOCKED, (entry("log:storage"),), False),
+        (BLOCKED, (entry("log:network", job="1-resume"),), False),
+        (BLOCKED, (entry("log:network", stage="train_step"),), False),
+        (BLOCKED, (entry("log:network", "2025-12-31"),), False),
+        (BLOCKED, (entry("log:network", "2027-01-01"),), False),
+        (BLOCKED, (entry("log:network", fingerprint=FINGERPRINT),), False),
+        (run(SMOKE, result=Result.BLOCKED), (entry("log:network"),), False),
+        # A kind of failure is never excused, one known failure may be.
+        (FAILED, (entry("log:train-step"),), False),
+        (FAILED, (entry("log:train-step", fingerprint=ANOTHER),), False),
+        (FAILED, (entry("log:train-step", fingerprint=FINGERPRINT),), True),
+        # Every cause has to be known.
+        (TWO, (entry("preflight:gpus"),), False),
+        (TWO, (entry("preflight:gpus"), entry("preflight:disk")), True),
+    ],
+)
+def test_what_is_set_aside(ended: Any, entries: tuple[QuarantinedCause, ...], aside: bool) -> None:
+    assert (set_aside_by(ended, entries, TODAY) is not None) == aside
+
+
+def test_of_several_entries_the_one_that_ends_first_is_named() -> None:
+    first, last = entry("preflight:gpus", "2026-01-05"), entry("preflight:disk", "2026-01-09")
+    assert set_aside_by(TWO, (last, first), TODAY) == first

@@ -22,7 +22,7 @@ from tests.core.pulls.entries import (
     run,
     target_state,
 )
-from tests.core.pulls.test_quarantine import MARK, entry
+from tests.core.pulls.test_retry import MARK, entry
 from verl_e2e.core.judge.execution import unknown_execution
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand

@@ -1,20 +1,24 @@
-"""Who may ask for what, and whose head may run: tables over roles, teams and pull requests."""
+"""Who may ask for what, whose code may run, and which overrides count."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.access import ROLES, Access, Capability, Grant
-from verl_e2e.core.pulls.ledger import Approval
+from verl_e2e.core.model.access import ROLES, Access, Capability, Grant, OverrideRules
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.ledger import Approval, Override
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.trust import (
+    SECOND_PERSON,
     Actor,
     Denied,
     Granted,
     NeedsApproval,
     Trusted,
+    counted,
+    expires_at,
     has_role,
     may,
     may_run,
@@ -79,6 +83,7 @@ def test_who_has_a_role_that_not_everyone_has(actor: Actor, known: bool) -> None
 
 def approval(head: str = HEAD, number: int = 7, repository: str = "octo/bridge") -> Approval:
     return Approval(
+        base="main",
         repository=repository,
         number=number,
         head_sha=head,
@@ -134,3 +139,55 @@ def test_an_approval_names_a_whole_commit(short: str) -> None:
 )
 def test_which_heads_run_with_an_approval_alone(pull: Pull, given: tuple[Approval, ...], needed: bool) -> None:
     assert needs_leave(pull, given) is needed
+
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def given(level: int, actor: str, hours_ago: float = 0.0) -> Override:
+    at = NOW - timedelta(hours=hours_ago)
+    source = f"comment:{level}{actor}{hours_ago}"
+    return Override(
+        base="main",
+        repository="o/r", number=1, head_sha="1" * 40, level=Level(level), reason="no host", actor=actor, source=source,
+        at=at,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "overrides", "levels", "why"),
+    [
+        (OverrideRules(), [given(0, "mona")], [0], ""),
+        (OverrideRules(levels=(Level(1),)), [given(0, "mona")], [], "lets no one override level 0"),
+        (OverrideRules(levels=()), [given(5, "mona")], [], "lets no one override level 5"),
+        (OverrideRules(expires_h=2), [given(0, "mona", 1.99)], [0], ""),
+        (OverrideRules(expires_h=2), [given(0, "mona", 2)], [], "more than 2 hours ago"),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona")], [], SECOND_PERSON),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(0, "MONA", 1)], [], SECOND_PERSON),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(0, "max")], [0, 0], ""),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(1, "max")], [1], SECOND_PERSON),
+        (
+            OverrideRules(two_persons=(Level(0),), expires_h=2),
+            [given(0, "mona", 3), given(0, "max")],
+            [],
+            "more than 2 hours ago",
+        ),
+        (OverrideRules(most=1), [given(0, "mona", 2), given(1, "mona", 1)], [0], "lets 1 levels of one head"),
+        (OverrideRules(most=0), [given(0, "mona")], [], "lets 0 levels of one head"),
+        (OverrideRules(most=1), [given(0, "mona"), given(0, "max")], [0, 0], ""),
+    ],
+)
+def test_what_counts(rules: OverrideRules, overrides: list[Override], levels: list[int], why: str) -> None:
+    found = counted(overrides, rules, NOW)
+    assert [int(override.level) for override in found.overrides] == levels
+    assert len(found.overrides) + len(found.uncounted) == len(
+        {(override.level, override.actor.lower()) for override in overrides}
+    )
+    assert why in (found.uncounted[0].why if found.uncounted else "")
+
+
+def test_an_override_ends_after_the_policys_hours() -> None:
+    rules, override = OverrideRules(expires_h=3), given(0, "mona")
+    ends = expires_at(override, rules)
+    assert counted([override], rules, ends - timedelta(seconds=1)).overrides == (override,)
+    assert counted([override], rules, ends).overrides == ()

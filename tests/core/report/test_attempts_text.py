@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
-from tests.core.pulls.test_flaky import HANG, MARK, ended, passed
+from tests.core.pulls.test_retry import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.gate import Standing

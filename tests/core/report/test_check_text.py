@@ -156,7 +156,15 @@ def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
     assert nothing.title == "No verl coverage is required by this change"
     assert "no changed path is run by verl" in nothing.summary
     override = Override(
-        repository="o/r", number=7, head_sha=HEAD, level=Level.SMOKE, reason="r", actor="ann", source="s", at=NOW
+        base="main",
+        repository="o/r",
+        number=7,
+        head_sha=HEAD,
+        level=Level.SMOKE,
+        reason="r",
+        actor="ann",
+        source="s",
+        at=NOW,
     )
     row = Standing(_wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
     for message in (nothing, gate_text((row,), gate((row,)))):

@@ -176,6 +176,7 @@ def test_a_carried_verdict_names_its_origin() -> None:
 
 def test_overrides_notices_and_history_are_shown() -> None:
     override = Override(
+        base="main",
         repository="o/r", number=7, head_sha=HEAD, level=Level.SAVE_RESUME, reason="runner down", actor="ann",
         source="comment:1:1", at=NOW,
     )  # fmt: skip

@@ -76,6 +76,7 @@ def test_the_card_of_a_head_that_a_person_let_run_says_whose_word_its_evidence_i
     state = shown_target_state(*FAILED)
     assert isinstance(state.target, Pull)
     given = Approval(
+        base="main",
         repository=state.repository,
         number=state.target.ref.number,
         head_sha=state.head_sha,

@@ -26,7 +26,7 @@ from verl_e2e.core.pulls.gate import (
     with_queue,
 )
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
-from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
 from verl_e2e.core.pulls.retry import NextAttempt
 from verl_e2e.core.pulls.target_state import (
@@ -36,6 +36,7 @@ from verl_e2e.core.pulls.target_state import (
     TargetState,
     hold,
     hold_of_plan,
+    new_run,
     rehearsal_standing,
     rehearsal_to_start,
     spares_level_0,
@@ -262,28 +263,12 @@ def _ended_by_us(run: Run | None) -> bool:
 
 
 def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
-    known = (*target_state.here, *target_state.elsewhere)
-    attempt = 1 + max((run.attempt for run in known if does(run, wanted)), default=0)
-    return Run(
-        key=run_key(target_state.repository, target_state.head_sha, wanted.digest, attempt),
-        repository=target_state.repository,
-        number=target_state.number,
-        head_sha=target_state.head_sha,
-        job_id=wanted.id,
-        job_digest=wanted.digest,
-        attempt=attempt,
-        required=wanted.required,
-        queue_deadline_s=target_state.policy.gate.queue_deadline_s,
-        asked_by=source,
-        merge_base=target_state.merge_base,
-        created=target_state.now,
-        updated=target_state.now,
-        job=wanted.job,
-        from_fork=isinstance(target_state.target, Pull) and target_state.target.from_fork,
-        reuse_key=wanted.reuse_key,
-        awaits_slot=True,
-        terms=terms_of(wanted, target_state),
-    )
+    before = (run for run in (*target_state.here, *target_state.elsewhere) if does(run, wanted))
+    limit_s = target_state.policy.gate.queue_deadline_s
+    run = new_run(target_state, wanted.id, wanted.digest, before, source, limit_s)
+    of_job = {"required": wanted.required, "job": wanted.job, "reuse_key": wanted.reuse_key}
+    queued = {"merge_base": target_state.merge_base, "awaits_slot": True, "terms": terms_of(wanted, target_state)}
+    return run.model_copy(update={**of_job, **queued})
 
 
 def with_new_terms(target_state: TargetState) -> Iterator[Run]:

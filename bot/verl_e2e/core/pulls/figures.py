@@ -1,18 +1,16 @@
 """What operators watch: how much waits, what a run came to and cost, how long its phases took, GitHub's budget.
 
-Every name that becomes a label of a metric is a member of an enumeration or of a list here: what a repository or a run
-wrote never is.
+Every name that becomes a label of a metric is one of few words of ours: what a repository or a run wrote never is.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from verl_e2e.core.model.levels import Level, stated_cost
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import BEGIN, RUN_PHASE, TESTS_PHASE, Event, PhaseEvent, read_data
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry import RetryClass, class_of
+from verl_e2e.core.pulls.retry import class_of
 
 # Phases as the runner records them; any other name counts as `other`.
 RUN_PHASES = ("repositories", "preflight", "prepare", "byte_code", "imports", TESTS_PHASE, RUN_PHASE, "collect")
@@ -70,84 +68,34 @@ class ApiBudget:
     """When the window ends, in seconds since 1970."""
 
 
-class RunEnd(StrEnum):
-    """How a run ended: its verdict, or the state in which it ended without one."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    BLOCKED = "blocked"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    REFUSED = "refused"
+_WITHOUT_VERDICT = frozenset({RunState.CANCELLED, RunState.LOST, RunState.REFUSED})
 
 
-class CauseClass(StrEnum):
-    """What kept a run from a pass, in one word; the faults are those of `verl_e2e.core.pulls.retry`."""
-
-    # Nothing did.
-    NONE = "none"
-    # The change, or the code that it is made to.
-    CHANGE = "change"
-    # The infrastructure, in a way that passes.
-    PASSING = "passing"
-    # The infrastructure, in a way that someone has to fix.
-    LASTING = "lasting"
-    # verl-e2e itself.
-    OURS = "ours"
-    # Nothing shows what.
-    UNKNOWN = "unknown"
-    # The run was good, and never entered the changed code.
-    NOT_ENTERED = "not_entered"
-    # It was ended on purpose.
-    CANCELLED = "cancelled"
+def run_end(run: Run) -> str:
+    """How an ended run ended, in one word: its verdict, or the state in which it ended without one."""
+    if run.result is not None:
+        return run.result.lower()
+    return run.state.value if run.state in _WITHOUT_VERDICT else "blocked"
 
 
-class RunKind(StrEnum):
-    """Why a run was ordered."""
-
-    PLAN = "plan"
-    REQUEST = "request"
-    RETRY = "retry"
-
-
-_ENDS = {Result.PASS: RunEnd.PASS, Result.FAIL: RunEnd.FAIL, Result.BLOCKED: RunEnd.BLOCKED}
-_WITHOUT_VERDICT = {
-    RunState.CANCELLED: RunEnd.CANCELLED,
-    RunState.LOST: RunEnd.LOST,
-    RunState.REFUSED: RunEnd.REFUSED,
-}
-_CAUSES = {
-    RetryClass.PASSING: CauseClass.PASSING,
-    RetryClass.LASTING: CauseClass.LASTING,
-    RetryClass.OURS: CauseClass.OURS,
-    RetryClass.UNKNOWN: CauseClass.UNKNOWN,
-    RetryClass.CHANGE: CauseClass.CHANGE,
-}
-
-
-def run_end(run: Run) -> RunEnd:
-    """How an ended run ended."""
-    return _ENDS[run.result] if run.result is not None else _WITHOUT_VERDICT.get(run.state, RunEnd.BLOCKED)
-
-
-def cause_class(run: Run) -> CauseClass:
-    """What kept an ended run from a pass."""
+def cause_class(run: Run) -> str:
+    """What kept an ended run from a pass, in one word: the name of a class of causes, or that there was none."""
     if run.result is Result.PASS:
-        return CauseClass.NONE
+        return "none"
     if run.result is Result.FAIL:
-        return CauseClass.CHANGE
+        return "change"
     if run.never_entered:
-        return CauseClass.NOT_ENTERED
+        return "not_entered"
     if run.state is RunState.CANCELLED:
-        return CauseClass.CANCELLED
-    return _CAUSES[class_of(run.causes, undecided=run.undecided)]
+        return "cancelled"
+    return class_of(run.causes, undecided=run.undecided).name.lower()
 
 
-def run_kind(run: Run) -> RunKind:
+def run_kind(run: Run) -> str:
     """Why a run was ordered: by the plan, because someone asked for it, or because the infrastructure broke another."""
     if run.retry_of:
-        return RunKind.RETRY
-    return RunKind.REQUEST if run.asked_by else RunKind.PLAN
+        return "retry"
+    return "request" if run.asked_by else "plan"
 
 
 def run_level(run: Run) -> str:

@@ -81,8 +81,8 @@ class Approval(Document):
     source: str
     # When it was given.
     at: AwareDatetime
-    # The branch whose policy lets the actor approve; empty in old entries.
-    base: str = ""
+    # The branch whose policy lets the actor approve.
+    base: str
 
 
 class Override(Document):
@@ -104,8 +104,8 @@ class Override(Document):
     source: str
     # When it was given.
     at: AwareDatetime
-    # The branch whose policy lets the actor override; empty in old entries.
-    base: str = ""
+    # The branch whose policy lets the actor override.
+    base: str
 
 
 class RunState(StrEnum):
@@ -199,7 +199,7 @@ class Run(Document):
     created: AwareDatetime
     # When it last changed.
     updated: AwareDatetime
-    # The job itself, None in old entries.
+    # The job itself, None for a rehearsal, and where Action mode had no room for that of an ended run.
     job: Job | None = None
     # The rehearsal in the place of a job, None for a job.
     rehearsal: RehearsalJob | None = None
@@ -229,14 +229,14 @@ class Run(Document):
     retry_of: str = ""
     # Whether it waits in our own queue and the back end does not know of it; see `waits_for_slot`.
     awaits_slot: bool = False
-    # When the queue let it start, None before that and in old entries.
+    # When the queue let it start, None before that.
     admitted: AwareDatetime | None = None
     # What the queue orders it by.
     terms: QueueTerms = QueueTerms()
 
     @property
     def order(self) -> RunOrder | None:
-        """What the back end is given to run, None in old entries."""
+        """What the back end is given to run, None where it is not kept any more."""
         return self.job or self.rehearsal
 
     @property

@@ -113,7 +113,7 @@ class TargetState:
     def counted(self) -> Counted:
         """The overrides of this head, given under the policy of its base: those that count, and those that do not."""
         found = (entry for entry in self.entries if isinstance(entry, Override) and entry.head_sha == self.head_sha)
-        given = (entry for entry in found if entry.base in {"", self.target.base_branch})
+        given = (entry for entry in found if entry.base == self.target.base_branch)
         return counted(given, self.policy.overrides, self.now)
 
     @property
@@ -259,22 +259,28 @@ def rehearsal_to_start(target_state: TargetState) -> Run | None:
         if not source:
             return None
     job, attempts = standing.job, rehearsals_of(target_state)
-    attempt, digest = 1 + max((run.attempt for run in attempts), default=0), job.digest()
+    limit_s = target_state.policy.rehearsal.limit_s
+    run = new_run(target_state, REHEARSAL, job.digest(), attempts, source, limit_s)
+    return run.model_copy(update={"required": False, "merge_base": job.base, "rehearsal": job})
+
+
+def new_run(
+    target_state: TargetState, job_id: str, digest: str, before: Iterable[Run], source: str, queue_deadline_s: int
+) -> Run:
+    """A run of the head that is to start now, after the attempts before; `source` is the entry that asked for it."""
+    attempt = 1 + max((run.attempt for run in before), default=0)
     return Run(
         key=run_key(target_state.repository, target_state.head_sha, digest, attempt),
         repository=target_state.repository,
         number=target_state.number,
         head_sha=target_state.head_sha,
-        job_id=REHEARSAL,
+        job_id=job_id,
         job_digest=digest,
         attempt=attempt,
-        required=False,
-        queue_deadline_s=target_state.policy.rehearsal.limit_s,
+        queue_deadline_s=queue_deadline_s,
         asked_by=source,
-        merge_base=job.base,
         created=target_state.now,
         updated=target_state.now,
-        rehearsal=job,
         from_fork=isinstance(target_state.target, Pull) and target_state.target.from_fork,
     )
 

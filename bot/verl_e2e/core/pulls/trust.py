@@ -122,7 +122,7 @@ def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Ac
 
 def _covers(approval: Approval, pull: Pull) -> bool:
     same = approval.repository == pull.ref.repository and approval.number == pull.ref.number
-    return same and approval.head_sha == pull.head_sha and approval.base in {"", pull.base_branch}
+    return same and approval.head_sha == pull.head_sha and approval.base == pull.base_branch
 
 
 OWN_HEAD = "who opened the pull request, pushed its head or wrote one of its commits cannot override its levels"

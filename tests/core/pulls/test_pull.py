@@ -1,8 +1,35 @@
-"""Naming a pull request."""
+"""Pull requests and merge groups by their addresses and references."""
 
 import pytest
 
-from verl_e2e.core.pulls.pull import BadAddressError, PullAddress, PullRef, api_of, read_address, web_of
+from tests.core.pulls.entries import HEAD, NOW, OTHER
+from verl_e2e.core.pulls.pull import (
+    BadAddressError,
+    MergeGroup,
+    PullAddress,
+    PullRef,
+    Reference,
+    api_of,
+    read_address,
+    read_reference,
+    reference_text,
+    web_of,
+)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    (PullRef("octo/bridge", 7), MergeGroup("octo/bridge", "main", OTHER, HEAD, (7, 8), NOW, destroyed=True)),
+)
+def test_a_reference_is_read_from_its_text(reference: Reference) -> None:
+    assert read_reference(reference_text(reference)) == reference
+
+
+@pytest.mark.parametrize("text", ("", "octo/bridge", "octo/bridge#", "#7", "octo/bridge#seven", "{}"))
+def test_any_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a reference|validation error"):
+        read_reference(text)
+
 
 REF = PullRef("NVIDIA-NeMo/Megatron-Bridge", 1234)
 
