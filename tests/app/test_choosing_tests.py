@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.fakes.trees import FakeSummaries, FakeTrees
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.plan_pull import uses_at
+from tests.fakes.trees import FakeTrees, planner_over
 from verl_e2e.config import load_policy
 from verl_e2e.core.model.jobs import WhyChosen
 from verl_e2e.core.plan.bridge_tests import Choice
@@ -83,9 +81,7 @@ def choice(new: Mapping[str, str | None], *, files: int = 12, renames: Mapping[s
     head = {path: text for path, text in {**BASE, **new}.items() if text is not None}
     repository = FakeTrees({"base": BASE, "head": head, "verl": CALLER}, renames=renames or {})
     made = policy(files)
-    assert made.reach is not None
-    uses = uses_at(repository, "verl", made.reach, "verl as the test has it")
-    planned = Planner(repository, uses, FakeSummaries()).plan("base", "head", made).plan
+    planned = planner_over(repository, made).plan("base", "head", made).plan
     assert all(job.tests == planned.tests for job in planned.jobs)
     return planned.tests
 
@@ -213,8 +209,7 @@ def test_without_the_key_only_the_listed_tests_are_run() -> None:
     text = POLICY_TEXT.partition("bridge_test_choice")[0]
     repository = FakeTrees({"base": BASE, "head": {**BASE, **peft()}, "verl": CALLER})
     made = policy(text=text)
-    assert made.reach is not None
-    planner = Planner(repository, uses_at(repository, "verl", made.reach, "verl"), FakeSummaries())
+    planner = planner_over(repository, made)
     assert planner.plan("base", "head", made).plan.tests.tests == ()
 
 
@@ -222,6 +217,5 @@ def test_without_the_key_only_the_listed_tests_are_run() -> None:
 def test_a_test_whose_content_is_not_here_chooses_nothing_and_breaks_nothing(absent: str) -> None:
     repository = FakeTrees({"base": BASE, "head": {**BASE, **peft()}, "verl": CALLER}, absent=frozenset({absent}))
     made = policy()
-    assert made.reach is not None
-    planner = Planner(repository, uses_at(repository, "verl", made.reach, "verl"), FakeSummaries())
+    planner = planner_over(repository, made)
     assert "tests/unit/test_peft.py" in [item.test for item in planner.plan("base", "head", made).plan.tests.tests]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
-from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
+from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo, planner_over
 from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner
-from verl_e2e.app.plan_pull import UnknownTargetError, explain, uses_at, with_bumps
+from verl_e2e.app.plan_pull import UnknownTargetError, explain, with_bumps
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
@@ -116,9 +116,7 @@ def planned(new: Mapping[str, str | bytes | None], absent: frozenset[str] = froz
     head = {path: text for path, text in {**BASE, **new}.items() if text is not None}
     moved = {old.replace("__", "/") + ".py": target for old, target in renames.items()}
     repository = FakeTrees({"base": BASE, "head": head, "verl": CALLER}, absent, moved)
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
-    return Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY)
+    return planner_over(repository, POLICY).plan("base", "head", POLICY)
 
 
 def edited(path: str, old: str, new: str) -> Mapping[str, str]:
@@ -265,19 +263,16 @@ def test_order_is_irrelevant_and_more_changed_code_never_lowers_a_level(
 def test_a_second_plan_of_the_same_trees_is_the_same_and_reads_no_summary_again() -> None:
     store = FakeSummaries()
     repository = FakeTrees({"base": BASE, "head": {**BASE, **EDITS[0]}, "verl": CALLER})
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl")
-    first = Planner(repository, uses, store).plan("base", "head", POLICY).plan
+    first = planner_over(repository, POLICY, store).plan("base", "head", POLICY).plan
     count = len(store.known)
-    planner = Planner(repository, uses, store)
+    planner = planner_over(repository, POLICY, store)
     assert planner.plan("base", "head", POLICY).plan == first == planner.plan("base", "head", POLICY).plan
     assert len(store.known) == count
 
 
 def planner() -> Planner:
     repository = FakeTrees({"base": BASE, "verl": CALLER})
-    assert POLICY.reach is not None
-    return Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    return planner_over(repository, POLICY)
 
 
 def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
@@ -308,8 +303,7 @@ def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
 )
 def test_explain_refuses_what_does_not_exist_with_the_nearest_name(target: tuple[str, str], words: str) -> None:
     repository = FakeTrees({"head": {**WHOLE, "tests/test_a.py": "def test_b():\n    pass\n"}, "verl": CALLER})
-    assert POLICY.reach is not None
-    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    made = planner_over(repository, POLICY)
     with pytest.raises(UnknownTargetError, match=re.escape(words)):
         explain(made, "head", POLICY, [("src/lib/names.py", ""), target])
 
@@ -332,8 +326,7 @@ WHOLE: Files = {
 def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) -> None:
     without = {name: text for name, text in WHOLE.items() if name != path}
     repository = FakeTrees({"base": without, "head": WHOLE, "verl": CALLER})
-    assert POLICY.reach is not None
-    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    made = planner_over(repository, POLICY)
     whole, *symbols = explain(made, "head", POLICY, [(path, "")])
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
@@ -342,8 +335,7 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
 
 def test_explain_tells_submodules_and_what_only_an_import_runs() -> None:
     repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
-    assert POLICY.reach is not None
-    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    made = planner_over(repository, POLICY)
     (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
     assert ([int(level) for level in table.levels], "when verl imports" in table.reason) == ([0], True)
     (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])
@@ -375,8 +367,7 @@ def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
 def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> None:
     other = {"README.md": "# other\n", "src/libs/a.py": "x = 1\n", "src/lib/notes.txt": "no source"}
     repository = FakeTrees({"other": other, "later": {**other, "a.md": ""}, "with": {package: ""}, "verl": CALLER})
-    assert POLICY.reach is not None
-    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    made = planner_over(repository, POLICY)
     with pytest.raises(OtherRepositoryError, match=r"no package lib below src/ at other or later; use the repository"):
         made.plan("other", "later", POLICY)
     with pytest.raises(OtherRepositoryError, match="at other;"):
@@ -392,8 +383,7 @@ def test_explain_names_the_measured_jobs_of_the_policys_maps() -> None:
     maps = ExecutionMaps(maps=(map_of(files={"src/lib/maker.py": {"Maker.mapping": ("trainer",)}}),))
     head = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
     repository = FakeTrees({"head": head, "verl": CALLER}, frozenset(), {})
-    assert POLICY.reach is not None
-    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl as the test has it"), FakeSummaries())
+    made = planner_over(repository, POLICY)
     for policy, entered in (
         (POLICY, ()),
         (POLICY.model_copy(update={"maps": "maps.json"}), ("0-lora-ddp (trainer)",)),

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.fakes.trees import FakeSummaries, FakeTrees
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.plan_pull import uses_at
+from tests.fakes.trees import FakeTrees, planner_over
 from verl_e2e.config.policy import packaged_policy
 
 POLICY = packaged_policy()
@@ -156,9 +154,7 @@ def levels(path: str, old: str, new: str) -> set[int]:
     assert old in BRIDGE[path]
     head: Mapping[str, str] = {**BRIDGE, path: BRIDGE[path].replace(old, new, 1)}
     repository = FakeTrees({"base": BRIDGE, "head": head, "verl": CALLER})
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl")
-    return {int(level) for level in Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY).plan.levels}
+    return {int(level) for level in planner_over(repository, POLICY).plan("base", "head", POLICY).plan.levels}
 
 
 @pytest.mark.parametrize(("path", "old", "new"), FINALIZATION)
@@ -221,7 +217,5 @@ def test_a_helper_counts_for_what_calls_it_whichever_way_it_was_reached_first() 
     base = {**BRIDGE, **shared}
     head = {**base, MODELS + "fields.py": shared[MODELS + "fields.py"].replace("return text", "return text.lower()")}
     repository = FakeTrees({"base": base, "head": head, "verl": CALLER})
-    assert POLICY.reach is not None
-    uses = uses_at(repository, "verl", POLICY.reach, "verl")
-    made = Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY).plan
+    made = planner_over(repository, POLICY).plan("base", "head", POLICY).plan
     assert {int(level) for level in made.levels} == {0, 2}

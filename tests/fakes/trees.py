@@ -4,8 +4,11 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.app.plan_pull import uses_at
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
 from verl_e2e.core.reach.diff import FileDifference
 from verl_e2e.core.reach.program import Summary
@@ -114,3 +117,9 @@ def _bytes(text: str | bytes) -> bytes:
 
 def _id(path: str, text: str | bytes) -> str:
     return hashlib.sha1(_bytes(path) + b"\0" + _bytes(text), usedforsecurity=False).hexdigest()
+
+
+def planner_over(trees: FakeTrees, policy: Policy, summaries: FakeSummaries | None = None) -> Planner:
+    """A planner of these trees, whose commit `verl` uses them."""
+    assert policy.reach is not None
+    return Planner(trees, uses_at(trees, "verl", policy.reach, "verl as the test has it"), summaries or FakeSummaries())

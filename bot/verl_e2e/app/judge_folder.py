@@ -240,7 +240,11 @@ def source_of(folders: RunFolders, path: Path) -> Source:
     """The run folder that `path` is, or the one of level 5 that it holds."""
     found = folders.find(path)
     if len(found) > 1:
-        found = tuple(folder for folder in found if _level(folders.record(folder)) is Level.LEARNING_SIGNAL)
+        found = tuple(
+            folder
+            for folder in found
+            if (job := folders.record(folder).job) is not None and job.level is Level.LEARNING_SIGNAL
+        )
     if len(found) != 1:
         raise NoSignalError(f"{path}: holds {len(found)} run folders of level 5; name the folder of one run")
     try:
@@ -250,10 +254,6 @@ def source_of(folders: RunFolders, path: Path) -> Source:
     if facts is None:
         raise NoSignalError(f"{found[0]}: no log in it; give the folder of a run, or a log")
     return Source(found[0], facts, folders.record(found[0]))
-
-
-def _level(record: Record) -> Level | None:
-    return record.job.level if record.job else None
 
 
 def signal_of(
@@ -327,6 +327,7 @@ def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
     files = entered_files(executed)
     if not files:
         raise NotMappableError(f"{folder}: no function of the trees under test ran; give a run that trained")
+    states = record.environment.repositories if record.environment else ()
     return ExecutionMap(
         job=job.id,
         variant=f"{int(job.level)}-{job.variant}",
@@ -334,7 +335,7 @@ def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
         model=job.checkpoint.model_id,
         bridge=job.bridge.commit,
         verl=job.verl.commit,
-        megatron_lm=_megatron_lm(record),
+        megatron_lm=next((state.commit for state in states if state.name == "megatron_lm"), ""),
         measured=_day(record, folder),
         files=files,
     )
@@ -344,11 +345,6 @@ def _gap(verdict: Verdict) -> str:
     """What keeps a run from being whole, empty where it is."""
     states = {item.criterion: item for item in verdict.evidence}
     return next((states[name].summary for name in _WHOLE if states[name].state is not State.MET), "")
-
-
-def _megatron_lm(record: Record) -> str:
-    states = record.environment.repositories if record.environment else ()
-    return next((state.commit for state in states if state.name == "megatron_lm"), "")
 
 
 def _day(record: Record, folder: Path) -> str:

@@ -45,10 +45,10 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.needs import Capacity
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.pull import Reference, read_reference, reference_text, web_of
-from verl_e2e.ports import Backend, Clock, ForgeError, RunWatcher, UnreadableDeliveryError
+from verl_e2e.ports import Backend, Clock, ForgeError, UnreadableDeliveryError
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster, verify_attestations
-from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
+from verl_e2e.wiring.handlers import JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.pulls import verl_source
 
 # The worker begins a round several times a second; one that has not for so long hangs.
@@ -282,14 +282,6 @@ MakeAnalysis = Callable[[Settings, Mirrors], ServiceAnalysis]
 MakeBackend = Callable[[Settings, GitHub, ServiceAnalysis, Clock, Mapping[str, str]], Backend]
 
 
-@dataclass(frozen=True, slots=True)
-class _Makers:
-    """How the parts are made that a test or a measurement may have made otherwise."""
-
-    analysis: MakeAnalysis
-    backend: MakeBackend
-
-
 def connect_app(settings: Settings) -> GitHub:
     """GitHub as the App of the settings sees it."""
     return as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=_RETRY_POLICY)
@@ -319,20 +311,35 @@ def github_work(
         clock: Clock,
         monitoring: Monitoring,
     ) -> Work:
-        github, served = connect(settings), settings.repositories
+        github, metrics, web_url = connect(settings), monitoring.metrics, web_of(settings.api_url)
         monitoring.checks["github"] = Bounded(github.trouble, _READY_S)
-        monitoring.metrics.watch(
-            ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp()))
+        metrics.watch(ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp())))
+        mirrors = Mirrors(settings.data, web_url, token=github.token, environ=environ)
+        analysis = make_analysis(settings, mirrors)
+        jobs = JobPorts(
+            backend=(make_backend or backend_of)(settings, github, analysis, clock, environ),
+            analysis=analysis,
+            changes=mirrors.changes,
+            sources=JobSources(
+                verl_source(settings.verl),
+                site_of(settings, environ),
+                web_url if settings.fetches else "",
+                program=_program(settings),
+            ),
+            artifacts=settings.data / "runs",
+            watcher=metrics,
+            poll_s=float(settings.tick_s),
         )
+        courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
+        forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
 
         def wake(references: Collection[Reference]) -> None:
             worklist.want(set(map(reference_text, references)), clock.now(), at_once=True)
 
         queue = SharedQueue(ledger, settings.slots, wake)
-        makers = _Makers(make_analysis, make_backend or backend_of)
-        handlers = _handlers(settings, github, ledger, outbox, clock, environ, makers, monitoring.metrics, queue)
+        handlers = build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, queue)
         redelivery = Redelivery(GithubAdministration(github), clock)
-        deliveries = DeliveryHandler(handlers.events, worklist, served)
+        deliveries = DeliveryHandler(handlers.events, worklist, settings.repositories)
 
         def missed() -> Collection[str]:
             try:
@@ -343,13 +350,21 @@ def github_work(
             return deliveries.lost(worklist.known())
 
         def reconcile(target: str) -> float | None:
-            again_s = handlers.reconciler.reconcile(read_reference(target))
-            return _stretched(again_s, float(settings.tick_s), ledger)
+            again_s, poll_s = handlers.reconciler.reconcile(read_reference(target)), float(settings.tick_s)
+            # A look by the clock comes later when many runs are open; what is due for another reason, when it is due.
+            return again_s if again_s != poll_s else poll_s * max(1.0, ledger.open_count() / _LOOKS_IN_A_TICK)
+
+        def open_targets() -> Collection[str]:
+            # What a process that was killed left undone in the queue.
+            handlers.queue.give_slots()
+            handlers.queue.wake_stragglers()
+            found = map(handlers.known.reference_of, ledger.open_runs())
+            return {reference_text(reference) for reference in found if reference is not None}
 
         return Work(
             process=deliveries.process,
             reconcile=reconcile,
-            open_targets=lambda: _open_targets(ledger, handlers),
+            open_targets=open_targets,
             missed_targets=missed,
             lane_of=lane_of,
             write=handlers.comments.write,
@@ -357,56 +372,6 @@ def github_work(
         )
 
     return make
-
-
-def _handlers(
-    settings: Settings,
-    github: GitHub,
-    ledger: SqlLedger,
-    outbox: SqlOutbox,
-    clock: Clock,
-    environ: Mapping[str, str],
-    makers: _Makers,
-    watcher: RunWatcher,
-    queue: SharedQueue,
-) -> Handlers:
-    mirrors = Mirrors(
-        settings.data,
-        web_of(settings.api_url),
-        token=github.token,
-        environ=environ,
-    )
-    analysis = makers.analysis(settings, mirrors)
-    jobs = JobPorts(
-        backend=makers.backend(settings, github, analysis, clock, environ),
-        analysis=analysis,
-        changes=mirrors.changes,
-        sources=JobSources(
-            verl_source(settings.verl),
-            site_of(settings, environ),
-            web_of(settings.api_url) if settings.fetches else "",
-            program=_program(settings),
-        ),
-        artifacts=settings.data / "runs",
-        watcher=watcher,
-        poll_s=float(settings.tick_s),
-    )
-    courtesy = GithubConversation(github.in_lane(Lane.COURTESY))
-    forge = github_ports(github, app_id=settings.app_id, lag_s=float(settings.list_lag_s), courtesy=courtesy)
-    return build_handlers(forge, jobs, ledger, clock, analysis.commands, outbox, queue)
-
-
-def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float | None:
-    """A look by the clock comes later when many runs are open; what is due for another reason comes when it is due."""
-    return again_s if again_s != poll_s else poll_s * max(1.0, ledger.open_count() / _LOOKS_IN_A_TICK)
-
-
-def _open_targets(ledger: SqlLedger, handlers: Handlers) -> Collection[str]:
-    # What a process that was killed left undone in the queue.
-    handlers.queue.give_slots()
-    handlers.queue.wake_stragglers()
-    found = map(handlers.known.reference_of, ledger.open_runs())
-    return {reference_text(reference) for reference in found if reference is not None}
 
 
 def backend_of(

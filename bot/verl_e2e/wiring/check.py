@@ -176,16 +176,12 @@ def _demonstrate(folder: Path) -> Demonstration:
 
 def flaky_of(database_url: str, repository: str) -> tuple[FlakyCause, ...]:
     """The causes of the runs of a repository; UserError where there is no such database."""
-    _require_file(database_url)
+    name = database_url.removeprefix("sqlite:///")
+    if name != database_url and not Path(name).is_file():
+        # Opening it would make an empty one.
+        raise UserError(f"{name} is not there; set VERL_E2E_DATA or DATABASE_URL as for `verl-e2e serve`")
     store = open_store(database_url)
     try:
         return flaky_causes(SqlLedger(store).runs(repository))
     finally:
         store.close()
-
-
-def _require_file(database_url: str) -> None:
-    """Refuse a SQLite file that is not there: opening it would make an empty one."""
-    name = database_url.removeprefix("sqlite:///")
-    if name != database_url and not Path(name).is_file():
-        raise UserError(f"{name} is not there; set VERL_E2E_DATA or DATABASE_URL as for `verl-e2e serve`")

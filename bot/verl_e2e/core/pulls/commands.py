@@ -494,8 +494,9 @@ def asked_again(last: Run, runs: Iterable[Run], entries: Iterable[Entry]) -> str
     later.
     """
     served = {run.asked_by for run in runs if run.job_id == last.job_id and run.head_sha == last.head_sha}
+    since = last.created if last.state is RunState.CANCELLED else last.updated
     wanting = (asked for asked in asked_for(entries, last.head_sha) if asked.source not in served)
-    return next((asked.source for asked in wanting if _means(asked, last) and _came_after(asked, last)), "")
+    return next((asked.source for asked in wanting if _means(asked, last) and asked.at >= since), "")
 
 
 def _means(asked: RecordedCommand, last: Run) -> bool:
@@ -521,7 +522,3 @@ def _means(asked: RecordedCommand, last: Run) -> bool:
             return last.job_id == REHEARSAL
         case _:
             return False
-
-
-def _came_after(asked: RecordedCommand, last: Run) -> bool:
-    return asked.at >= (last.created if last.state is RunState.CANCELLED else last.updated)
