@@ -187,13 +187,13 @@ def _faults_request(faults: FaultTargets) -> dict[str, object]:
 def make_models(wanted: Wanted, place: Place) -> Path:
     """Make the cells' models, and compute what transformers says of them, without any code under test; their folder."""
     models = place.work / "models"
-    text = json.dumps(_models_request(wanted, models), sort_keys=True)
+    asked = json.dumps([list(wanted.cells), dict(wanted.recipes)], sort_keys=True)
     scripts = b"".join(file.read_bytes() for folder in (HOST_PYTHON, _MAKERS) for file in sorted(folder.glob("*.py")))
-    marker = models / f"{hashlib.sha256(text.encode() + scripts).hexdigest()[:24]}.made"
+    marker = models / f"{hashlib.sha256(asked.encode() + scripts).hexdigest()[:24]}.made"
     if not marker.exists():
         models.mkdir(parents=True, exist_ok=True)
         file = models / "request.json"
-        file.write_text(text)
+        file.write_text(json.dumps(_models_request(wanted, models)))
         argv = (str(place.python), str(HOST_PYTHON / "make_models.py"), str(file))
         made = run(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
         if made.code != 0:
