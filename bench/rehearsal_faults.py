@@ -3,9 +3,9 @@
 PYTHON bench/rehearsal_faults.py --request FILE --bridge DIR --megatron-lm DIR --out DIR [--edits 300] [--seed 1]
     [--workers 16] [--seeds 5]
 
-PYTHON is that of `make rehearsal-env`; FILE is the `request` of any rehearsal's records, whose recipes are used; the
-two folders are what PYTHONPATH names: Bridge's `src`, and Megatron-LM. `--out` keeps what is done, so that the same
-command goes on after an interruption. The table is `faults.md`.
+PYTHON is that of `make rehearsal-env`; FILE is `models/request.json` of any rehearsal's `--out`, whose recipes and
+models are used; the two folders are what PYTHONPATH names: Bridge's `src`, and Megatron-LM. `--out` keeps what is done,
+so that the same command goes on after an interruption. The table is `faults.md`.
 
 One process imports everything. An edit of a function's body is put into a fork of it: every function whose code the
 edit changes gets the new code. What runs at import time, or in a module that only cells import, needs a tree and a
@@ -17,6 +17,7 @@ that each oracle found is in `bounds.md`.
 
 import argparse
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -54,11 +55,15 @@ def main():
     sys.path[1:1] = [str(options.bridge), str(options.megatron_lm)]
     place = options.out / ("base" if options.edit is None else f"apart/{options.edit}/import")
     place.mkdir(parents=True, exist_ok=True)
+    given = json.loads(options.request.read_text())
     request = {
+        "run": True,
+        "imports": [],
+        "faults": None,
         "cells": [name for name in driver.cells.CELLS if options.only in name],
-        "recipes": json.loads(options.request.read_text())["recipes"],
+        "recipes": given["recipes"],
         "roots": {str(options.bridge): rehearsal_edits.SHORT, str(options.megatron_lm): "3rdparty/Megatron-LM/"},
-        "models": str(options.out / "models"),
+        "models": given["models"],
         "out": str(place),
         "workers": options.workers,
         "limit_s": options.limit,
@@ -80,7 +85,8 @@ class Sweep:
         self.options, self.request, self.out = options, request, options.out
         self.run_cells, self.compare_layouts = driver.run_cells, driver.compare_layouts
 
-    def run(self, _request, place):
+    def run(self, _tasks, request):
+        place = Path(request["out"])
         if self.options.seeds:
             self.run_seeds()
             return
@@ -109,9 +115,14 @@ class Sweep:
 
     def run_all(self, place):
         missing = [name for name in self.request["cells"] if not (place / f"{name}.json").exists()]
-        self.run_cells({**self.request, "cells": missing}, place)
+        self.run_named(missing, place, self.options.workers)
         for name in missing:
             self.compare_layouts(driver.cells.CELLS[name], place)
+
+    def run_named(self, names, place, workers):
+        """Run cells, so many processes at a time; their records go to `place`."""
+        tasks = [driver.Task(name, name, place / f"{name}.json") for name in names]
+        self.run_cells(tasks, {**self.request, "out": str(place), "workers": workers})
 
     def run_seeds(self):
         """All cells with other numbers, and the largest deviations."""
@@ -119,7 +130,8 @@ class Sweep:
         for seed in range(1, self.options.seeds + 1):
             driver.models.SEED, place = seed, self.out / f"seed-{seed}"
             place.mkdir(exist_ok=True)
-            driver.prepare(self.request)
+            self.request["models"] = str(place / "models")
+            self.make_models(place)
             self.run_all(place)
             for name in self.request["cells"]:
                 for found in json.loads((place / f"{name}.json").read_text()).get("oracles", ()):
@@ -128,6 +140,17 @@ class Sweep:
         ordered = sorted(rows.items(), key=lambda row: (row[0][0], -max(row[1])))
         lines += [f"| {o} | {name} | {min(v):.1e} | {max(v):.1e} |" for (o, name), v in ordered if max(v)]
         (self.out / "bounds.md").write_text("\n".join(lines) + "\n")
+
+    def make_models(self, place):
+        """Make the models of the seed that is set, in a process of its own, as a rehearsal does."""
+        file = place / "request.json"
+        file.write_text(json.dumps(self.request))
+        child = os.fork()
+        if not child:
+            sys.argv = ["make_models.py", str(file)]
+            importlib.import_module("make_models").main()
+            os._exit(0)
+        os.waitpid(child, 0)
 
     def run_edits(self, edits):
         """So many edits at a time as there are workers; each has a process."""
@@ -212,7 +235,7 @@ class Sweep:
         tried, found = [], {"shown": "", "by": "", "differs": ""}
         for name in edit["cells"]:
             cell = driver.cells.CELLS[name]
-            self.run_cells({**self.request, "cells": [name], "workers": 1}, place)
+            self.run_named([name], place, 1)
             reference = place / f"{cell.agrees_with}.json"
             if cell.agrees_with in self.base and not reference.exists():
                 reference.write_text(self.base[cell.agrees_with].model_dump_json())
