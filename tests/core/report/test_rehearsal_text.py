@@ -95,7 +95,26 @@ def test_a_document_has_no_number_that_json_does_not_have() -> None:
     assert document["cells"][1]["differences"][0]["size"] == "inf"
 
 
-def test_long_lists_are_cut_and_counted() -> None:
+def test_many_changed_functions_are_told_by_file() -> None:
     functions = [function(f"f{number}", (number,), first=number) for number in range(1, 61)]
     base = {IMPORTS: record(IMPORTS), "a": GOOD}
-    assert "20 more are in the JSON document." in render_rehearsal(judge_rehearsal(base, base, functions))
+    text = render_rehearsal(judge_rehearsal(base, base, functions))
+    assert "Changed and entered by no cell, in 60 of 60 functions:" in text
+    assert f"- `{PATH}`: f1, f2, f3 and 57 more" in text
+    assert len(text.splitlines()) < 12
+    files = [item.model_copy(update={"path": f"src/megatron/{item.symbol}.py"}) for item in functions]
+    assert "40 more are in the JSON document." in render_rehearsal(judge_rehearsal(base, base, files))
+
+
+@pytest.mark.parametrize(("loss", "row"), [(2.0, False), (2.5, True)])
+def test_a_field_that_every_configuration_has_now_is_said_once(loss: float, row: bool) -> None:
+    before = {name: record(name, quantities={"provider@0": {"gone": 3}, "step1/loss@0": 2.0}) for name in ("a", "b")}
+    after = {name: record(name, quantities={"provider@0": {"new_size": 1}, "step1/loss@0": 2.0}) for name in ("a", "b")}
+    after["b"] = record("b", quantities={"provider@0": {"new_size": 1}, "step1/loss@0": loss})
+    imports = {IMPORTS: record(IMPORTS)}
+    text = render_rehearsal(judge_rehearsal({**imports, **before}, {**imports, **after}, ()))
+    said = "Fields of the configuration that are new or gone: gone is missing, was 3; new\\_size is 1, was missing."
+    assert text.count(said) == 1
+    assert f"{1 if row else 2} cells differ in nothing else." in text
+    assert ("| `no changed function` | b | step1/loss is 2.5, was 2.0 |" in text) is row
+    assert text.count("new\\_size") == 1

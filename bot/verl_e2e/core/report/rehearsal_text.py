@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Observation, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
-_MOST_CELLS, _MOST_LINES = 20, 40
+_MOST_CELLS, _MOST_LINES, _MOST_NAMED = 20, 20, 2000
 LIMITS = (
     "Runs on a CPU, on tiny models, with layers in plain PyTorch in the place of Transformer Engine's: kernels, FP8, "
     "fused rope, packed attention, CUDA graphs, FSDP and the rollout engine are not run."
@@ -83,6 +83,16 @@ def _changes(found: Rehearsal) -> Iterator[str]:
     changed = [cell for cell in found.cells if cell.differences or (cell.base_error and not cell.head_error)]
     if not changed:
         return
+    fields = {_field(item): item.what for cell in changed for item in cell.differences if _is_field(item)}
+    alone = [cell for cell in changed if cell.differences and all(map(_is_field, cell.differences))]
+    if fields:
+        named = "; ".join(f"{name} {what}" for name, what in fields.items())
+        yield markdown(f"Fields of the configuration that are new or gone: {named}.", _MOST_NAMED)
+        yield f"{len(alone)} cells differ in nothing else." if alone else ""
+        yield ""
+    changed = [replace(cell, differences=_without_fields(cell)) for cell in changed if cell not in alone]
+    if not changed:
+        return
     by_cause: dict[str, list[CellVerdict]] = {}
     for cell in changed:
         by_cause.setdefault(cell.cause, []).append(cell)
@@ -102,6 +112,20 @@ def _changes(found: Rehearsal) -> Iterator[str]:
     yield from _more(len(by_cause))
 
 
+def _is_field(difference: Difference) -> bool:
+    """Whether a field of the provider's configuration is there on one side alone: a difference of every cell."""
+    is_new_or_gone = difference.what.endswith("was missing") or difference.what.startswith("is missing")
+    return difference.quantity.startswith(("provider@", "provider_final@")) and is_new_or_gone
+
+
+def _field(difference: Difference) -> str:
+    return difference.quantity.partition(".")[2]
+
+
+def _without_fields(cell: CellVerdict) -> tuple[Difference, ...]:
+    return tuple(difference for difference in cell.differences if not _is_field(difference))
+
+
 def _before(found: Rehearsal) -> Iterator[str]:
     """What the base has too, which says nothing about the change."""
     failing = [
@@ -115,7 +139,7 @@ def _before(found: Rehearsal) -> Iterator[str]:
         ("Fails at the base and no longer at the head", fixed),
     ):
         if names:
-            yield f"- {title}: {markdown(', '.join(names), 2000)}"
+            yield f"- {title}: {markdown(', '.join(names), _MOST_NAMED)}"
     yield ""
 
 
@@ -129,11 +153,19 @@ def _unentered(found: Rehearsal) -> Iterator[str]:
         yield ""
         return
     yield f"Changed and entered by no cell, in {len(found.unentered)} of {found.changed} functions:"
-    for item in found.unentered[:_MOST_LINES]:
-        place = f"{item.path}:{item.symbol}" if item.symbol else item.path
-        lines = f", lines {', '.join(map(str, item.lines[:12]))}" if item.lines else ""
-        yield f"- {code(place)}{lines}"
-    yield from _more(len(found.unentered), _MOST_LINES)
+    if len(found.unentered) <= _MOST_LINES:
+        for item in found.unentered:
+            place = f"{item.path}:{item.symbol}" if item.symbol else item.path
+            lines = f", lines {', '.join(map(str, item.lines[:12]))}" if item.lines else ""
+            yield f"- {code(place)}{lines}"
+    else:
+        by_path: dict[str, list[str]] = {}
+        for item in found.unentered:
+            by_path.setdefault(item.path, []).append(item.symbol or "the module")
+        for path, symbols in sorted(by_path.items(), key=lambda pair: -len(pair[1]))[:_MOST_CELLS]:
+            rest = f" and {len(symbols) - 3} more" if len(symbols) > 3 else ""
+            yield f"- {code(path)}: {markdown(', '.join(symbols[:3]))}{rest}"
+        yield from _more(len(by_path))
     yield ""
 
 
