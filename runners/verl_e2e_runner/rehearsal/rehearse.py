@@ -144,12 +144,11 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
     out.mkdir(parents=True, exist_ok=True)
     faults = wanted.faults
     request = {
-        **_models_request(wanted, models),
+        **_models_request(wanted, models, place),
         "run": not whole,
         "imports": list(wanted.imports),
         "roots": {str(root): short for root, short in roots.items()},
         "out": str(apart.scratch / "out"),
-        "workers": place.workers,
         "limit_s": _CELL_S,
         "verl": str(_copied(place.verl, apart.scratch)) if place.verl else "",
         "faults": faults and _faults_request(faults),
@@ -193,7 +192,7 @@ def make_models(wanted: Wanted, place: Place) -> Path:
     if not marker.exists():
         models.mkdir(parents=True, exist_ok=True)
         file = models / "request.json"
-        file.write_text(json.dumps(_models_request(wanted, models)))
+        file.write_text(json.dumps(_models_request(wanted, models, place)))
         argv = (str(place.python), str(HOST_PYTHON / "make_models.py"), str(file))
         made = run(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
         if made.code != 0:
@@ -202,8 +201,13 @@ def make_models(wanted: Wanted, place: Place) -> Path:
     return models
 
 
-def _models_request(wanted: Wanted, models: Path) -> dict[str, object]:
-    return {"cells": list(wanted.cells), "recipes": dict(wanted.recipes), "models": str(models)}
+def _models_request(wanted: Wanted, models: Path, place: Place) -> dict[str, object]:
+    return {
+        "cells": list(wanted.cells),
+        "recipes": dict(wanted.recipes),
+        "models": str(models),
+        "workers": place.workers,
+    }
 
 
 def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:

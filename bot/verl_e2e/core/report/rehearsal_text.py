@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Observation, Rehearsal, Sight
+from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Observation, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES, _MOST_NAMED = 20, 20, 2000

@@ -2,7 +2,7 @@
 
 It runs without the trees, so that no code under test has a part in what later cells, of other commits too, are held
 against. What is there already is not made again. REQUEST is a JSON file: the cells' names, the recipes of their
-families, and the folder of the models.
+families, the folder of the models, and how many are made at a time.
 """
 
 import json
@@ -24,7 +24,7 @@ def main():
     request = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     stand_in.install()
-    tried = set()
+    tried, running = set(), 0
     for name in request["cells"]:
         cell = cells.CELLS[name]
         recipe = request["recipes"].get(cell.family)
@@ -35,13 +35,17 @@ def main():
             continue
         tried.add(folder)
         problem.unlink(missing_ok=True)
-        child = os.fork()
-        if not child:
+        if running == request["workers"]:
+            os.wait()
+            running -= 1
+        if not os.fork():
             found = shared.attempted(lambda cell=cell, recipe=recipe: made(cell, recipe, request["models"]))
             if found["error"]:
                 shared.put(problem, found)
             os._exit(0)
-        os.waitpid(child, 0)
+        running += 1
+    for _ in range(running):
+        os.wait()
 
 
 def made(cell, recipe, work):
