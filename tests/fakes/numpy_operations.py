@@ -9,7 +9,7 @@ Array = np.ndarray[Any, Any]
 
 
 class NumPy:
-    """What `verl_e2e_state.Torch` does, on arrays."""
+    """What `verl_e2e_snapshots.Torch` does, on arrays."""
 
     def __init__(self, sums: Any) -> None:
         self._sums = sums

@@ -172,10 +172,10 @@ def test_of_large_files_the_same_sample_is_read_as_of_an_export(tmp_path: Path) 
     folder.mkdir()
     names = [f"layers.{number}.weight" for number in range(40)]
     save_file({name: np.ones(64, np.float32) for name in names}, folder / "model.safetensors")
-    small = "import verl_e2e_state\nverl_e2e_state.Sample.__init__.__defaults__ = (6_000,)"
+    small = "import verl_e2e_snapshots\nverl_e2e_snapshots.Sample.__init__.__defaults__ = (6_000,)"
     snapshot = of_files(folder, tmp_path, small)
     assert 0 < len(snapshot.tensors) == 40 - snapshot.left_out < 40
-    code = f"import sys; sys.path.insert(0, {str(INSTRUMENTATION)!r})\nfrom verl_e2e_state import Sample\n"
+    code = f"import sys; sys.path.insert(0, {str(INSTRUMENTATION)!r})\nfrom verl_e2e_snapshots import Sample\n"
     code += f"sample = Sample({(folder / 'model.safetensors').stat().st_size}, 6_000)\n"
     code += f"print([name for name in {names} if name.replace('.weight', '.base_layer.weight') in sample])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -200,8 +200,8 @@ def test_an_export_that_is_not_read_to_its_end_says_so(out: Path) -> None:
 
 
 def test_a_fault_while_an_export_is_read_is_written_and_the_export_goes_on(out: Path) -> None:
-    code = "import verl_e2e_state\nengine.initialize(); tensors, _ = engine.get_per_tensor_param()\n"
-    code += "verl_e2e_state.held_by_model = None\nprint(len(list(tensors)))"
+    code = "import verl_e2e_hooks\nengine.initialize(); tensors, _ = engine.get_per_tensor_param()\n"
+    code += "verl_e2e_hooks.held_by_model = None\nprint(len(list(tensors)))"
     assert process(TRAINER + code, out) == "4\n"
     lines = [json.loads(line) for file in out.glob("*.jsonl") for line in file.read_text().splitlines()]
     (exported,) = (line for line in lines if line.get("point") == "exported")
@@ -285,7 +285,7 @@ def test_a_point_that_is_passed_often_is_read_less_often(out: Path) -> None:
 
 
 def test_a_large_model_is_sampled_by_name_alike_at_each_point(out: Path) -> None:
-    code = "import verl_e2e_state\nverl_e2e_state.Sample.__init__.__defaults__ = (60,)\nengine.initialize()\n"
+    code = "import verl_e2e_snapshots\nverl_e2e_snapshots.Sample.__init__.__defaults__ = (60,)\nengine.initialize()\n"
     code += "engine.optimizer_step()"
     process(TRAINER + code, out)
     _, built, step = read(out)[0]

@@ -17,7 +17,7 @@ Print = tuple[float, float, float, str]
 
 
 def _module() -> Any:
-    spec = importlib.util.spec_from_file_location("verl_e2e_state", INSTRUMENTATION / "verl_e2e_state.py")
+    spec = importlib.util.spec_from_file_location("verl_e2e_snapshots", INSTRUMENTATION / "verl_e2e_snapshots.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

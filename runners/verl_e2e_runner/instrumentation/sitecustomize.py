@@ -22,6 +22,43 @@ _WATCHED = ("megatron.bridge", "megatron.core", "verl")
 _NOT_WATCHED = ("RAY_RAYLET_PID", "RAY_JOB_ID", "VERL_E2E_SHARED_RAY")
 
 
+def _watch_imports(names, observe):
+    """Call `observe(name, spec)` whenever one of the modules is found; a fault of it never reaches the import."""
+    sys.meta_path.insert(0, _Finder(names, observe))
+
+
+class _Finder:
+    """Finds nothing itself: it lets the others find, and shows what they found."""
+
+    def __init__(self, names, observe):
+        self._names = names
+        self._observe = observe
+        self._busy = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._names or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            spec = self._ask_others(name, path, target)
+        finally:
+            self._busy.discard(name)
+        try:
+            if spec is not None:
+                self._observe(name, spec)
+        except Exception:
+            pass
+        return spec
+
+    def _ask_others(self, name, path, target):
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
 class _Witness:
     """Has the loader of a module report where it was found."""
 
@@ -96,11 +133,9 @@ try:
     if os.environ.get("VERL_E2E_PATH"):
         _restore_order(os.environ["VERL_E2E_PATH"])
     if os.environ.get("VERL_E2E_IMPORTS"):
-        import verl_e2e_finder
-
-        verl_e2e_finder.watch_imports(_WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
+        _watch_imports(_WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
         if not any(os.environ.get(name) for name in _NOT_WATCHED):
-            verl_e2e_finder.watch_imports(("ray",), _watch_demands)
+            _watch_imports(("ray",), _watch_demands)
 except Exception:
     pass
 
@@ -116,7 +151,7 @@ try:
     if os.environ.get("VERL_E2E_FINGERPRINTS"):
         import verl_e2e_fingerprints
 
-        verl_e2e_fingerprints.watch(os.environ["VERL_E2E_FINGERPRINTS"])
+        verl_e2e_fingerprints.watch(os.environ["VERL_E2E_FINGERPRINTS"], _watch_imports)
 except Exception:
     pass
 

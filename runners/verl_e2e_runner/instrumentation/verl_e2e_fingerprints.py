@@ -5,7 +5,7 @@ methods are wrapped: each still does what it did and returns what it returned, a
 written as a line into the folder that VERL_E2E_FINGERPRINTS names. A fault of ours is written down too and never
 reaches the run.
 
-For each method there is a hook in `verl_e2e_trainer_hooks` or `verl_e2e_rollout_hooks`, a generator: what comes before
+For each method there is a hook in `verl_e2e_hooks`, a generator: what comes before
 its `yield` happens before the method, what comes after it afterwards, and what it returns, if anything, takes the place
 of the method's result.
 """
@@ -26,11 +26,9 @@ TARGETS = {
 }
 
 
-def watch(folder):
-    """Wrap the methods as soon as their modules are imported; lines go into this folder."""
-    import verl_e2e_finder
-
-    verl_e2e_finder.watch_imports(TARGETS, lambda name, spec: _wrap_when_loaded(name, spec, folder))
+def watch(folder, watch_imports):
+    """Wrap the methods as soon as their modules are imported, which the function sees; lines go into this folder."""
+    watch_imports(TARGETS, lambda name, spec: _wrap_when_loaded(name, spec, folder))
 
 
 def _wrap_when_loaded(name, spec, folder):
@@ -48,14 +46,12 @@ def _wrap_when_loaded(name, spec, folder):
 
 def _install(module, name, folder):
     try:
-        import verl_e2e_rollout_hooks
-        import verl_e2e_trainer_hooks
+        from verl_e2e_hooks import HOOKS
 
-        hooks = {**verl_e2e_trainer_hooks.HOOKS, **verl_e2e_rollout_hooks.HOOKS}
         class_name, methods = TARGETS[name]
         owner = getattr(module, class_name, None)
         for method in methods:
-            _Hook(f"{name}:{class_name}.{method}", folder, hooks[method]).install(owner, method)
+            _Hook(f"{name}:{class_name}.{method}", folder, HOOKS[method]).install(owner, method)
     except Exception:
         pass
 

@@ -1,11 +1,15 @@
-"""What is read in a trainer: the hooks of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`.
+"""What is read in a trainer and in the rollout engine: the hooks of the methods that `verl_e2e_fingerprints` wraps.
 
-Of the model as built it is read which adapters Bridge's modules hold, with what was asked for. It is counted what the
-model is given besides text, and how often its towers for images and sound run: a tower is the outermost part of the
-model whose name says so. Nothing is read for that but shapes, and nothing is changed. A call counts as training where
-gradients are recorded, so that a pass for log-probabilities alone does not.
+In a trainer, of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`. Of the model as built it is read which
+adapters Bridge's modules hold, with what was asked for. It is counted what the model is given besides text, and how
+often its towers for images and sound run: a tower is the outermost part of the model whose name says so. Nothing is
+read for that but shapes, and nothing is changed. A call counts as training where gradients are recorded, so that a pass
+for log-probabilities alone does not.
+
+In the rollout engine, of verl's vLLM worker, for what arrived and was loaded.
 """
 
+import os
 import re
 import sys
 import threading
@@ -13,10 +17,24 @@ import time
 import weakref
 from contextlib import contextmanager, suppress
 
-import verl_e2e_state
-from verl_e2e_snapshots import Counter, Snapshot, explained, is_read, now, write_files, write_line
-from verl_e2e_state import short_name
+from verl_e2e_snapshots import (
+    Counter,
+    Held,
+    Sample,
+    Snapshot,
+    explained,
+    held_by_model,
+    held_by_optimizer,
+    is_read,
+    now,
+    ranks_of_trainer,
+    short_name,
+    size_of,
+    write_files,
+    write_line,
+)
 
+_ROLLOUT = "rollout"
 # Names of arguments of the models of Megatron-Bridge and transformers.
 INPUTS = (
     *("pixel_values", "pixel_values_videos", "images", "imgs"),
@@ -124,7 +142,8 @@ def adapters_of(chunks, request, tensor_size, expert_tensor_size):
 def _adapters_of_module(name, wrapped, adapter, sizes):
     """One entry, or one for each of the several adapters of a module that computes several projections at once."""
     if hasattr(adapter, "linear_in"):
-        base = _first(wrapped, ("weight", "weight0"))
+        base = getattr(wrapped, "weight", None)
+        base = getattr(wrapped, "weight0", None) if base is None else base
         return [_adapter(name, adapter, base, sizes)]
     parts = getattr(adapter, "named_children", tuple)()
     return [_adapter(f"{name}.{key}", part, None, sizes) for key, part in parts if hasattr(part, "linear_in")]
@@ -151,10 +170,6 @@ def _features(weight, dimension, size):
     split = getattr(weight, "partition_dim", None) if getattr(weight, "tensor_model_parallel", False) else None
     parallel = split is not None and split >= 0 and split - weight.dim() == dimension
     return weight.shape[dimension] * (size if parallel else 1)
-
-
-def _first(module, names):
-    return next((found for name in names if (found := getattr(module, name, None)) is not None), None)
 
 
 def _whole(value):
@@ -266,6 +281,41 @@ def export(call):
         methods.append(call.method)
 
 
+def update_weights_from_ipc(call):
+    """All weights of one update as they arrived, and the engine's model after it."""
+    worker = call.arguments["self"]
+    number = _counter.next(_ROLLOUT, "received")
+    if not is_read(number):
+        yield
+        return
+    torch, sample = sys.modules["torch"], _sample(worker)
+    _inside.received = Snapshot(torch, sample)
+    try:
+        yield
+        received = _inside.received
+    finally:
+        _inside.received = None
+    adapter_only = bool(call.arguments.get("peft_config") and call.arguments.get("base_sync_done"))
+    header = {"model": _ROLLOUT, "ranks": _ranks(), "number": number, "adapter_only": adapter_only}
+    received.close(call.folder, {"point": "received", **header})
+    loaded = Snapshot(torch, sample)
+    model = worker.model_runner.model
+    loaded.add_all(Held(name, "parameter", tensor) for name, tensor in model.named_parameters())
+    if adapter_only:
+        _add_adapters(loaded, worker)
+    loaded.close(call.folder, {"point": "rollout loaded", **header})
+
+
+def _update_weights(call):
+    """The weights of one bucket, before its memory is used for the next."""
+    received, weights = getattr(_inside, "received", None), call.arguments["weights"]
+    if received is not None and isinstance(weights, (list, tuple)):
+        received.add_all(Held(str(name), "parameter", tensor) for name, tensor in weights)
+    elif received is not None:
+        received.note(f"weights arrived as a {type(weights).__name__}, which can be read only once")
+    yield
+
+
 HOOKS = {
     "initialize": initialize,
     "load_hf_weights": load_hf_weights,
@@ -275,6 +325,8 @@ HOOKS = {
     "get_per_tensor_param": get_per_tensor_param,
     "export_hf_weights": export,
     "export_adapter_weights": export,
+    "update_weights_from_ipc": update_weights_from_ipc,
+    "_update_weights": _update_weights,
 }
 
 
@@ -284,10 +336,10 @@ class _Model:
     def __init__(self, engine, chunks=None):
         self._torch = sys.modules["torch"]
         self._chunks = list(engine.module if chunks is None else chunks)
-        self._held = verl_e2e_state.held_by_model(self._chunks)
-        self._bytes = verl_e2e_state.size_of(held.tensor for held in self._held)
+        self._held = held_by_model(self._chunks)
+        self._bytes = size_of(held.tensor for held in self._held)
         self.name = _role(engine)
-        self.ranks = verl_e2e_state.ranks_of_trainer()
+        self.ranks = ranks_of_trainer()
         self.problem = ""
         self.without_parameters = False
 
@@ -296,11 +348,11 @@ class _Model:
         number = _counter.next(self.name, point) if number is None else number
         if not is_read(number):
             return
-        snapshot = Snapshot(self._torch, verl_e2e_state.Sample(self._bytes), self._chunks)
+        snapshot = Snapshot(self._torch, Sample(self._bytes), self._chunks)
         snapshot.note(self.problem)
         snapshot.add_all(() if self.without_parameters else self._held)
         if optimizer is not None:
-            snapshot.add_all(verl_e2e_state.held_by_optimizer(optimizer, self._held))
+            snapshot.add_all(held_by_optimizer(optimizer, self._held))
         snapshot.close(folder, {**self.header(point, number), **(header or {})})
 
     def header(self, point, number):
@@ -313,7 +365,7 @@ class _Model:
         total = self._bytes
         for part in parts:
             total *= part
-        return Snapshot(self._torch, verl_e2e_state.Sample(total))
+        return Snapshot(self._torch, Sample(total))
 
 
 def _exported(folder, engine, tensors, adapter_only):
@@ -363,7 +415,7 @@ class _Export:
     def add(self, item):
         """Read an exported tensor."""
         if self._snapshot is not None:
-            self._snapshot.add(verl_e2e_state.Held(str(item[0]), "parameter", item[1]))
+            self._snapshot.add(Held(str(item[0]), "parameter", item[1]))
 
     def end(self, ended):
         """Write what was exported, and read the model after it."""
@@ -394,3 +446,40 @@ def _pushed(stack, value):
 def _top(stack):
     values = _inside.__dict__.get(stack)
     return values[-1] if values else None
+
+
+def _sample(worker):
+    """The choice of the whole model, all tensor-parallel ranks of the engine together."""
+    total = size_of(parameter for _, parameter in worker.model_runner.model.named_parameters())
+    return Sample(total * _ranks().get("tensor_size", 1))
+
+
+def _ranks():
+    """Its replica, and where it lies in the engine's tensor-parallel group."""
+    state = sys.modules.get("vllm.distributed.parallel_state")
+    replica = os.environ.get("VERL_REPLICA_RANK", "0")
+    ranks = {"data": int(replica) if replica.isdecimal() else 0}
+    try:
+        ranks["tensor"] = state.get_tensor_model_parallel_rank()
+        ranks["tensor_size"] = state.get_tensor_model_parallel_world_size()
+    except (AttributeError, AssertionError):
+        # Another version of the engine, or one without groups: the first rank of one.
+        pass
+    return ranks
+
+
+def _add_adapters(snapshot, worker):
+    """The adapters that the engine has registered, under the engine's names of the modules that they belong to."""
+    manager = getattr(getattr(worker.model_runner, "lora_manager", None), "_adapter_manager", None)
+    if manager is None:
+        snapshot.note("the engine's adapters were not found")
+        return
+    for adapter in manager.list_adapters().values():
+        for module, layer in adapter.loras.items():
+            for part in ("lora_a", "lora_b"):
+                weights = getattr(layer, part, None)
+                several = isinstance(weights, (list, tuple))
+                for index, weight in enumerate(weights if several else [weights]):
+                    if weight is not None:
+                        place = f"[{index}]" if several else ""
+                        snapshot.add(Held(f"{module}.{part}{place}", "parameter", weight))
