@@ -231,7 +231,7 @@ class Sweep:
         # Lines need not be recorded again.
         document = {"lines": {}, "functions": []}
         nothing = types.SimpleNamespace(start=lambda: None, stop=lambda: None, document=lambda: document)
-        driver.lines.Lines = lambda _roots: nothing
+        driver.Lines = lambda _roots: nothing
         tried, found = [], {"shown": "", "by": "", "differs": ""}
         for name in edit["cells"]:
             cell = driver.cells.CELLS[name]

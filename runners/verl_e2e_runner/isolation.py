@@ -15,9 +15,9 @@ from verl_e2e.core.model.jobs import Isolation, Job, SiteIsolation
 from verl_e2e.core.model.record import Check, Finding, IsolationState, Mode
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.folder.sealing import key_file
+from verl_e2e_runner.folder.recorder import key_file
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools
-from verl_e2e_runner.process.confined import hand_folder_over, let_everyone_read, run
+from verl_e2e_runner.process.confined import hand_path_over, let_everyone_read, run
 from verl_e2e_runner.process.environment import hub_cache
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, REWARDS
@@ -130,7 +130,7 @@ def try_cage(site: SiteIsolation, environ: Mapping[str, str]) -> Host:
     with tempfile.TemporaryDirectory() as folder:
         cage = Cage(tools, Path(folder).resolve(), site, os.getuid())
         try:
-            hand_folder_over(cage.scratch, cage)
+            hand_path_over(cage.scratch, cage)
         except OSError as error:
             return Host(None, f"a folder cannot be given to user {cage.uid}: {error.strerror}")
         tried = run(("/bin/sh", "-c", "exec true"), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
@@ -159,7 +159,7 @@ def open_cage(
     )
     for folder in (*(cage.scratch / name for name in _FOLDERS), trees.cwd):
         folder.mkdir(parents=True, exist_ok=True)
-        hand_folder_over(folder, cage)
+        hand_path_over(folder, cage)
     # The code may not put something else in the place of its own folders.
     cage.scratch.chmod(0o755)
     if not cage.other_user:
@@ -187,8 +187,11 @@ def state_of(cage: Cage | None, host: Host) -> IsolationState:
 
 def mode_of(host: Host) -> Mode:
     """How this host isolates: root can start another user, anyone else needs a user namespace."""
-    if host.tools is None:
-        return "none"
+    return "none" if host.tools is None else current_mode()
+
+
+def current_mode() -> Mode:
+    """How a cage isolates that this process makes."""
     return "other_user" if os.getuid() == 0 else "user_namespace"
 
 

@@ -1,42 +1,118 @@
 """One job on this host, from private trees to a whole run folder; judged elsewhere.
 
-Whatever ends the run, the folder says how, and nothing of the run is left on the host.
+Its phases are in the order of trust and cost: repositories and patches, preflight and import proof, the
+focused Bridge tests, and only then the GPU hour. Each is recorded, and the first that fails ends the run. Whatever ends
+it, the folder says how, and nothing of the run is left on the host.
 """
 
+import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from verl_e2e.core.judge.case import wants_save
+from verl_e2e.core.log.printed import lookup
+from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.model.execution import EXECUTED_FILE
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.model.record import (
-    JOB_FILE,
+    BEGIN,
+    END,
+    ENVIRONMENT_FILE,
+    JUNIT_FILE,
+    RUN_PHASE,
+    SUSPECTS_WORD,
+    TESTS_PHASE,
     EndReason,
-    Manifest,
+    Environment,
 )
-from verl_e2e.core.text.redact import Redactor
-from verl_e2e_runner.clock import SystemClock, utc_now
-from verl_e2e_runner.folder.collect import record_end
-from verl_e2e_runner.folder.recorder import host_redactor, open_recorder
-from verl_e2e_runner.folder.sealing import seal, usable_key
-from verl_e2e_runner.isolation import (
-    Host,
-    find_isolation,
-    mode_of,
+from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
+from verl_e2e_runner.findings import emit_findings, stops
+from verl_e2e_runner.folder.process_records import (
+    BRIDGE_TESTS_PHASE,
+    ExecutionRecord,
+    FingerprintLines,
+    begin_record,
 )
-from verl_e2e_runner.phases import Run, run_phases
-from verl_e2e_runner.process.processes import Ended, interruptible, received_signals
-from verl_e2e_runner.process.session import Part, Session, close_session, open_session, planned_session, recorded_parts
+from verl_e2e_runner.folder.recorder import (
+    CheckpointLister,
+    Recorder,
+    collect,
+    host_redactor,
+    open_recorder,
+    record_end,
+    usable_key,
+)
+from verl_e2e_runner.isolation import Host, find_isolation, isolation_finding, mode_of, open_cage, state_of
+from verl_e2e_runner.models import RECIPE_FILE, made_model
+from verl_e2e_runner.preflight.host import read_container
+from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
+from verl_e2e_runner.preflight.preflight import Preflight, preflight
+from verl_e2e_runner.process.confined import with_own_scratch
+from verl_e2e_runner.process.deadline import MARGIN_S, deadline
+from verl_e2e_runner.process.environment import (
+    FINGERPRINTS_VARIABLE,
+    Part,
+    Session,
+    close_session,
+    open_session,
+    planned_session,
+    recorded_parts,
+)
+from verl_e2e_runner.process.processes import Ended, SystemClock, interruptible, received_signals, start, utc_now
+from verl_e2e_runner.samplers import open_memory_sampler, open_sampler
 from verl_e2e_runner.sharing import Devices, Place, read_devices, take_place
-from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, cluster_of
-from verl_e2e_runner.watch.watch import Progress
+from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
+from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, Launch, cluster_of
+from verl_e2e_runner.watch import Limits, Progress, watch
 
 TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[Place]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every phase of one run shares."""
+
+    job: Job
+    # The runner's own environment.
+    environ: Mapping[str, str]
+    # The run folder.
+    out: Path
+    # The run's own folder, with its private trees; it is removed at the end.
+    work: Path
+    # What this host can do to isolate the code under test.
+    host: Host
+    session: Session
+    recorder: Recorder
+    progress: Progress
+    # Reads the GPUs.
+    devices: Callable[[], Devices]
+    # What the run has of this host.
+    place: Place
+    # Results of the Bridge tests from elsewhere; None: they are run here.
+    junit: bytes | None
+    # Where the run leaves its kernel caches; None: nowhere.
+    keep_caches: Path | None
+
+    def emit(self, kind: str, **data: object) -> None:
+        """Record an event, and show the beginning of a phase."""
+        self.recorder.event(kind, **data)
+        if kind == "phase" and data.get("state") == "begin":
+            self.progress.phase(str(data["name"]))
+        if kind == "finding" and not data.get("ok"):
+            self.progress.note(f"{data['check']}: {data['summary']}")
+
+    def not_started(self, why: str) -> Ended:
+        """The end of a run whose wrapper is not started, recorded."""
+        ended = Ended(EndReason.NOT_STARTED, None, why, ended_s=self.recorder.elapsed())
+        record_end(self.recorder, ended)
+        return ended
 
 
 def run_job(
@@ -56,12 +132,12 @@ def run_job(
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when it was interrupted.
 
-    `work` keeps caches between runs; private trees lie below it, or next to `out` without it, and are removed
-    at the end. Progress goes to `stream`, `devices` reads the GPUs, `place` gives the run its place on this
-    host meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
-    states the job's commit; then the Bridge tests are not run here. `order_nonce` is what the order held, and is
-    returned with the end of the run. With `keep_caches` the run begins with empty kernel caches and leaves what it
-    compiled in that folder, which does not exist or is empty. Raises FolderInUseError when `out` already holds a run.
+    Private trees lie below `work`, or next to `out` without it, and are removed at the end. Progress goes to `stream`,
+    `devices` reads the GPUs, `place` gives the run its place on this host meanwhile, `isolation` finds out whether it
+    can keep the code under test apart. `junit` is a JUnit file that states the job's commit; then the Bridge tests are
+    not run here. `order_nonce` is what the order held, and is returned with the end of the run. With `keep_caches` the
+    run begins with empty kernel caches and leaves what it compiled in that folder, which does not exist or is empty.
+    Raises FolderInUseError when `out` already holds a run.
     """
     clock, began = SystemClock(), now()
     nonce = secrets.token_hex(16)
@@ -70,73 +146,67 @@ def run_job(
     recorded = recorded_parts(environ)
     host = isolation(job, environ)
     caged = host.tools is not None
-    imports = (own / "suspect" / "out" if caged else own) / "imports.jsonl"
-    # Next to the folders that code in a cage may write, and not in one of them.
-    executed = (own / "suspect" if caged else own) / "recording.json"
+    # Code in a cage writes below `suspect/out`, and may not write what lies next to that.
+    suspect = own / "suspect" if caged else own
+    written = suspect / "out" if caged else own
+    address = cluster_of(job, environ)
+    cached = bool(keep_caches or job.site.kernel_caches is not None)
     session = planned_session(
         nonce,
-        imports,
-        executed=executed if Part.EXECUTED in recorded else None,
-        fingerprints=imports.with_name("fingerprints") if Part.FINGERPRINTS in recorded else None,
+        written / "imports.jsonl",
+        executed=suspect / "recording.json" if Part.EXECUTED in recorded else None,
+        fingerprints=written / "fingerprints" if Part.FINGERPRINTS in recorded else None,
         caged=caged,
-    )
-    session = replace(session, ray_address=cluster_of(job, environ))
-    if (keep_caches or job.site.kernel_caches is not None) and not (session.ray_address or job.site.ray_address):
+        ray_address=address,
         # The workers of another cluster have their caches by variables of its own.
-        session = replace(session, caches=(own / "suspect" if caged else own) / "cache")
-    hide = _redactor(job, out, own, environ)
+        caches=suspect / "cache" if cached and not (address or job.site.ray_address) else None,
+    )
+    places = {"$WORK": own, "$OUT": out.resolve(), "$BRIDGE": Path(job.bridge.path), "$VERL": Path(job.verl.path)}
+    places[OWN_FILES] = PACKAGE_FOLDER
+    if job.megatron_lm:
+        places["$MEGATRON_LM"] = Path(job.megatron_lm.path)
+    hide = host_redactor({**environ, **job.site.process, **job.process}, places)
     with (
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
-        _folders(own, session, caged=caged) as opened,
+        _own_folders(own, session, caged=caged),
         place(job, host.problem, environ, devices) as taken,
     ):
-        cache = work / "cache" if work else None
-        own_gpus = replace(opened, gpus=taken.gpus)
-        run = Run(job, environ, out, own, cache, host, own_gpus, recorder, progress, devices, taken, junit, keep_caches)
-        recorder.nonce = order_nonce
-        recorder.document(JOB_FILE, job)
-        recorder.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
+        session = replace(session, gpus=taken.gpus)
+        run = Run(job, environ, out, own, host, session, recorder, progress, devices, taken, junit, keep_caches)
+        recorder.begin(job, began, order_nonce)
         try:
-            ended = _interruptible(run, signals)
+            ended = run_recorded(
+                recorder, signals, lambda: _run_phases(run), interrupted=" before the wrapper was started"
+            )
         finally:
             progress.close()
-        _seal(run, began, now())
+        recorder.seal(job, began, now(), mode_of(host), usable_key(environ, progress.note))
     return ended.reason is EndReason.INTERRUPTED
 
 
-def _seal(run: Run, began: datetime, ended: datetime) -> None:
-    """Close the folder and seal it: from here on nothing in it changes but by those who judge."""
-    run.recorder.close()
-    manifest = Manifest(
-        job=run.job.id,
-        job_digest=run.job.digest(),
-        began=began.isoformat(timespec="milliseconds"),
-        ended=ended.isoformat(timespec="milliseconds"),
-        seconds=run.recorder.elapsed(),
-        isolation=mode_of(run.host),
-        files=(),
-    )
-    seal(run.out, manifest, usable_key(run.environ, run.progress.note))
+def run_recorded(
+    recorder: Recorder, signals: Sequence[str], work: Callable[[], Ended], *, interrupted: str = ""
+) -> Ended:
+    """Do the work, which records its end; so does this for an interruption, and for an error before it is raised.
 
-
-def _interruptible(run: Run, signals: list[str]) -> Ended:
-    """Run, and record the end whatever it is: a person's, the system's, or an error of our own before it is raised."""
+    `signals` are those that came before; `interrupted` says when an interruption came.
+    """
     try:
         with interruptible():
             if signals:
                 raise KeyboardInterrupt(signals[0])
-            return run_phases(run)
+            return work()
     except KeyboardInterrupt as interruption:
         by = f" by {interruption}" if str(interruption) else ""
-        ended = Ended(EndReason.INTERRUPTED, None, f"Interrupted{by} before the wrapper was started.")
-        record_end(run.recorder, ended)
+        ended = Ended(EndReason.INTERRUPTED, None, f"Interrupted{by}{interrupted}.")
+        record_end(recorder, ended)
         return ended
     except Exception as error:
         # A full disk may be what ended us; the error itself must come through.
         with suppress(OSError):
             note = f"The runner itself failed: {type(error).__name__}: {error}"
-            record_end(run.recorder, Ended(EndReason.RUNNER_FAULT, None, note))
+            record_end(recorder, Ended(EndReason.RUNNER_FAULT, None, note))
         raise
 
 
@@ -147,32 +217,174 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
 
 
 @contextmanager
-def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
+def _own_folders(own: Path, session: Session, *, caged: bool) -> Iterator[None]:
     """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = session
     if not caged:
-        opened = open_session(
-            session.nonce, session.imports, executed=session.executed, fingerprints=session.fingerprints
-        )
-        opened = replace(opened, ray_address=session.ray_address, caches=session.caches)
+        open_session(session)
     try:
-        yield opened
+        yield
     finally:
         if not caged:
-            close_session(opened)
+            close_session(session)
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _redactor(job: Job, out: Path, own: Path, environ: Mapping[str, str]) -> Redactor:
-    """Names of this host become placeholders of equal meaning; secrets of its environment are removed."""
-    places = {
-        "$WORK": own,
-        "$OUT": out.resolve(),
-        "$BRIDGE": Path(job.bridge.path),
-        "$VERL": Path(job.verl.path),
-        OWN_FILES: PACKAGE_FOLDER,
-    }
-    if job.megatron_lm:
-        places["$MEGATRON_LM"] = Path(job.megatron_lm.path)
-    return host_redactor({**environ, **job.site.process, **job.process}, places)
+def _run_phases(run: Run) -> Ended:
+    """Everything from the repositories to the end of the wrapper; how it ended is recorded too."""
+    job, tools = run.job, run.host.tools
+    run.emit("phase", name="repositories", state="begin")
+    trees = apply_patches(job, prepare_trees(job, run.work, base=run.environ, caged=tools is not None))
+    isolated = isolation_finding(job, run.host)
+    trees = replace(trees, findings=(*trees.findings, *run.place.findings, isolated))
+    if tools is not None:
+        cage = open_cage(job, trees, tools, run.work, run.out, run.environ, number=run.place.number)
+        trees = replace(trees, cage=cage)
+    if stops([isolated]):
+        # Nothing of the code under test has been started, and nothing is.
+        emit_findings(run.emit, trees.findings)
+        _write_environment(run, trees, Preflight(trees.findings, ()))
+        return run.not_started("the code under test cannot be isolated on this host")
+    caches = take_caches(job.site, run.session, run.work, keep=run.keep_caches)
+    trees = replace(trees, findings=(*trees.findings, *caches.findings))
+    executed = begin_record(job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
+    tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
+    prepared = run.work / "prepared"
+    seen = preflight(job, trees, run.session, base=run.environ, work=prepared, emit=run.emit, devices=run.devices)
+    misfits = check_fit(caches.caches, seen.interpreter.versions, seen.gpus)
+    emit_findings(run.emit, misfits)
+    seen = replace(seen, findings=(*seen.findings, *misfits))
+    _write_environment(run, trees, seen, caches)
+    if seen.blocked:
+        return run.not_started("preflight found what blocks the run")
+    recipe = job.checkpoint.synthetic
+    if recipe and (made := made_model(recipe, seen.launches[0].environment)):
+        # What a synthetic model was made from, and the digests of what was made.
+        run.recorder.text(RECIPE_FILE, (made / RECIPE_FILE).read_text(encoding="utf-8"))
+    tests = _bridge_tests(run, tested, seen)
+    executed.take(BRIDGE_TESTS_PHASE, run.recorder, tested.cage)
+    _write_environment(run, trees, seen, caches, tests)
+    failed = tests.outcome == "failed"
+    if failed or stops(tests.findings):
+        run.recorder.document(EXECUTED_FILE, executed.joined(job.bridge.commit))
+        required = "the job requires the Bridge checks, and they could not run"
+        return run.not_started("a focused Bridge test failed" if failed else required)
+    caches.give(trees.cage)
+    ended = _train(run, trees, seen, executed)
+    if run.keep_caches is not None:
+        run.progress.note(_keep_caches(run, run.keep_caches, trees, seen, ended))
+    return ended
+
+
+def _keep_caches(run: Run, folder: Path, trees: Trees, seen: Preflight, ended: Ended) -> str:
+    """Leave the kernel caches of the run where its operator asked for them; what became of it, a sentence."""
+    if run.session.caches is None:
+        return "no kernel caches kept: the workers belong to a Ray cluster that was there before the run"
+    if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+        return "no kernel caches kept: the run did not come to its end"
+    container = seen.container.image or seen.container.asked if seen.container else ""
+    origin = origin_of(run.job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=container)
+    return keep_caches(run.session.caches, folder, origin)
+
+
+def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
+    """The focused tests; their JUnit file goes through redaction like everything else."""
+    run.emit("phase", name=TESTS_PHASE, state="begin")
+    folder = run.work / "bridge-tests"
+    folder.mkdir()
+    if run.junit is None:
+        environment = dict(seen.launches[0].environment)
+        # Weights of a test are not those of the run.
+        environment.pop(FINGERPRINTS_VARIABLE, None)
+        tests = run_bridge_tests(run.job, trees, environment, folder)
+    else:
+        tests = take_bridge_tests(run.job, run.junit, folder)
+    emit_findings(run.emit, tests.findings)
+    data = {"seconds": round(tests.seconds, 3), "outcome": tests.outcome, "argv": list(tests.command)}
+    run.emit("phase", name=TESTS_PHASE, state="end", **data)
+    written = folder / JUNIT_FILE
+    if written.is_file():
+        run.recorder.text(JUNIT_FILE, written.read_text(encoding="utf-8", errors="replace"))
+    return tests
+
+
+def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -> Ended:
+    """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
+    scanner = Scanner()
+    ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
+    checkpoints = None
+    if wants_save(run.job):
+        saved = str(lookup(seen.configs[-1] if seen.configs else None, "trainer.default_local_dir") or "checkpoints")
+        checkpoints = CheckpointLister(run.recorder, trees.cwd, saved, trees.cage.scratch if trees.cage else None)
+        checkpoints.list_after("")
+    fingerprints = FingerprintLines(run.session.fingerprints)
+    with received_signals() as signals:
+        for launch in seen.launches:
+            name, begun = launch.phase.name, ended.stages
+            ended = _watch(run, trees, launch, scanner, signals)
+            ended = replace(ended, stages=(*begun, *ended.stages))
+            executed.take(name, run.recorder)
+            fingerprints.take(name)
+            end = {"reason": ended.reason.value, "exit_code": ended.exit_code}
+            run.emit("phase", name=RUN_PHASE, state=END, step=name, **end)
+            if checkpoints:
+                checkpoints.list_after(name)
+            if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+                break
+        run.emit("phase", name="collect", state="begin")
+        run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
+        fingerprints.write(run.recorder)
+        collect(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
+    return ended
+
+
+def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
+    run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
+    run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
+    try:
+        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce, cage=trees.cage)
+    except OSError as error:
+        return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
+    with closing(process), deadline(process.pid, run.job.time_limit_s + MARGIN_S):
+        return watch(
+            process,
+            scanner,
+            run.recorder,
+            limits=Limits.of(run.job),
+            imports_file=run.session.imports,
+            expected_roots=trees.import_roots,
+            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES"), own=process.numbers),
+            memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
+            clock=SystemClock(),
+            progress=run.progress,
+            total_steps=launch.phase.last_step,
+            signals=signals,
+        )
+
+
+def _write_environment(
+    run: Run, trees: Trees, seen: Preflight, caches: TakenCaches | None = None, tests: BridgeTests | None = None
+) -> None:
+    launch = seen.launches[0] if seen.launches else None
+    document = Environment(
+        repositories=trees.states,
+        import_roots=trees.import_roots,
+        imports=seen.imports,
+        findings=(*seen.findings, *(tests.findings if tests else ())),
+        python=seen.interpreter.version,
+        packages=dict(seen.interpreter.versions),
+        hand_installed=seen.interpreter.hand_installed,
+        gpus=seen.gpus,
+        driver=seen.driver,
+        cpu_count=os.cpu_count() or 0,
+        container=seen.container or read_container(run.environ).model_copy(update={"asked": run.job.site.image}),
+        command=launch.argv if launch else (),
+        process=dict(sorted(launch.set_here.items())) if launch else {},
+        site=run.job.site.name,
+        absent_tests=tests.absent if tests else (),
+        tests_not_run=tests.not_run if tests else "",
+        isolation=state_of(trees.cage, run.host),
+        kernel_caches=caches.caches if caches else None,
+        suspects_word=SUSPECTS_WORD,
+    )
+    run.recorder.document(ENVIRONMENT_FILE, document)

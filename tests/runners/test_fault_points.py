@@ -105,11 +105,11 @@ unnamed = lambda value: value
 SCRIPT = """
 import json, sys
 from pathlib import Path
-sys.path[:0] = [str(Path(sys.argv[2]).parent), sys.argv[1]]
-import fault_points, torch, sample
+sys.path[:0] = [str(Path(sys.argv[2]).parent), sys.argv[1], str(Path(sys.argv[1]).parent)]
+import faults, torch, sample
 names = json.loads(sys.argv[3])
-points = fault_points.Points()
-problems = fault_points.put_points(Path(sample.__file__), {name: "sample.py:" + name for name in names}, points)
+points = faults.Points()
+problems = faults.put_points(Path(sample.__file__), {name: "sample.py:" + name for name in names}, points)
 
 def plain(value):
     if torch.is_tensor(value):

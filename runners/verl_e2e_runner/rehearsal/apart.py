@@ -21,8 +21,8 @@ from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.isolation import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import Finished, hand_folder_over, let_everyone_read, run
-from verl_e2e_runner.process.memory import held_gib
+from verl_e2e_runner.process.confined import Finished, hand_path_over, let_everyone_read, run
+from verl_e2e_runner.samplers import held_gib
 
 REQUEST = "request.json"
 _FOLDERS = ("out", "home", "cache", "huggingface", "tmp")
@@ -99,7 +99,7 @@ def open_apart(
         limits=(f"--data={size}", f"--fsize={int(limits.disk_gib * _GIB)}"),
     )
     for name in _FOLDERS:
-        hand_folder_over(scratch / name, cage)
+        hand_path_over(scratch / name, cage)
     # The code may not put something else in the place of its request.
     scratch.chmod(0o755)
     if not cage.other_user:

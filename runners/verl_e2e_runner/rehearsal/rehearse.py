@@ -1,24 +1,33 @@
-"""Runs the cells over one Bridge commit with its Megatron-LM, in the Python of `make rehearsal-env`.
+"""Rehearses Bridge commits with their Megatron-LM, in the Python of `make rehearsal-env`.
 
 The trees are private checkouts of what is imported. Records of a commit are kept and used again: they depend on the two
-commits, the cells, the scripts and the libraries alone.
+commits, the cells, the scripts and the libraries alone. An ordered rehearsal leaves a whole run folder, with the order,
+the records of the cells of both commits and the events of any run, and is judged elsewhere.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from verl_e2e.core.compare.cell_map import CellRow
+from verl_e2e.core.compare.cell_map import AskedCells, CellRow
 from verl_e2e.core.compare.rehearsal import FaultTargets, RunNote
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.record import EndReason
+from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
+from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder, record_end, usable_key
+from verl_e2e_runner.isolation import current_mode
 from verl_e2e_runner.process.confined import run
+from verl_e2e_runner.process.processes import Ended, SystemClock, received_signals, utc_now
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
+from verl_e2e_runner.run import run_recorded
 from verl_e2e_runner.sharing import lock_within
 from verl_e2e_runner.trees import SUBMODULE, RepositoryError, borrow, check_out, open_repository
 
@@ -175,12 +184,9 @@ def _copied(file: Path, scratch: Path) -> Path:
 
 def _faults_request(faults: FaultTargets) -> dict[str, object]:
     limits = faults.limits
-    return {
-        "functions": {name: list(lines) for name, lines in faults.functions.items()},
-        "functions_at_most": limits.functions,
-        "faults": limits.faults,
-        "seconds": limits.seconds,
-    }
+    functions = {name: list(lines) for name, lines in faults.functions.items()}
+    at_most = {"functions_at_most": limits.functions, "faults": limits.faults, "seconds": limits.seconds}
+    return {"functions": functions, **at_most}
 
 
 def make_models(wanted: Wanted, place: Place) -> Path:
@@ -219,11 +225,8 @@ def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
 
 
 def _has_records(out: Path, place: Place) -> bool:
-    try:
-        note = RunNote.model_validate_json((out / _RUN_NOTE).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
+    note = _run_note(out)
+    return note is not None and (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
 
 
 def record_files(out: Path) -> tuple[Path, ...]:
@@ -233,10 +236,15 @@ def record_files(out: Path) -> tuple[Path, ...]:
 
 def is_isolated(out: Path) -> bool:
     """Whether the code that left these records was kept apart from the recorder."""
+    note = _run_note(out)
+    return note is not None and note.isolated
+
+
+def _run_note(out: Path) -> RunNote | None:
     try:
-        return RunNote.model_validate_json((out / _RUN_NOTE).read_bytes()).isolated
+        return RunNote.model_validate_json((out / _RUN_NOTE).read_bytes())
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _digest_of_faults(faults: FaultTargets) -> str:
@@ -271,3 +279,73 @@ def _digest(sources: Sources, wanted: Wanted, place: Place) -> str:
     verl = place.verl.read_text() if place.verl else ""
     text = json.dumps([commits, asked, scripts, str(place.python.resolve()), verl], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+# The base and the head, each with what is to run over it.
+Sides = tuple[tuple[Sources, Wanted], tuple[Sources, Wanted]]
+
+
+def prepare_base(sides: Callable[[], Sides], place: Place) -> None:
+    """Run the cells over the base alone; its records are kept in the place and used by the run. UserError."""
+    check_environment(place)
+    try:
+        base, _ = sides()
+    except RepositoryError as error:
+        raise UserError(f"{error.summary}; {error.fix}") from None
+    rehearse(*base, place)
+
+
+def record_rehearsal(
+    job: RehearsalJob,
+    out: Path,
+    sides: Callable[[], Sides],
+    place: Place,
+    *,
+    order_nonce: str = "",
+    say: Callable[[str], None] = lambda _: None,
+    now: Callable[[], datetime] = utc_now,
+) -> EndReason:
+    """Run the cells over both commits and leave the run folder `out`; how it ended.
+
+    `sides` fetches the commits and says what is to run; UserError and RepositoryError of it are an end that the folder
+    tells. Raises FolderInUseError when `out` already holds a run.
+    """
+    began, clock = now(), SystemClock()
+    hide = host_redactor(place.environ, {"$WORK": place.work, "$OUT": out.resolve(), "$BRIDGE": job.bridge.path})
+    kept: list[Path] = []
+
+    def work() -> Ended:
+        try:
+            check_environment(place)
+            _record_sides(recorder, sides(), place, say, kept)
+            ended = Ended(EndReason.EXITED, 0)
+        except RepositoryError as error:
+            ended = Ended(EndReason.NOT_STARTED, None, f"{error}; {error.fix}")
+        except UserError as error:
+            ended = Ended(EndReason.NOT_STARTED, None, str(error))
+        record_end(recorder, ended)
+        return ended
+
+    with received_signals() as signals, open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder:
+        recorder.begin(job, began, order_nonce)
+        ended = run_recorded(recorder, signals, work)
+        isolated = ended.reason is EndReason.EXITED and all(map(is_isolated, kept))
+        recorder.seal(job, began, now(), current_mode() if isolated else "none", usable_key(place.environ, say))
+    return ended.reason
+
+
+def _record_sides(recorder: Recorder, sides: Sides, place: Place, say: Callable[[str], None], kept: list[Path]) -> None:
+    """Run the cells over both sides, and write what each left into the run folder; `kept` gets the folders."""
+    cells = sides[1][1].cells
+    recorder.document(ASKED_FILE, AskedCells(cells=tuple(cells), whole=len(cells) == len(CELLS)))
+    for name, (sources, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), sides, strict=True):
+        say(f"rehearsing the {name}, Bridge {sources.commit[:12]}")
+        recorder.event("phase", name=name, state="begin")
+        kept.append(rehearse(sources, wanted, place))
+        (recorder.folder / name).mkdir()
+        for file in record_files(kept[-1]):
+            with suppress(ValueError, OSError):
+                document = recorder.redactor.redact_document(json.loads(file.read_bytes()))
+                # The two of a whole table are some 70 MB without blanks.
+                recorder.text(f"{name}/{file.name}", f"{json.dumps(document, separators=(',', ':'))}\n")
+        recorder.event("phase", name=name, state="end", reason=EndReason.EXITED.value, exit_code=0)

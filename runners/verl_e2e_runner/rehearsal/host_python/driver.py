@@ -28,12 +28,11 @@ shared.set_up()
 
 import cells
 import faults
-import lines
 import models
 import stand_in
 import torch
 import transformers
-from shared import attempted, put
+from shared import Lines, attempted, put, ranges
 
 
 def main():
@@ -41,14 +40,17 @@ def main():
     out = Path(request["out"])
     torch.set_num_threads(1)
     before = process_state()
-    entered = lines.Lines(request["roots"])
+    entered = Lines(request["roots"])
     stand_in.install()
     began = time.monotonic()
     entered.start()
     record = {"cell": "import", **attempted(lambda: import_all(request["imports"]))}
     entered.stop()
     record |= {"entered": entered.document(), "seconds": round(time.monotonic() - began, 2)}
-    record["quantities"] = changed_state(before)
+    after = process_state()
+    record["quantities"] = {
+        name: after.get(name) for name in {**before, **after} if after.get(name) != before.get(name)
+    }
     record["python"] = ".".join(map(str, sys.version_info[:3]))
     record["libraries"] = {"torch": torch.__version__, "transformers": transformers.__version__}
     record["libraries"]["verl"] = "by path" if request.get("verl") else "not given"
@@ -116,12 +118,6 @@ def process_state():
         "warnings": [str(item)[:200] for item in warnings.filters],
         "signals": [getattr(handler, "__qualname__", str(handler)) for handler in handlers],
     }
-
-
-def changed_state(before):
-    """What of the process differs from how it was before the imports."""
-    after = process_state()
-    return {name: after.get(name) for name in {**before, **after} if after.get(name) != before.get(name)}
 
 
 class Task(typing.NamedTuple):
@@ -262,7 +258,15 @@ def ran_cell(cell, folder, work, request):
     if not errors and cell.resumed:
         errors, resumed = run_ranks(cell.loading, folder, work, request, again=True)
         documents += resumed
-    entered = merged_lines(documents)
+    paths, functions = {}, {}
+    for document in documents:
+        functions |= dict.fromkeys(document["functions"])
+        for path, found in document["lines"].items():
+            paths.setdefault(path, set()).update(line for first, last in found for line in range(first, last + 1))
+    entered = {
+        "lines": {path: ranges(sorted(found)) for path, found in sorted(paths.items())},
+        "functions": list(functions),
+    }
     if errors:
         return {"error": errors[0], "entered": entered}
     results = [torch.load(work / f"{rank}.pt") for rank in range(cell.ranks)]
@@ -309,25 +313,12 @@ def rank_process(cell, folder, work, rank, request, *, again):
     sys.stdout = sys.stderr = open(work / f"{rank}-{name}.log", "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
     os.dup2(sys.stdout.fileno(), 2)
-    entered = lines.Lines(request["roots"])
+    entered = Lines(request["roots"])
     entered.start()
     store = torch.distributed.FileStore(str(work / f"store-{name}"), cell.ranks)
     found = attempted(lambda: trainer.run_rank(cell, folder, rank, store, work, again) or {})
     entered.stop()
     put(work / f"{rank}-{name}.json", {"error": found["error"], "entered": entered.document()})
-
-
-def merged_lines(documents):
-    """The lines of several ranks together, and the functions in the order of the first that has them."""
-    paths, functions = {}, {}
-    for document in documents:
-        functions |= dict.fromkeys(document["functions"])
-        for path, found in document["lines"].items():
-            paths.setdefault(path, set()).update(line for first, last in found for line in range(first, last + 1))
-    return {
-        "lines": {path: lines.ranges(sorted(found)) for path, found in sorted(paths.items())},
-        "functions": list(functions),
-    }
 
 
 def quantities(results):

@@ -1,16 +1,381 @@
 """Tries whether the cells would notice a fault in a changed function: what is tried, in which cells, and what shows it.
 
-Each function that cells entered gets points (`fault_points`). A cell that runs with all of them and no fault must give
-the record that it had: else nothing is said by it. Then one fault at a time is switched on, in the cheapest of the
-function's cells first, until one is noticed by more than an error.
+Each function that cells entered gets points at which a fault can be switched on, one at a time. It gets them from its
+source: its arguments and its results pass through `Points`, and so does the test of each of its branches. Its code
+object is compiled with the rest of its module and put into the functions that live in the process, so that decorators,
+closures and tables keep the functions that they have.
+
+A cell that runs with all points and no fault must give the record that it had: else nothing is said by it. Then one
+fault at a time is switched on, in the cheapest of the function's cells first, until one is noticed by more than an
+error.
 """
 
+import ast
+import builtins
+import gc
 import json
+import mmap
 import time
+import types
 from pathlib import Path
 
 import cells
-import fault_points
+import torch
+
+NAME = "verl_e2e_points"
+_SCALE = 1.5
+# How many faults the counters can tell apart.
+MOST_FAULTS = 1 << 15
+
+
+class Fault:
+    """A kind of fault at one point of one function."""
+
+    def __init__(self, number, function, kind, words, lines=()):
+        self.number, self.function, self.kind, self.words, self.lines = number, function, kind, words, lines
+
+
+class Points:
+    """What the points of all functions call."""
+
+    def __init__(self):
+        # The number of the fault that is switched on; None: they are counted alone.
+        self.faults, self.active = [], None
+        # Shared with the processes of ranks: a byte for each fault that had something to change.
+        self.counters = new_counters()
+        # Functions that got other code: the function, the code that it had, and whose points the new one has.
+        self.patched = []
+
+    def add(self, function, kind, words, lines=()):
+        """A new fault; its number."""
+        if len(self.faults) >= MOST_FAULTS:
+            raise ValueError("there are too many faults")
+        self.faults.append(Fault(len(self.faults), function, kind, words, lines))
+        return self.faults[-1].number
+
+    def pass_on(self, value, *numbers):
+        """A point: the value, or what the fault that is switched on makes of it."""
+        for number in numbers:
+            if self.active == number or (self.active is None and not self.counters[number]):
+                changed = _CHANGES[self.faults[number].kind](value)
+                if changed is not _NOTHING:
+                    self.counters[number] = 1
+                    if self.active == number:
+                        return changed
+        return value
+
+    def left_out(self, number):
+        """A point in front of statements: whether they are left out."""
+        if self.active is None or self.active == number:
+            self.counters[number] = 1
+        return self.active == number
+
+
+def new_counters():
+    """New counters, which processes that are forked later share with this one."""
+    return mmap.mmap(-1, MOST_FAULTS)
+
+
+# What a change gives for a value that it has nothing to change in.
+_NOTHING = object()
+
+
+def scaled(value):
+    """Numbers and tensors of numbers half as large again, whole numbers one more, truth values the opposite."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * _SCALE if value else value + 1.0
+    if torch.is_tensor(value) and value.is_floating_point() and value.numel() and not value.is_meta:
+        return value * _SCALE
+    return _of_parts(value, scaled)
+
+
+def permuted(value):
+    """Tensors transposed or rolled by one, sequences and values of dictionaries in another order."""
+    if torch.is_tensor(value):
+        return _permuted_tensor(value)
+    if type(value) in (list, tuple) and len(value) > 1 and len({type(item) for item in value}) == 1:
+        turned = value[1:] + value[:1]
+        if not _same(turned, value):
+            return turned
+    if type(value) is dict and len(value) > 1:
+        values = list(value.values())
+        return dict(zip(value, values[1:] + values[:1], strict=True))
+    return _of_parts(value, permuted)
+
+
+def _permuted_tensor(tensor):
+    if tensor.is_meta or not tensor.numel():
+        return _NOTHING
+    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and tensor.shape[-1] > 1:
+        return tensor.transpose(-1, -2).contiguous()
+    axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
+    return _NOTHING if axis is None else tensor.roll(1, axis)
+
+
+def _of_parts(value, change):
+    """A tuple, list or dictionary with all parts changed in which there is something to change."""
+    if type(value) in (list, tuple):
+        parts = [change(item) for item in value]
+        if all(part is _NOTHING for part in parts):
+            return _NOTHING
+        return type(value)(old if new is _NOTHING else new for old, new in zip(value, parts, strict=True))
+    if type(value) is dict:
+        parts = {name: change(item) for name, item in value.items()}
+        if all(part is _NOTHING for part in parts.values()):
+            return _NOTHING
+        return {name: value[name] if part is _NOTHING else part for name, part in parts.items()}
+    return _NOTHING
+
+
+def swapped(values):
+    """The first two arguments of one kind that differ, exchanged."""
+    for place, first in enumerate(values):
+        for other_place in range(place + 1, len(values)):
+            other = values[other_place]
+            if first is not None and type(first) is type(other) and not _same(first, other):
+                found = list(values)
+                found[place], found[other_place] = other, first
+                return tuple(found)
+    return _NOTHING
+
+
+def moved(values):
+    """The first argument with an order of its own, in another one."""
+    for place, value in enumerate(values):
+        changed = permuted(value) if torch.is_tensor(value) or type(value) in (list, tuple, dict) else _NOTHING
+        if changed is not _NOTHING:
+            return (*values[:place], changed, *values[place + 1 :])
+    return _NOTHING
+
+
+def _same(one, other):
+    if one is other:
+        return True
+    if torch.is_tensor(one):
+        return (
+            torch.is_tensor(other) and one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+        )
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+def inverted(value):
+    """The opposite truth value."""
+    return not value
+
+
+_CHANGES = {"scaled": scaled, "permuted": permuted, "swapped": swapped, "moved": moved, "inverted": inverted}
+
+
+class _Finder(ast.NodeTransformer):
+    """Puts points into the wanted functions of a module's tree, which it knows by their qualified names."""
+
+    def __init__(self, wanted, points):
+        self.wanted, self.points = wanted, points
+        self.names, self.found = [], set()
+
+    def visit_ClassDef(self, node):
+        return self._inside(node, node.name)
+
+    def visit_FunctionDef(self, node):
+        name = ".".join([*self.names, node.name])
+        self._inside(node, node.name, "<locals>")
+        if name in self.wanted:
+            self.found.add(name)
+            _Inside(self.wanted[name], node, self.points).put()
+        return node
+
+    def visit_AsyncFunctionDef(self, node):
+        return self._inside(node, node.name, "<locals>")
+
+    def visit_Lambda(self, node):
+        return self._inside(node, "<lambda>", "<locals>")
+
+    def _inside(self, node, *names):
+        self.names += names
+        self.generic_visit(node)
+        del self.names[len(self.names) - len(names) :]
+        return node
+
+
+class _Inside(ast.NodeTransformer):
+    """Puts points into one function, not into those that it defines."""
+
+    def __init__(self, function, node, points):
+        self.function, self.node, self.points = function, node, points
+        self.results = 0
+        self.result_points = None
+
+    def put(self):
+        given = [node for node in _own_nodes(self.node) if isinstance(node, (ast.Return, ast.Yield)) and node.value]
+        if any(not (isinstance(node.value, ast.Constant) and node.value.value is None) for node in given):
+            self.result_points = [
+                self.points.add(self.function, "scaled", "its result scaled"),
+                self.points.add(self.function, "permuted", "its result in another order"),
+            ]
+        start = [*self._skip()] if self.result_points is None else []
+        start += self._arguments()
+        self.node.body = [self.visit(statement) for statement in self.node.body]
+        place = 1 if ast.get_docstring(self.node, clean=False) is not None else 0
+        self.node.body[place:place] = [ast.fix_missing_locations(ast.copy_location(new, self.node)) for new in start]
+
+    def _skip(self):
+        if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(self.node)):
+            return
+        number = self.points.add(self.function, "skipped", "its body left out")
+        test = _call("left_out", ast.Constant(number))
+        yield ast.If(test=test, body=[ast.Return(value=None)], orelse=[])
+
+    def _arguments(self):
+        given = self.node.args
+        names = [item.arg for item in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        names = [name for name in names if name not in ("self", "cls")]
+        if not names:
+            return
+        numbers = [self.points.add(self.function, "moved", "an argument in another order")]
+        if len(names) > 1:
+            numbers.insert(0, self.points.add(self.function, "swapped", "two arguments of one kind swapped"))
+        load = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+        target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+        yield ast.Assign(targets=[target], value=_call("pass_on", load, *map(ast.Constant, numbers)))
+
+    def _branch(self, node):
+        self.generic_visit(node)
+        number = self.points.add(
+            self.function, "inverted", f"the branch at line {node.lineno} inverted", (node.lineno,)
+        )
+        node.test = ast.copy_location(_call("pass_on", node.test, ast.Constant(number)), node.test)
+        return ast.fix_missing_locations(node)
+
+    def _statement(self, node):
+        """Let a statement be left out that binds no name."""
+        self.generic_visit(node)
+        words = f"the statement at line {node.lineno} left out"
+        number = self.points.add(self.function, "omitted", words, range(node.lineno, node.end_lineno + 1))
+        test = ast.UnaryOp(op=ast.Not(), operand=_call("left_out", ast.Constant(number)))
+        return ast.fix_missing_locations(ast.copy_location(ast.If(test=test, body=[node], orelse=[]), node))
+
+    def visit_Expr(self, node):
+        if not isinstance(node.value, ast.Call) or _is_said(node.value):
+            return self.generic_visit(node)
+        return self._statement(node)
+
+    def visit_Assign(self, node):
+        binds = any(not isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
+        return self.generic_visit(node) if binds else self._statement(node)
+
+    def visit_AugAssign(self, node):
+        return self._statement(node)
+
+    def visit_If(self, node):
+        return self._branch(node)
+
+    def visit_IfExp(self, node):
+        return self._branch(node)
+
+    def _result(self, node):
+        self.generic_visit(node)
+        if node.value is not None and self.result_points:
+            node.value = ast.copy_location(
+                _call("pass_on", node.value, *map(ast.Constant, self.result_points)), node.value
+            )
+        return ast.fix_missing_locations(node)
+
+    def visit_Return(self, node):
+        return self._result(node)
+
+    def visit_Yield(self, node):
+        return self._result(node)
+
+    def visit_FunctionDef(self, node):
+        return node
+
+    def visit_AsyncFunctionDef(self, node):
+        return node
+
+    def visit_Lambda(self, node):
+        return node
+
+    def visit_ClassDef(self, node):
+        return node
+
+
+def _is_said(call):
+    """Whether a call writes something for people alone."""
+    words = ast.unparse(call.func).lower()
+    return words == "print" or any(part in words for part in ("log", "warn"))
+
+
+def _own_nodes(function):
+    """The nodes of a function without those of what it defines."""
+    waiting = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _call(method, *values):
+    function = ast.Attribute(ast.Name(NAME, ast.Load()), method, ast.Load())
+    return ast.Call(func=function, args=list(values), keywords=[])
+
+
+def put_points(file, wanted, points):
+    """Put points into functions of a source file, by qualified name; what cannot have any, with the reason.
+
+    `wanted` gives for each qualified name what the function is called in the faults.
+    """
+    setattr(builtins, NAME, points)
+    try:
+        finder = _Finder(wanted, points)
+        tree = finder.visit(ast.parse(file.read_bytes()))
+        compiled = compile(tree, str(file), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        return dict.fromkeys(wanted, f"its source cannot be compiled again ({type(error).__name__})")
+    problems = dict.fromkeys(wanted.keys() - finder.found, "its source does not have it under this name")
+    # A function that is defined inside another one lies in the code of that one.
+    affected = {name: set(_with_outer(name)) for name in finder.found}
+    codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
+    living = [
+        item
+        for item in gc.get_objects()
+        if isinstance(item, types.FunctionType) and item.__code__.co_filename == str(file)
+    ]
+    patched = set()
+    for function in living:
+        code = function.__code__
+        touched = {name for name, parts in affected.items() if code.co_qualname in parts}
+        new = codes.get((code.co_qualname, code.co_firstlineno))
+        if not touched or new is None or len(new.co_freevars) != len(code.co_freevars):
+            continue
+        points.patched.append((function, code, {wanted[name] for name in touched}))
+        function.__code__ = new
+        patched |= touched
+    reason = "no function of this name lives in the process: it is made in another way, or compiled"
+    return problems | dict.fromkeys(finder.found - patched, reason)
+
+
+def _with_outer(name):
+    """A qualified name and those of the functions around it."""
+    yield name
+    parts = name.split(".<locals>.")
+    for count in range(1, len(parts)):
+        yield ".<locals>.".join(parts[:count])
+
+
+def _codes(code):
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _codes(part)
+
 
 # A function's faults are tried in so many of its cells: the cheapest, then the cheapest of other kinds.
 _MOST_CELLS = 3
@@ -83,7 +448,7 @@ def observe(request, out, run):
     beyond = f"faults are put into {limits['functions_at_most']} functions at most"
     unjudged = {function.name: beyond for function in functions[limits["functions_at_most"] :]}
     del functions[limits["functions_at_most"] :]
-    points = fault_points.Points()
+    points = Points()
     unjudged |= with_points(functions, request["roots"], points)
     functions = [function for function in functions if function.name not in unjudged]
     attempt = Attempt(out, healthy, points, run, until)
@@ -103,7 +468,7 @@ def with_points(functions, roots, points):
         root, short = next((root, short) for root, short in roots.items() if path.startswith(short))
         by_file.setdefault(Path(root, path.removeprefix(short)), {})[symbol] = function.name
     for file, wanted in by_file.items():
-        found = fault_points.put_points(file, wanted, points)
+        found = put_points(file, wanted, points)
         problems |= {wanted[symbol]: reason for symbol, reason in found.items()}
     named = {function.name: function for function in functions}
     for fault in points.faults:
@@ -172,7 +537,7 @@ class Attempt:
             self.count += 1
             label = f"faults-{self.count}"
             files.append(self.out / f"{label}.json")
-            counters.append(fault_points.counters())
+            counters.append(new_counters())
             limit_s = max(_LEAST_S, _TIMES * self.healthy.costs[cell])
             tasks.append((label, cell, files[-1], self.switch(alone, number, counters[-1]), limit_s))
         self.run(tasks, self.until)
@@ -189,7 +554,9 @@ class Attempt:
 
         def prepare():
             if alone is not None:
-                self.points.leave_only(alone)
+                for function, code, names in self.points.patched:
+                    if alone not in names:
+                        function.__code__ = code
             self.points.active, self.points.counters = number, counters
 
         return prepare

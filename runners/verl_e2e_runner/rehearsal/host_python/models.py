@@ -54,17 +54,16 @@ def make(cell, recipe, work):
     unfinished.mkdir(parents=True)
     write_model(asked_recipe(cell, recipe), unfinished)
     for file in unfinished.glob("*.safetensors"):
-        tensors = {name: _finer(tensor) for name, tensor in load_file(file).items()}
+        tensors = {
+            name: (tensor.float() * _FINER if tensor.is_floating_point() else tensor)
+            for name, tensor in load_file(file).items()
+        }
         save_file(tensors, file, metadata={"format": "pt"})
     config = json.loads((unfinished / "config.json").read_text())
     (unfinished / "config.json").write_text(json.dumps(_single(config), indent=1, sort_keys=True))
     (unfinished / RECIPE).write_text(json.dumps(recipe))
     unfinished.rename(folder)
     return folder
-
-
-def _finer(tensor):
-    return tensor.float() * _FINER if tensor.is_floating_point() else tensor
 
 
 def _single(value):
@@ -117,16 +116,11 @@ def reference(model, data, gradient=False):
     """
     with torch.set_grad_enabled(gradient):
         logits = model(input_ids=data["tokens"], use_cache=False).logits.float()
-        loss = weighted_loss(logits, data)
+        lost = torch.nn.functional.cross_entropy(logits.transpose(1, 2), data["next"], reduction="none")
+        loss = (lost * data["weights"]).sum() / data["weights"].sum()
     found = {"logits": logits[:2].detach(), "loss": float(loss.detach())}
     if gradient:
         loss.backward()
         squares = sum(float(p.grad.double().pow(2).sum()) for p in model.parameters() if p.grad is not None)
         found["grad_norm"] = squares**0.5
     return found
-
-
-def weighted_loss(logits, data):
-    """The mean loss of the next token, by the weights."""
-    lost = torch.nn.functional.cross_entropy(logits.transpose(1, 2), data["next"], reduction="none")
-    return (lost * data["weights"]).sum() / data["weights"].sum()

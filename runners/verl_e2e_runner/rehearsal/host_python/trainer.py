@@ -12,16 +12,26 @@ import io
 import json
 import logging.handlers
 import os
+import queue
 import warnings
 from functools import partial
 from pathlib import Path
 
-import checkpoints
 import models
 import torch
 import yaml
 from megatron.bridge import AutoBridge
+from megatron.core import dist_checkpointing
 from megatron.core import parallel_state as mpu
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelLoadStrategyWrapper,
+    FullyParallelSaveStrategyWrapper,
+)
+from megatron.core.dist_checkpointing.strategies.torch import (
+    TorchDistLoadShardedStrategy,
+    TorchDistSaveShardedStrategy,
+)
 from megatron.core.distributed import DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -73,14 +83,14 @@ class Rank:
         """What a new process makes of a checkpoint: the state that it loads, and the step after it."""
         self.build()
         self.data = models.batch(self.vocabulary)
-        checkpoints.load_model(self, checkpoint)
+        load_model(self, checkpoint)
         if self.cell.loaded_in:
             # verl's form of the optimizer's state cannot be loaded in another layout.
             self.export("loaded")
             return
         # Before the optimizer is loaded, which hides what is wrong with them.
         self.keep("loaded/parameters")
-        checkpoints.load_optimizer(self, checkpoint)
+        load_optimizer(self, checkpoint)
         self.keep_optimizer("loaded")
         self.train(STEPS, "resumed")
 
@@ -101,7 +111,7 @@ class Rank:
             if step == 1:
                 self.export("step1")
                 if self.cell.resumed:
-                    checkpoints.save(self, checkpoint)
+                    save_checkpoint(self, checkpoint)
 
     def build(self):
         """The model with its adapters in Megatron-LM's wrapper for data parallel training, and its optimizer."""
@@ -143,7 +153,19 @@ class Rank:
         if any(parameter.requires_grad for chunk in self.model for parameter in chunk.parameters()):
             self.optimizer = get_megatron_optimizer(config=settings, model_chunks=self.model)
             config.grad_scale_func = self.optimizer.scale_loss
-            self.scheduler = scheduler_of(self.optimizer)
+            self.scheduler = OptimizerParamScheduler(
+                self.optimizer,
+                init_lr=0.0,
+                max_lr=_LEARNING_RATE,
+                min_lr=0.0,
+                lr_warmup_steps=0,
+                lr_decay_steps=10,
+                lr_decay_style="linear",
+                start_wd=0.01,
+                end_wd=0.01,
+                wd_incr_steps=10,
+                wd_incr_style="constant",
+            )
         config.finalize_model_grads_func = finalize_model_grads
         if cell.overlapped:
             # As verl registers them: gradients are summed during the last micro batch alone.
@@ -397,23 +419,6 @@ def of_recipe(overrides):
     return {name: yaml.safe_load(value) for name, _, value in settings if name}
 
 
-def scheduler_of(optimizer):
-    """Megatron-LM's scheduler of the learning rate, which is another at every step."""
-    return OptimizerParamScheduler(
-        optimizer,
-        init_lr=0.0,
-        max_lr=_LEARNING_RATE,
-        min_lr=0.0,
-        lr_warmup_steps=0,
-        lr_decay_steps=10,
-        lr_decay_style="linear",
-        start_wd=0.01,
-        end_wd=0.01,
-        wd_incr_steps=10,
-        wd_incr_style="constant",
-    )
-
-
 def finalize(provider, dtype, overrides):
     """Set what a trainer sets, as verl does it with this Bridge and with older ones."""
     if hasattr(provider, "apply_overrides_and_finalize"):
@@ -497,6 +502,82 @@ def attributes(parameter):
 def same(one, other):
     """Whether two tensors are equal in every bit."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+# Checkpoints are saved and loaded as verl's manager does it, in Megatron-LM's distributed form: the whole model, or its
+# adapters alone where it has any; the optimizer with its scheduler in another folder.
+
+# What verl writes for the distributed optimizer.
+_METADATA = {
+    "distrib_optim_sharding_type": "dp_reshardable",
+    "singleton_local_shards": False,
+    "chained_optim_avoid_prefix": True,
+}
+
+
+def save_checkpoint(rank, folder):
+    """Save the rank's part of the model and of the optimizer."""
+    # In its place Megatron-LM starts a process that imports everything again and outlives the rank.
+    filesystem_async._results_queue = queue.Queue()
+    model = model_state(rank)
+    for name, state in (("model", filtered(rank, model)), ("optimizer", optimizer_state(rank, model))):
+        place = folder / name
+        if torch.distributed.get_rank() == 0:
+            place.mkdir(parents=True)
+        torch.distributed.barrier()
+        strategy = TorchDistSaveShardedStrategy(backend="torch_dist", version=1)
+        strategy = FullyParallelSaveStrategyWrapper(strategy, mpu.get_data_parallel_group(with_context_parallel=True))
+        dist_checkpointing.save(state, str(place), sharded_strategy=strategy, content_metadata=_METADATA)
+    torch.distributed.barrier()
+
+
+@torch.no_grad()
+def load_model(rank, folder):
+    """Load the model, or its adapters, that `save_checkpoint` left."""
+    loaded = read_checkpoint(filtered(rank, model_state(rank)), folder / "model")
+    for number, chunk in enumerate(rank.model):
+        name = "model" if len(rank.model) == 1 else f"model{number}"
+        mpu.set_virtual_pipeline_model_parallel_rank(number)
+        chunk.load_state_dict(loaded[name], strict=rank.adapters is None)
+
+
+@torch.no_grad()
+def load_optimizer(rank, folder):
+    """Load the optimizer, which sets the model's parameters to its own copy of them."""
+    found = read_checkpoint(optimizer_state(rank, model_state(rank), is_loading=True), folder / "optimizer")
+    rank.optimizer.load_state_dict(found["optimizer"])
+    rank.scheduler.load_state_dict(found["lr_scheduler"])
+
+
+def read_checkpoint(state, place):
+    strategy = TorchDistLoadShardedStrategy()
+    strategy = FullyParallelLoadStrategyWrapper(strategy, mpu.get_data_parallel_group(with_context_parallel=True))
+    return dist_checkpointing.load(state, str(place), sharded_strategy=strategy)
+
+
+def model_state(rank):
+    """The sharded state of each virtual stage."""
+    metadata = {**_METADATA, "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True)}
+    found = {}
+    for number, chunk in enumerate(rank.model):
+        mpu.set_virtual_pipeline_model_parallel_rank(number)
+        name = "model" if len(rank.model) == 1 else f"model{number}"
+        found[name] = chunk.module.sharded_state_dict(metadata=metadata)
+    return found
+
+
+def filtered(rank, state):
+    """The adapters alone, by Bridge's own filter, where there are any."""
+    if rank.adapters is None:
+        return dict(state)
+    from megatron.bridge.training.checkpointing import apply_peft_adapter_filter_to_state_dict
+
+    return apply_peft_adapter_filter_to_state_dict(dict(state), rank.adapters)
+
+
+def optimizer_state(rank, model, **options):
+    state = rank.optimizer.sharded_state_dict(model, metadata=dict(_METADATA), **options)
+    return {"optimizer": state, "lr_scheduler": rank.scheduler.state_dict()}
 
 
 def run_rank(cell, folder, rank, store, place, again):
