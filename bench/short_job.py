@@ -17,7 +17,7 @@ from tests.stories.recordings import SMOKE, adapted  # noqa: E402  (the checkout
 from verl_e2e.core.model.jobs import Job  # noqa: E402
 from verl_e2e.core.model.record import Manifest  # noqa: E402
 from verl_e2e.core.pulls.job_order import NONCE_FILE  # noqa: E402
-from verl_e2e_runner.folder.sealing import seal, usable_key  # noqa: E402
+from verl_e2e_runner.folder.recorder import seal, usable_key  # noqa: E402
 
 JOB_S = 1.0
 

@@ -31,8 +31,8 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.process.confined import Finished, hand_folder_over, run
-from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE
+from verl_e2e_runner.process.confined import Finished, hand_path_over, run
+from verl_e2e_runner.process.environment import IMPORTS_VARIABLE, PATH_VARIABLE
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 
@@ -43,7 +43,7 @@ _WORST = {"failed": 2, "skipped": 1, "passed": 0}
 
 
 @dataclass(slots=True)
-class Session:
+class Results:
     """The events of one session; `running` is the test that had started and not ended, empty when there is none."""
 
     collected: list[str] = field(default_factory=list)
@@ -66,35 +66,32 @@ class Session:
         return tuple(found.values())
 
 
-def read_session(file: Path) -> Session:
+def read_session(file: Path) -> Results:
     """The session as far as the file goes; a last line that was cut is ignored."""
-    session = Session()
+    session = Results()
     raw = read_below(file.parent, file.name, limit=_MOST_BYTES) or b""
     for line in raw.decode(errors="replace").splitlines(keepends=True):
         if line.endswith("\n"):
             # The code under test may write into this file: a line of another shape is none.
             with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                _take(session, json.loads(line))
+                event = json.loads(line)
+                match event["kind"]:
+                    case "collected":
+                        session.collected = list(event["nodes"])
+                    case "start":
+                        session.running = event["node"]
+                    case "report":
+                        _report(session, event)
+                    case "uncollected":
+                        session.results[event["node"]] = _uncollected(event["node"], event["text"])
+                    case "end":
+                        session.ended = True
+                    case _:
+                        pass
     return session
 
 
-def _take(session: Session, event: Mapping[str, Any]) -> None:
-    match event["kind"]:
-        case "collected":
-            session.collected = list(event["nodes"])
-        case "start":
-            session.running = event["node"]
-        case "report":
-            _report(session, event)
-        case "uncollected":
-            session.results[event["node"]] = _uncollected(event["node"], event["text"])
-        case "end":
-            session.ended = True
-        case _:
-            pass
-
-
-def _report(session: Session, event: Mapping[str, Any]) -> None:
+def _report(session: Results, event: Mapping[str, Any]) -> None:
     """A test has a line for set-up, call and tear-down: the worst counts, and the test ends with its tear-down."""
     node, outcome = event["node"], event["outcome"]
     if event["when"] == "teardown" and session.running == node:
@@ -172,7 +169,12 @@ def run_bridge_tests(
     """
     (out / JUNIT_FILE).unlink(missing_ok=True)
     limit_s = timeout_s or job.bridge_tests_limit_s
-    existing, absent = _sorted(job, trees)
+    existing: list[str] = []
+    absent: list[str] = []
+    for test in dict.fromkeys(job.bridge_tests):
+        path = (trees.bridge / test.partition("::")[0]).resolve()
+        there = path.exists() and path.is_relative_to(trees.bridge)
+        (existing if there else absent).append(test)
     if not existing:
         reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
         return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
@@ -183,7 +185,17 @@ def run_bridge_tests(
         absent += unknown
         rest = [test for test in existing if test not in unknown]
         finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
-    return _judged(job, finished, session, out, absent)
+    results = session.outcomes(
+        reason=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
+    )
+    findings = [*_absent(job, absent), *_unfinished(results)]
+    if not any(result.outcome in ("passed", "failed") for result in results):
+        skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
+        return replace(skipped, absent=tuple(absent))
+    raw = junit_document(results, job.bridge.commit)
+    (out / JUNIT_FILE).write_bytes(raw)
+    outcome, findings_of_tests = _summarized(job, read_junit(raw), tuple(absent), f"in {finished.seconds:.0f} s")
+    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *findings_of_tests), tuple(absent))
 
 
 def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
@@ -220,16 +232,6 @@ def bridge_tests_text(
     return "\n".join(lines) + "\n"
 
 
-def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
-    existing: list[str] = []
-    absent: list[str] = []
-    for test in dict.fromkeys(job.bridge_tests):
-        path = (trees.bridge / test.partition("::")[0]).resolve()
-        there = path.exists() and path.is_relative_to(trees.bridge)
-        (existing if there else absent).append(test)
-    return existing, absent
-
-
 def _absent(job: Job, absent: list[str]) -> list[Finding]:
     return [note(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
 
@@ -241,7 +243,7 @@ def _run(
     variables: Mapping[str, str],
     out: Path,
     limit_s: float,
-) -> tuple[Finished, Session]:
+) -> tuple[Finished, Results]:
     events = _events_file(trees, out)
     events = trees.cage.outside(events) if trees.cage else events
     events.unlink(missing_ok=True)
@@ -262,7 +264,7 @@ def _working_folder(trees: Trees) -> Path:
     for entry in trees.bridge.iterdir():
         if entry.name != ".git":
             (outside / entry.name).symlink_to(entry)
-    hand_folder_over(outside, trees.cage)
+    hand_path_over(outside, trees.cage)
     return folder
 
 
@@ -287,20 +289,6 @@ def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
     """Node ids that pytest did not find in their files, after which it runs nothing."""
     missing = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
     return [test for test in tests if "::" in test and any(node.endswith(test) for node in missing)]
-
-
-def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
-    results = session.outcomes(
-        reason=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
-    )
-    findings = [*_absent(job, absent), *_unfinished(results)]
-    if not any(result.outcome in ("passed", "failed") for result in results):
-        skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
-        return replace(skipped, absent=tuple(absent))
-    raw = junit_document(results, job.bridge.commit)
-    (out / JUNIT_FILE).write_bytes(raw)
-    outcome, findings_of_tests = _summarized(job, read_junit(raw), tuple(absent), f"in {finished.seconds:.0f} s")
-    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *findings_of_tests), tuple(absent))
 
 
 def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:

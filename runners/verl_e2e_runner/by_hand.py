@@ -18,7 +18,7 @@ from verl_e2e_runner.findings import stops
 from verl_e2e_runner.models import model_folder
 from verl_e2e_runner.preflight.prepare import prepare
 from verl_e2e_runner.preflight.wrapper import reads
-from verl_e2e_runner.process.session import Session, planned_session
+from verl_e2e_runner.process.environment import Session, planned_session
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches

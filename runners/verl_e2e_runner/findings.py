@@ -1,5 +1,6 @@
 """Constructors of preflight findings, and the type of the function that records events."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from verl_e2e.core.model.outcome import Stage
@@ -26,6 +27,17 @@ def blocked(check: Check, summary: str, fix: str, *, stage: Stage = Stage.ENVIRO
 def note(check: Check, summary: str, fix: str = "", *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
     """A note for the card that does not block the run."""
     return Finding(check=check, ok=False, blocking=False, stage=stage, summary=summary, fix=fix)
+
+
+def untried(*checks: Check) -> tuple[Finding, ...]:
+    """Notes for checks that an earlier one makes needless."""
+    return tuple(note(check, f"{check} was not checked, because an earlier check blocks the run") for check in checks)
+
+
+def emit_findings(emit: Emit, findings: Iterable[Finding]) -> None:
+    """Record each finding as an event."""
+    for finding in findings:
+        emit("finding", **finding.model_dump(mode="json"))
 
 
 def stops(findings: tuple[Finding, ...] | list[Finding]) -> bool:

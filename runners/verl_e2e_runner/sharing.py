@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pynvml
@@ -28,7 +27,7 @@ from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Job, Network
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.record import Check, Finding, Gpu
 from verl_e2e_runner.findings import blocked, good
-from verl_e2e_runner.process.memory import Bound, read_bounds
+from verl_e2e_runner.samplers import Bound, read_bounds
 
 _NOTE_BYTES = 400
 _LOOK_S = 0.01
@@ -154,7 +153,7 @@ def read_devices() -> Devices:
         return Devices(problem=str(error))
     try:
         devices = tuple(_device(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return Devices(devices, _as_text(pynvml.nvmlSystemGetDriverVersion()))
+        return Devices(devices, pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return Devices(problem=str(error))
     finally:
@@ -167,17 +166,16 @@ def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...
         return tuple(devices)
     shown: list[Device] = []
     for entry in (part.strip() for part in setting.split(",")):
-        match = [device for device in devices if _is_named(device, entry)]
+        by_index, long_enough = entry.isdigit(), len(entry) > len("GPU-")
+        match = [
+            device
+            for device in devices
+            if (device.gpu.index == int(entry) if by_index else long_enough and device.uuid.startswith(entry))
+        ]
         if len(match) != 1 or match[0] in shown:
             break
         shown.append(match[0])
     return tuple(shown)
-
-
-def _is_named(device: Device, entry: str) -> bool:
-    if entry.isdigit():
-        return device.gpu.index == int(entry)
-    return len(entry) > len("GPU-") and device.uuid.startswith(entry)
 
 
 def _device(index: int) -> Device:
@@ -185,23 +183,14 @@ def _device(index: int) -> Device:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     gpu = Gpu(
         index=index,
-        name=_as_text(pynvml.nvmlDeviceGetName(handle)),
+        name=pynvml.nvmlDeviceGetName(handle),
         memory_total_mib=memory.total // _MIB,
         memory_used_mib=memory.used // _MIB,
     )
-    return Device(gpu, _as_text(pynvml.nvmlDeviceGetUUID(handle)), _processes(handle))
-
-
-def _processes(handle: Any) -> tuple[int, ...]:
-    try:
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
-        return ()
-    return tuple(process.pid for process in found)
-
-
-def _as_text(value: str | bytes) -> str:
-    return os.fsdecode(value)
+    processes: tuple[int, ...] = ()
+    with suppress(pynvml.NVMLError):
+        processes = tuple(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return Device(gpu, pynvml.nvmlDeviceGetUUID(handle), processes)
 
 
 # A half, a third, a quarter and a sixth of a GPU are whole numbers of them.
@@ -223,11 +212,19 @@ def take_gpus(held: ExitStack, folder: Path, devices: Sequence[Device], needs: N
     with lock_within(folder / "gpus.lock", _TURN_S) as turn:
         if not turn:
             raise NoGpusError(f"{folder}: its lock cannot be had")
-        found = {device.gpu.index: _free_parts(folder, device) for device in devices}
+        found: dict[int, list[Path]] = {device.gpu.index: [] for device in devices}
+        for device in devices:
+            for part in _parts(folder, device):
+                with ExitStack() as probe:
+                    if take_lock(probe, part, ""):
+                        found[device.gpu.index].append(part)
         fitting = [device for device in devices if len(found[device.gpu.index]) >= wanted]
         fitting.sort(key=lambda device: (len(found[device.gpu.index]), device.gpu.memory_used_mib, device.gpu.index))
         if len(fitting) < needs.gpu_count:
-            raise NoGpusError(_too_few(folder, devices, needs, len(fitting)))
+            share = "" if needs.gpu_share == 1 else f" (a share of {needs.gpu_share:g} of each)"
+            by = ", ".join(holders(part for device in devices for part in _parts(folder, device))) or "other runs"
+            free = f"{len(fitting)} of {len(devices)} are free; the others belong to {by}"
+            raise NoGpusError(f"the job needs {needs.gpu_count} GPUs{share}, and {free}")
         chosen = sorted(fitting[: needs.gpu_count], key=lambda device: device.gpu.index)
         parts = [part for device in chosen for part in found[device.gpu.index][:wanted]]
         if not all(take_lock(held, part, note) for part in parts):
@@ -235,27 +232,9 @@ def take_gpus(held: ExitStack, folder: Path, devices: Sequence[Device], needs: N
     return tuple(device.gpu.index for device in chosen)
 
 
-def _free_parts(folder: Path, device: Device) -> list[Path]:
-    free = []
-    for part in _parts(folder, device):
-        with ExitStack() as probe:
-            if take_lock(probe, part, ""):
-                free.append(part)
-    return free
-
-
 def _parts(folder: Path, device: Device) -> Iterator[Path]:
     name = _NOT_IN_NAMES.sub("-", device.uuid)
     yield from (folder / f"gpu-{name}.{part}" for part in range(_PARTS))
-
-
-def _too_few(folder: Path, devices: Sequence[Device], needs: Needs, free: int) -> str:
-    share = "" if needs.gpu_share == 1 else f" (a share of {needs.gpu_share:g} of each)"
-    by = holders(part for device in devices for part in _parts(folder, device))
-    return (
-        f"the job needs {needs.gpu_count} GPUs{share}, and {free} of {len(devices)} are free; "
-        f"the others belong to {', '.join(by) or 'other runs'}"
-    )
 
 
 # verl names its sockets /tmp/rl-colocate-zmq-... whatever TMPDIR says, so the lock lies where they lie.
@@ -318,20 +297,14 @@ def take_place(
             place = _with_others(held, job, environ, devices, lock, folder)
         need_gib = job.site.needs.memory_gib
         if place.finding.ok and need_gib is not None:
-            place = replace(place, memory=_memory_finding(need_gib, memory()))
+            bound = max(memory(), key=lambda bound: bound.missing_gib(need_gib))
+            of_group = " below the limit of its control group" if bound.of_group else ""
+            left = f"{bound.available_gib:.1f} of {bound.total_gib:.1f} GiB{of_group} are available"
+            summary = f"the job needs {need_gib:g} GiB of host memory: {left}"
+            enough = bound.missing_gib(need_gib) <= 0
+            found = good(Check.HOST_MEMORY, summary) if enough else blocked(Check.HOST_MEMORY, summary, _MEMORY)
+            place = replace(place, memory=found)
         yield place
-
-
-def _memory_finding(need_gib: float, bounds: Sequence[Bound]) -> Finding:
-    bound = max(bounds, key=lambda bound: bound.missing_gib(need_gib))
-    of_group = " below the limit of its control group" if bound.of_group else ""
-    left = f"{bound.available_gib:.1f} of {bound.total_gib:.1f} GiB{of_group} are available"
-    summary = f"the job needs {need_gib:g} GiB of host memory: {left}"
-    return (
-        good(Check.HOST_MEMORY, summary)
-        if bound.missing_gib(need_gib) <= 0
-        else blocked(Check.HOST_MEMORY, summary, _MEMORY)
-    )
 
 
 def _why_alone(job: Job, problem: str) -> str:
@@ -350,13 +323,12 @@ def _alone(held: ExitStack, lock: Path, folder: Path, why_alone: str) -> Finding
     if descriptor is not None:
         held.callback(os.close, descriptor)
         if not has_locked(descriptor):
-            files = (folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST))
-            others = holders(file for file in files if file.exists())
-            return _refused(", ".join(others) or _holder(descriptor), why_alone)
+            return _refused(", ".join(_others(folder)) or _holder(descriptor), why_alone)
         write_note(descriptor, str(os.getpid()))
-    trainer = _trainer()
-    if trainer:
-        return _refused(trainer, why_alone)
+    for process in psutil.process_iter(["cmdline"]):
+        # verl's trainer, the person who started it, where it provably shares our /tmp.
+        if _ENTRY_POINT in (process.info["cmdline"] or [])[1:] and _shares_folder(process.pid):
+            return _refused(f"verl training, process {process.pid}", why_alone)
     return good(Check.OTHER_RUNS, f"no other verl run is active on this host, and none may join: {why_alone}")
 
 
@@ -380,7 +352,7 @@ def _with_others(
     if number is None:
         return Place(blocked(Check.OTHER_RUNS, f"{len(numbers)} runs share this host already", _WAIT))
     shown = visible(devices().devices, {**environ, **job.site.process, **job.process}.get("CUDA_VISIBLE_DEVICES"))
-    others = sum(item != number for item in _taken(folder))
+    others = len(_others(folder, own=number))
     finding = good(Check.OTHER_RUNS, f"kept apart from other runs of this host, {others} of them now")
     if not shown:
         return Place(finding, number)
@@ -391,11 +363,10 @@ def _with_others(
     return Place(finding, number, gpus)
 
 
-def _taken(folder: Path) -> Iterator[int]:
-    for number in range(MOST_RUNS_ON_A_HOST):
-        file = folder / f"run.{number}"
-        if file.exists() and holders(iter((file,))):
-            yield number
+def _others(folder: Path, *, own: int | None = None) -> tuple[str, ...]:
+    """The notes of the runs that share the host now, but for the one with this number."""
+    files = (folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST) if number != own)
+    return holders(file for file in files if file.exists())
 
 
 def _refused(other: str, why_alone: str) -> Finding:
@@ -406,15 +377,6 @@ def _refused(other: str, why_alone: str) -> Finding:
 def _holder(descriptor: int) -> str:
     pid = read_note(descriptor).strip()
     return f"verl-e2e run, process {pid}" if pid.isdigit() else "verl-e2e run of another user"
-
-
-def _trainer() -> str:
-    """verl's trainer, the person who started it, where it provably shares our /tmp; empty when there is none."""
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if _ENTRY_POINT in words[1:] and _shares_folder(process.pid):
-            return f"verl training, process {process.pid}"
-    return ""
 
 
 def _shares_folder(pid: int) -> bool:

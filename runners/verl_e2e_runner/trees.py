@@ -76,13 +76,12 @@ def check_out(repository: GitRepository, commit: str, patterns: Iterable[str]) -
     info = repository.git.git_dir / "info"
     info.mkdir(exist_ok=True)
     (info / "sparse-checkout").write_bytes(os.fsencode("".join(f"{pattern}\n" for pattern in patterns)))
-    _change_repository(repository.git, "config", "core.sparseCheckout", "true")
-    _change_repository(repository.git, "update-ref", "--no-deref", "HEAD", commit)
-    _change_repository(repository.git, "read-tree", "-m", "-u", commit)
-
-
-def _change_repository(git: Git, *arguments: str) -> None:
-    _done(git, git.run(*arguments), *arguments)
+    for arguments in (
+        ("config", "core.sparseCheckout", "true"),
+        ("update-ref", "--no-deref", "HEAD", commit),
+        ("read-tree", "-m", "-u", commit),
+    ):
+        _done(repository.git, repository.git.run(*arguments), *arguments)
 
 
 def _done(git: Git, finished: Finished, *arguments: str) -> None:
@@ -111,32 +110,29 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     if isinstance(job, Job):
         named["verl"] = job.verl
     origins: Mapping[Any, RepositoryOrigin] = job.origins
-    clones: dict[Any, object] = {
-        name: repository.model_copy(update={"path": str(own / _folder_of(origins[name].url))})
-        for name, repository in named.items()
-        if name in origins and not Path(repository.path).is_absolute()
-    }
+    clones: dict[Any, object] = {}
+    for name, repository in named.items():
+        if name in origins and not Path(repository.path).is_absolute():
+            # Hosts take the names of repositories in any case for the same one.
+            parts = urlsplit(origins[name].url)
+            path = parts.path.strip("/").removesuffix(".git").lower()
+            folder_of_clone = own / f"{parts.netloc.replace(':', '_')}/{path}.git"
+            clones[name] = repository.model_copy(update={"path": str(folder_of_clone)})
     # Bridge's clone holds the one of Megatron-LM.
     fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
     kept = {name: origin for name, origin in origins.items() if name in fetched}
     return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
 
 
-def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str]) -> None:
-    """See that a clone has a commit, from the job's address for it; nothing without one. RepositoryError."""
-    _fetch(job, name, commit, renewed=False, base=base)
+def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str], renewed: bool = False) -> None:
+    """See that a clone has a commit, from the job's address for it; RepositoryError.
 
-
-def fetch_again(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str]) -> bool:
-    """Make a clone that was found damaged again and fetch the commit; false where it is the user's. RepositoryError."""
-    return _fetch(job, name, commit, renewed=True, base=base)
-
-
-def _fetch(job: RunOrder, name: Name, commit: str, *, renewed: bool, base: Mapping[str, str]) -> bool:
+    `renewed` makes a clone again that was found damaged. Nothing is done for a repository of the user's.
+    """
     origins: Mapping[Any, RepositoryOrigin] = job.origins
     origin = origins.get(name)
     if origin is None:
-        return False
+        return
     # Where git itself keeps a submodule, so that it is found as in any other Bridge repository.
     places = {"bridge": job.bridge.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
     places |= {"verl": job.verl.path} if isinstance(job, Job) else {}
@@ -156,7 +152,6 @@ def _fetch(job: RunOrder, name: Name, commit: str, *, renewed: bool, base: Mappi
         clone.bring_commits([wanted])
     except (ForgeError, GitError, OSError, ValueError) as error:
         raise RepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
-    return True
 
 
 def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
@@ -170,18 +165,12 @@ def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
     return ""
 
 
-def _folder_of(url: str) -> str:
-    """The folder of an address's clone: hosts take the names of repositories in any case for the same one."""
-    parts = urlsplit(url)
-    return f"{parts.netloc.replace(':', '_')}/{parts.path.strip('/').removesuffix('.git').lower()}.git"
-
-
 def _token(job: RunOrder, url: str, base: Mapping[str, str]) -> str | None:
     """What the owner of this host keeps for fetching; OSError, ValueError."""
     file = base.get(TOKEN_VARIABLE, "")
-    return (
-        Path(file).read_text(encoding="ascii").strip() if file and takes_token(url, job.origins.get("bridge")) else None
-    )
+    if not file or not takes_token(url, job.origins.get("bridge")):
+        return None
+    return Path(file).read_text(encoding="ascii").strip()
 
 
 _MARKER = ".git/verl-e2e"
@@ -225,14 +214,6 @@ class Trees:
         return {"bridge": self.bridge, "megatron_lm": self.megatron_lm, "verl": self.verl}[name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """What of a repository must be there, and what is taken when its blobs are."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-
 def planned_trees(job: Job, work: Path, *, caged: bool = False) -> Trees:
     """The paths that `prepare_trees` will fill; touches nothing.
 
@@ -270,7 +251,10 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
             findings.append(blocked(Check.REPOSITORIES, f"{name}: {error}", hint, stage=Stage.IMPORT))
             continue
         states.append(state)
-        findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *notes]
+        kind = "private worktree" if name in trees.private else "used in place"
+        dirty = f", {len(state.dirty)} dirty files" if state.dirty else ""
+        there = f"{state.name} {state.commit} at {state.root} ({kind}{dirty})"
+        findings += [good(Check.REPOSITORIES, there), *notes]
     if any(state.name == "verl" for state in states):
         _make_cwd(trees)
     return replace(trees, states=tuple(states), findings=tuple(findings))
@@ -290,13 +274,13 @@ def _provide(
         commit, sources = repository.commit, (Path(repository.path),)
     if name not in trees.private:
         return _in_place(name, root, commit, base=base), ()
-    needs = _needs(name, job)
     try:
-        _fill(name, root, commit, sources, needs, base=base)
+        _fill(name, root, commit, sources, job, base=base)
     except (DamagedRepositoryError, GitError):
-        if not fetch_again(job, name, commit, base=base):
+        if name not in job.origins:
             raise
-        _fill(name, root, commit, sources, needs, base=base)
+        fetch(job, name, commit, base=base, renewed=True)
+        _fill(name, root, commit, sources, job, base=base)
     return RepositoryState(name=name, root=str(root), commit=commit), _left_behind(name, sources[0], base=base)
 
 
@@ -317,21 +301,24 @@ def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -
     return RepositoryState(name=name, root=str(root), commit=commit, dirty=_dirty_files(repository))
 
 
-def _fill(
-    name: Name, root: Path, commit: str, sources: tuple[Path, ...], needs: _Needs, *, base: Mapping[str, str]
-) -> None:
+def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: Job, *, base: Mapping[str, str]) -> None:
     """Check the needed paths of `commit` out into `root` from the first source that has the commit."""
     if root.resolve() != root:
         # Only a commit under test can have put it there, and what is written here is written outside of the cage.
         raise RepositoryError(
             f"a link leads from {root} to elsewhere", "make it a folder, or a submodule, in the commit"
         )
-    _clear(root)
+    if (root / _MARKER).exists():
+        shutil.rmtree(root)
+    elif root.exists() and any(root.iterdir()):
+        raise RepositoryError(
+            f"{root} exists and was not made by the runner", "choose an empty output folder, or move it away"
+        )
     for source in sources:
         repository = borrow(root, open_repository(source, base=base).objects_folder(), base=base)
         (root / _MARKER).touch()
         with suppress(UnknownRevisionError):
-            check_out(repository, commit, _patterns(repository, commit, needs, source))
+            check_out(repository, commit, _patterns(repository, commit, _needs(name, job), source))
             return
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     fix = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
@@ -340,48 +327,38 @@ def _fill(
     raise RepositoryError(f"commit {commit} {tried}", fix)
 
 
-def _clear(root: Path) -> None:
-    """Remove a tree that an earlier preparation made here; anything else in the way is the user's."""
-    if (root / _MARKER).exists():
-        shutil.rmtree(root)
-    elif root.exists() and any(root.iterdir()):
-        raise RepositoryError(
-            f"{root} exists and was not made by the runner", "choose an empty output folder, or move it away"
-        )
-
-
-def _patterns(repository: GitRepository, commit: str, needs: _Needs, source: Path) -> list[str]:
+def _patterns(
+    repository: GitRepository, commit: str, needs: tuple[tuple[str, ...], tuple[str, ...]], source: Path
+) -> list[str]:
     """Sparse patterns for what is needed and held; a missing blob that is required is a problem."""
+    required, optional = needs
     files = {entry.path: entry.id for entry in repository.entries(commit) if entry.kind == "blob"}
     held = repository.sizes(files.values())
     patterns: list[str] = []
-    for path in dict.fromkeys((*needs.required, *needs.optional, *(name for name in files if "/" not in name))):
+    for path in dict.fromkeys((*required, *optional, *(name for name in files if "/" not in name))):
         below = [name for name in files if name == path or name.startswith(f"{path}/")]
         present = [name for name in below if files[name] in held]
-        if path in needs.required and (not below or len(present) < len(below)):
-            raise _incomplete(path, commit, source, len(below) - len(present))
+        if path in required and not below:
+            raise RepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
+        if path in required and len(present) < len(below):
+            raise DamagedRepositoryError(
+                f"{len(below) - len(present)} files below {path} at {commit} are not in {source}, a partial clone",
+                f"fetch them: git -C {source} fetch --refetch --filter=blob:limit=100m origin {commit}",
+            )
         patterns += [f"/{path}"] if len(present) == len(below) else [f"/{name}" for name in present]
     return patterns
 
 
-def _incomplete(path: str, commit: str, source: Path, missing: int) -> RepositoryError:
-    if missing == 0:
-        return RepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
-    return DamagedRepositoryError(
-        f"{missing} files below {path} at {commit} are not in {source}, a partial clone",
-        f"fetch them: git -C {source} fetch --refetch --filter=blob:limit=100m origin {commit}",
-    )
-
-
-def _needs(name: Name, job: Job) -> _Needs:
+def _needs(name: Name, job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The paths of a repository that must be there, and those that are taken when their blobs are."""
     patched = tuple(patch.file for patch in job.patches if patch.repository == name)
     if name == "megatron_lm":
-        return _Needs(("megatron",))
+        return ("megatron",), ()
     if name == "bridge":
         tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
-        return _Needs(("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests))
+        return ("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests)
     optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
-    return _Needs(("verl", job.script, *patched), optional)
+    return ("verl", job.script, *patched), optional
 
 
 def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str | None, tuple[Path, ...]]:
@@ -441,72 +418,57 @@ def _make_cwd(trees: Trees) -> None:
             link.symlink_to(entry)
 
 
-def _sentence(state: RepositoryState, *, private: bool) -> str:
-    kind = "private worktree" if private else "used in place"
-    dirty = f", {len(state.dirty)} dirty files" if state.dirty else ""
-    return f"{state.name} {state.commit} at {state.root} ({kind}{dirty})"
-
-
 def apply_patches(job: Job, trees: Trees) -> Trees:
     """Apply every patch of the job to its private tree; the trees come back with the findings and names added."""
     findings: list[Finding] = [] if job.patches else [good(Check.PATCHES, "the job declares none")]
     applied: dict[str, list[str]] = {}
     for patch in job.patches:
-        finding = _apply(patch, trees)
-        findings.append(finding)
-        if finding.ok:
-            applied.setdefault(patch.repository, []).append(patch.name)
+        root = trees.root(patch.repository)
+        place = f"patch {patch.name}: {patch.repository} {patch.file}"
+        if not trees.has(patch.repository):
+            untried = f"{place}: not tried, because the repository is not as the job needs it"
+            findings.append(note(Check.PATCHES, untried))
+            continue
+        try:
+            done = _apply(patch, root, private=patch.repository in trees.private)
+        except RepositoryError as error:
+            findings.append(blocked(Check.PATCHES, f"{place}: {error.summary}", error.fix))
+            continue
+        findings.append(good(Check.PATCHES, f"{place}: {done}"))
+        applied.setdefault(patch.repository, []).append(patch.name)
     states = tuple(
         state.model_copy(update={"patches": (*state.patches, *applied.get(state.name, ()))}) for state in trees.states
     )
     return replace(trees, states=states, findings=(*trees.findings, *findings))
 
 
-def _apply(patch: Patch, trees: Trees) -> Finding:
-    root = trees.root(patch.repository)
-    place = f"patch {patch.name}: {patch.repository} {patch.file}"
-    if not trees.has(patch.repository):
-        return note(Check.PATCHES, f"{place}: not tried, because the repository is not as the job needs it")
-    if patch.repository not in trees.private:
-        return blocked(
-            Check.PATCHES,
-            f"{place}: {root} is used in place and is never changed",
-            f"drop in_place of {patch.repository}, or remove the patch from the job",
-        )
+def _apply(patch: Patch, root: Path, *, private: bool) -> str:
+    """Apply a patch to the tree at `root`; what was done, or a RepositoryError, and the file is as it was."""
+    if not private:
+        fix = f"drop in_place of {patch.repository}, or remove the patch from the job"
+        raise RepositoryError(f"{root} is used in place and is never changed", fix)
     file = root / patch.file
     if not file.resolve().is_relative_to(root) or not file.is_file():
-        return blocked(Check.PATCHES, f"{place}: no such file in {root}", "declare the patch for a file of the commit")
+        raise RepositoryError(f"no such file in {root}", "declare the patch for a file of the commit")
     text = file.read_bytes()
     if _digest(text) == patch.after:
-        return good(Check.PATCHES, f"{place}: already as patched ({patch.after[:12]})")
+        return f"already as patched ({patch.after[:12]})"
     if _digest(text) != patch.before:
-        return blocked(
-            Check.PATCHES,
-            f"{place}: digest {_digest(text)} is neither the one before ({patch.before}) nor the one after"
-            f" ({patch.after})",
+        raise RepositoryError(
+            f"digest {_digest(text)} is neither the one before ({patch.before}) nor the one after ({patch.after})",
             "declare the patch again for this commit, or remove it if the commit no longer needs it",
         )
-    return _write_patched(patch, file, text, place)
-
-
-def _write_patched(patch: Patch, file: Path, text: bytes, place: str) -> Finding:
     for position, change in enumerate(patch.substitutions, 1):
         found = text.count(change.old.encode())
         if found != change.count:
-            return blocked(
-                Check.PATCHES,
-                f"{place}: substitution {position} occurs {found} times, {change.count} declared",
-                "declare the substitution again for this commit",
-            )
+            summary = f"substitution {position} occurs {found} times, {change.count} declared"
+            raise RepositoryError(summary, "declare the substitution again for this commit")
         text = text.replace(change.old.encode(), change.new.encode())
     if _digest(text) != patch.after:
-        return blocked(
-            Check.PATCHES,
-            f"{place}: the substitutions give digest {_digest(text)}, declared is {patch.after}",
-            "correct `after` or the substitutions",
-        )
+        summary = f"the substitutions give digest {_digest(text)}, declared is {patch.after}"
+        raise RepositoryError(summary, "correct `after` or the substitutions")
     file.write_bytes(text)
-    return good(Check.PATCHES, f"{place}: applied, {patch.before[:12]} -> {patch.after[:12]}; {patch.reason}")
+    return f"applied, {patch.before[:12]} -> {patch.after[:12]}; {patch.reason}"
 
 
 def _digest(text: bytes) -> str:

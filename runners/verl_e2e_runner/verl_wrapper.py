@@ -11,16 +11,18 @@ from verl_e2e.core.judge.case import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
-from verl_e2e_runner.process.environment import KERNEL_CACHES, inherited, synthetic_folder
-from verl_e2e_runner.process.processes import RUN_VARIABLE
-from verl_e2e_runner.process.session import (
+from verl_e2e_runner.process.environment import (
     EXECUTED_VARIABLE,
     FINGERPRINTS_VARIABLE,
     IMPORTS_VARIABLE,
+    KERNEL_CACHES,
     PATH_VARIABLE,
     SHARED_RAY_VARIABLE,
     Session,
+    inherited,
+    synthetic_folder,
 )
+from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.trees import Trees
 
 # What `OWN_FILES` stands for.

@@ -152,7 +152,7 @@ def run_ordered(
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.apart import Limits
-    from verl_e2e_runner.rehearsal.record import Sides, prepare_base, record_rehearsal
+    from verl_e2e_runner.rehearsal.rehearse import Sides, prepare_base, record_rehearsal
     from verl_e2e_runner.trees import fetch
 
     python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)

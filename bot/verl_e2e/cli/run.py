@@ -36,7 +36,7 @@ def _to_stderr(sentence: str) -> None:
 
 def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     """A function that seals a run folder again with the recorder's key, after related runs were added to it."""
-    from verl_e2e_runner.folder.sealing import seal_again, usable_key
+    from verl_e2e_runner.folder.recorder import seal_again, usable_key
 
     return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
 

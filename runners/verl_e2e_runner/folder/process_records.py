@@ -38,11 +38,10 @@ from verl_e2e.core.model.fingerprints import (
     Snapshot,
     Tensor,
 )
-from verl_e2e_runner.folder.collect import plain
-from verl_e2e_runner.folder.recorder import Recorder
+from verl_e2e_runner.folder.recorder import Recorder, plain
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.process.confined import hand_path_over
 from verl_e2e_runner.trees import Trees
 
 # verl's classes of workers and servers: Ray names a process by the class of its actor.
@@ -126,9 +125,23 @@ def read_process(raw: bytes) -> ProcessRecord | None:
         return None
     _, pid, python, title, rank, problem, began = begin
     record = ProcessRecord(pid, python, problem, began, [(title, rank)], full=len(raw) >= MOST_PROCESS_BYTES)
-    for line in rest:
-        if line:
-            _take(record, _parse(line))
+    for entry in map(_parse, filter(None, rest)):
+        if entry is None:
+            record.unreadable += 1
+        elif entry[0] == "function":
+            _, path, line, symbol, seconds = entry
+            key = (path, line, symbol)
+            record.functions[key] = min(seconds, record.functions.get(key, seconds))
+        elif entry[0] == "module":
+            record.modules.add(entry[1])
+        elif entry[0] == "line":
+            record.lines.add(entry[1:3])
+        elif entry[0] == "title":
+            record.titles.append(entry[1:3])
+        elif entry[0] == "full":
+            record.full = True
+        else:
+            record.unreadable += 1
     return record
 
 
@@ -137,25 +150,6 @@ def _parse(line: bytes) -> _Known | None:
         return _ENTRY.validate_json(line[:_LONGEST_LINE], strict=True)
     except ValidationError:
         return None
-
-
-def _take(record: ProcessRecord, entry: _Known | None) -> None:
-    if entry is None:
-        record.unreadable += 1
-    elif entry[0] == "function":
-        _, path, line, symbol, seconds = entry
-        key = (path, line, symbol)
-        record.functions[key] = min(seconds, record.functions.get(key, seconds))
-    elif entry[0] == "module":
-        record.modules.add(entry[1])
-    elif entry[0] == "line":
-        record.lines.add(entry[1:3])
-    elif entry[0] == "title":
-        record.titles.append(entry[1:3])
-    elif entry[0] == "full":
-        record.full = True
-    else:
-        record.unreadable += 1
 
 
 BRIDGE_TESTS_PHASE = "bridge_tests"
@@ -228,28 +222,24 @@ class ExecutionRecord:
         if record.unreadable:
             self._cut["lines of processes that cannot be read"] += record.unreadable
         self._processes.append(_process(record, phase, recorder, lost=name.endswith(_LOST)))
-        self._add(record, len(self._processes) - 1, recorder)
-
-    def _add(self, record: ProcessRecord, index: int, recorder: Recorder) -> None:
+        index = len(self._processes) - 1
         for (path, line, symbol), seconds in record.functions.items():
-            name = self._relative(path)
-            if name is None:
+            if (known := self._relative(path)) is None:
                 self._cut["functions of files outside of the trees under test"] += 1
             else:
-                times = self._functions.setdefault(name, {}).setdefault((line, symbol), {})
+                times = self._functions.setdefault(known, {}).setdefault((line, symbol), {})
                 times[index] = _within(recorder, seconds)
         for path in record.modules:
-            name = self._relative(path)
-            if name is None:
+            if (known := self._relative(path)) is None:
                 self._cut["modules outside of the trees under test"] += 1
             else:
-                self._functions.setdefault(name, {})
+                self._functions.setdefault(known, {})
         for path, line in record.lines:
-            name = self._relative(path)
-            if name is None or name not in self.changed:
+            known = self._relative(path)
+            if known is None or known not in self.changed:
                 self._cut["lines of files that the change does not touch"] += 1
             else:
-                self._lines.setdefault(name, {}).setdefault(line, set()).add(index)
+                self._lines.setdefault(known, {}).setdefault(line, set()).add(index)
 
     def _relative(self, path: str) -> str | None:
         """A path relative to the Bridge checkout; None for one that is not in the trees under test."""
@@ -272,13 +262,11 @@ class ExecutionRecord:
         kept = [file for file, size in zip(files, sizes, strict=True) if size <= _MOST_VALUES]
         if len(kept) < len(names):
             self._cut["files left out"] += len(names) - len(kept)
-        if large := sum(self._is_large(file.path) for file in kept):
+        many_functions = {name for name, found in self._functions.items() if len(found) > MOST_FUNCTIONS_OF_FILE}
+        many_lines = {name for name, found in self._lines.items() if len(found) > MOST_LINES_OF_FILE}
+        if large := sum(file.path in many_functions | many_lines for file in kept):
             self._cut["files of which functions or lines are left out"] += large
         return tuple(sorted(kept, key=lambda file: file.path))
-
-    def _is_large(self, name: str) -> bool:
-        functions, lines = self._functions.get(name, {}), self._lines.get(name, {})
-        return len(functions) > MOST_FUNCTIONS_OF_FILE or len(lines) > MOST_LINES_OF_FILE
 
     def _file(self, name: str, most: int) -> ExecutedFile:
         functions = sorted(self._functions.get(name, {}).items())[:MOST_FUNCTIONS_OF_FILE]
@@ -312,20 +300,19 @@ def begin_record(changed: ChangedCode, trees: Trees, settings: Path | None, fold
         return ExecutionRecord(None, trees, paths)
     folder.mkdir(parents=True, exist_ok=True)
     if trees.cage:
-        hand_folder_over(folder, trees.cage)
+        hand_path_over(folder, trees.cage)
+    core = f"{MEGATRON_LM_FOLDER}/"
+    absolute = [
+        trees.megatron_lm / path.removeprefix(core) if path.startswith(core) else trees.bridge / path for path in paths
+    ]
     wanted = {
         "folder": str(folder),
         "roots": [str(trees.bridge / "src"), str(trees.megatron_lm)],
-        "changed": sorted(str(_absolute(path, trees)) for path in paths),
+        "changed": sorted(str(path) for path in absolute),
     }
     settings.write_text(json.dumps(wanted))
     settings.chmod(0o644)
     return ExecutionRecord(folder, trees, paths)
-
-
-def _absolute(path: str, trees: Trees) -> Path:
-    below = path.removeprefix(f"{MEGATRON_LM_FOLDER}/")
-    return trees.bridge / path if below == path else trees.megatron_lm / below
 
 
 def _values(file: ExecutedFile) -> int:

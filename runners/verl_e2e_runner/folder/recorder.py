@@ -1,28 +1,69 @@
-"""Writes the run folder so that a crash at any moment leaves one that can be judged.
+"""Writes the run folder so that a crash at any moment leaves one that can be judged, and seals it at the end.
 
 Everything is redacted before it touches the disk: the directories, names, addresses and secret variables of this host.
 Events are appended one line at a time, the log is a stream of Zstandard frames whose last block is at most a second
-old, every other file appears whole or not at all.
+old, every other file appears whole or not at all. The seal holds digests of all files, signed with a key that only the
+recorder can read. The checkpoints of a run are listed before its first and after each of its phases; nothing but small
+files is opened.
 """
 
+import hashlib
 import json
+import math
 import os
+import secrets
 import socket
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Self
 
 import psutil
-from pydantic import BaseModel
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ValidationError
 
-from verl_e2e.core.model import record
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.record import Event
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.record import (
+    CHECKPOINTS_FILE,
+    CONFIG_FILE,
+    EVENTS_FILE,
+    IMPORTS_FILE,
+    JOB_FILE,
+    LOG_FILE,
+    MANIFEST_FILE,
+    METRICS_FILE,
+    SIGNATURE_FILE,
+    SUSPECTS_WORD,
+    TRACKER,
+    CheckpointFile,
+    CheckpointListing,
+    Checkpoints,
+    Event,
+    ImportLine,
+    Manifest,
+    ManifestSignature,
+    Mode,
+    SealedFile,
+    Word,
+    is_sealed,
+)
+from verl_e2e.core.model.rehearsal_job import BASE_RECORDS, HEAD_RECORDS, Order
 from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor, secrets_in
+from verl_e2e_runner.folder.suspect_files import is_folder_below, read_below
+from verl_e2e_runner.process.processes import Ended
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _HOST_VARIABLES = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME", "RUNNER_NAME")
 
@@ -43,46 +84,33 @@ def host_redactor(
         ("$TMPDIR", "/tmp"),  # noqa: S108 - programs write there whatever TMPDIR says
     ]
     names = [socket.gethostname(), *(environ.get(variable, "") for variable in _HOST_VARIABLES)]
+    families = (socket.AF_INET, socket.AF_INET6)
+    addresses = [entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families]
     return redactor(
         paths=[
             (path, placeholder)
             for placeholder, place in named
             for path in dict.fromkeys((os.path.abspath(place), os.path.realpath(place)))
         ],
-        hosts=_with_domains([name for name in dict.fromkeys(names) if name], _domains(resolver)),
-        addresses=_addresses(),
+        hosts=_with_domains([name for name in dict.fromkeys(names) if name], resolver),
+        addresses=[entry.address.partition("%")[0] for entry in addresses],
         secrets=[(text, name) for name, value in environ.items() for text in secrets_in(name, value)],
     )
 
 
-def _domains(resolver: Path) -> list[str]:
-    """The domains that short host names are completed with; asking the resolver itself could take seconds."""
-    try:
-        lines = [line.split() for line in resolver.read_text(errors="replace").splitlines()]
-    except OSError:
-        return []
-    found = [domain for words in lines if words[:1] in (["search"], ["domain"]) for domain in words[1:]]
-    return [domain.strip(".") for domain in found if domain.strip(".")]
-
-
-def _with_domains(names: Iterable[str], domains: Iterable[str]) -> list[str]:
+def _with_domains(names: Iterable[str], resolver: Path) -> list[str]:
+    """Short and complete names, by the domains of the resolver's file; to ask the resolver could take seconds."""
+    domains: list[str] = []
+    with suppress(OSError):
+        for words in map(str.split, resolver.read_text(errors="replace").splitlines()):
+            if words[:1] in (["search"], ["domain"]):
+                domains += [domain.strip(".") for domain in words[1:] if domain.strip(".")]
     complete = []
     for name in names:
         short, dot, _ = name.partition(".")
         complete += [name, short] if dot else [name, *(f"{name}.{domain}" for domain in domains)]
     return complete
 
-
-def _addresses() -> list[str]:
-    families = (socket.AF_INET, socket.AF_INET6)
-    found = [entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families]
-    return [entry.address.partition("%")[0] for entry in found]
-
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 FLUSH_S = 1.0
 FRAME_BYTES = 8 << 20
@@ -126,6 +154,12 @@ class Recorder:
     def since_opened(self, monotonic_s: float) -> float:
         """A time of the monotonic clock in seconds since the folder was opened."""
         return round(monotonic_s - self._began, 3)
+
+    def begin(self, job: Order, began: datetime, nonce: str) -> None:
+        """Write what is done here, and that it has begun; `nonce` is what the order held."""
+        self.nonce = nonce
+        self.document(JOB_FILE, job)
+        self.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
 
     def event(self, kind: str, /, **data: object) -> float:
         """Append one event and return its time in seconds since the run began."""
@@ -202,9 +236,26 @@ class Recorder:
             return
         with ExitStack() as stack:
             for file in (self._events, self._log):
-                stack.callback(_close, file)
+                stack.enter_context(file)
+                stack.callback(_flush_to_disk, file)
             self.end_of_output()
             self._append(self._frame.flush(self._frame.FLUSH_FRAME))
+
+    def seal(
+        self, job: Order, began: datetime, ended: datetime, isolation: Mode, key: Ed25519PrivateKey | None
+    ) -> None:
+        """Close the folder and seal it: from here on nothing in it changes but by those who judge."""
+        self.close()
+        manifest = Manifest(
+            job=job.id,
+            job_digest=job.digest(),
+            began=began.isoformat(timespec="milliseconds"),
+            ended=ended.isoformat(timespec="milliseconds"),
+            seconds=self.elapsed(),
+            isolation=isolation,
+            files=(),
+        )
+        seal(self.folder, manifest, key)
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +288,7 @@ class Recorder:
 def open_recorder(folder: Path, *, redactor: Redactor, monotonic: Callable[[], float]) -> Recorder:
     """Make the folder and open its streams; a folder that already holds a run is a `FolderInUseError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (record.EVENTS_FILE, record.LOG_FILE, record.JOB_FILE):
+    for name in (EVENTS_FILE, LOG_FILE, JOB_FILE):
         if (folder / name).exists():
             raise FolderInUseError(
                 f"{folder} already holds a run ({name}); give --out a new folder or remove this one."
@@ -247,8 +298,8 @@ def open_recorder(folder: Path, *, redactor: Redactor, monotonic: Callable[[], f
         folder=folder,
         redactor=redactor,
         _monotonic=monotonic,
-        _events=(folder / record.EVENTS_FILE).open("xb"),
-        _log=(folder / record.LOG_FILE).open("xb", buffering=0),
+        _events=(folder / EVENTS_FILE).open("xb"),
+        _log=(folder / LOG_FILE).open("xb", buffering=0),
         _began=began,
         _stream=redactor.stream(),
         _flushed_at=began,
@@ -270,10 +321,9 @@ def _texts(value: object) -> Iterator[str]:
             pass
 
 
-def _close(file: IO[bytes]) -> None:
-    with file:
-        file.flush()
-        os.fsync(file.fileno())
+def _flush_to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
@@ -282,6 +332,240 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     draft = path.with_name(f".{path.name}.part")
     with draft.open("wb") as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+        _flush_to_disk(file)
     draft.replace(path)
+
+
+KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
+_KEY_BYTES = 32
+# What the cells of a rehearsal left.
+_CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")
+
+
+class RecorderKeyError(UserError):
+    """The recorder's key cannot be used; the message says what to do. The user's mistake."""
+
+
+def key_file(environ: Mapping[str, str]) -> Path:
+    """Where the recorder's key lies: as the variable says, else in the state folder of the recorder's user."""
+    if given := environ.get(KEY_VARIABLE):
+        return Path(given).expanduser()
+    state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "/")) / ".local/state")
+    return Path(state) / "verl-e2e" / "recorder.key"
+
+
+def recorder_key(file: Path) -> Ed25519PrivateKey:
+    """The recorder's key, made on first use; `FILE.pub` next to it holds the public half for those who verify."""
+    if not os.path.lexists(file):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_key(file)
+    raw = file.read_bytes()
+    mode = file.stat().st_mode
+    if len(raw) != _KEY_BYTES or mode & 0o077:
+        raise RecorderKeyError(f"{file} is not a key that its owner alone may read; remove it, and a new one is made")
+    key = Ed25519PrivateKey.from_private_bytes(raw)
+    public = file.with_name(f"{file.name}.pub")
+    text = f"{public_half(key)}\n"
+    if not public.is_file() or public.read_text() != text:
+        _write(public, text.encode())
+    return key
+
+
+def _make_key(file: Path) -> None:
+    """Make a key, unless another run does: of several at the same time all have the first one's, and it whole."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(Ed25519PrivateKey.generate().private_bytes_raw())
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()
+
+
+def usable_key(environ: Mapping[str, str], say: Callable[[str], None]) -> Ed25519PrivateKey | None:
+    """The recorder's key, None and a sentence to `say` where there is none: the seal is then not signed."""
+    file = key_file(environ)
+    try:
+        return recorder_key(file)
+    except OSError as error:
+        say(f"the run folder is not signed: {file}: {error.strerror}")
+    except RecorderKeyError as error:
+        say(f"the run folder is not signed: {error}")
+    return None
+
+
+def public_half(key: Ed25519PrivateKey) -> str:
+    """The public half in hexadecimal."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def seal(folder: Path, manifest: Manifest, key: Ed25519PrivateKey | None) -> None:
+    """Write the manifest with every file of the folder, and its signature where there is a key."""
+    listed = manifest.model_copy(update={"files": tuple(_files(folder))})
+    text = (json.dumps(listed.model_dump(mode="json"), indent=2) + "\n").encode()
+    _write(folder / MANIFEST_FILE, text)
+    if key is None:
+        (folder / SIGNATURE_FILE).unlink(missing_ok=True)
+        return
+    signature = ManifestSignature(key=public_half(key), signature=key.sign(text).hex())
+    _write(folder / SIGNATURE_FILE, (signature.model_dump_json(indent=2) + "\n").encode())
+
+
+def seal_again(folder: Path, key: Ed25519PrivateKey | None) -> None:
+    """Seal a folder once more after related runs were added; nothing where it has no seal yet."""
+    with suppress(FileNotFoundError):
+        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        seal(folder, manifest, key)
+
+
+def _files(folder: Path) -> Iterator[SealedFile]:
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            if is_sealed(relative) and path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                suspect = path.name in SUSPECTS_WORD or relative.startswith(_CELL_RECORDS)
+                word: Word = "suspect" if suspect else "recorder"
+                yield SealedFile(path=relative, size=path.stat().st_size, sha256=digest, word=word)
+
+
+def _write(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+MAX_IMPORT_LINES = 20_000
+_LINE_CHARS = 4096
+_MOST_BYTES = 16 << 20
+
+
+def collect(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ended: Ended) -> None:
+    """Write what the log and the instrumentation say into the folder, then the closing events; nothing is judged.
+
+    `facts` are those of the log as written. `imports_file` is removed once its lines are in the folder.
+    """
+    _move_imports(recorder, imports_file)
+    steps = ({"step": step.step, "line": step.line, "metrics": plain(step.values)} for step in facts.steps)
+    recorder.lines(METRICS_FILE, steps)
+    configs = [
+        {"line": config.line, "problem": config.problem, "values": plain(config.values)} for config in facts.configs
+    ]
+    recorder.document(CONFIG_FILE, {"schema": 1, "configs": configs})
+    recorder.event("durations", seconds=durations(ended))
+    record_end(recorder, ended)
+
+
+def record_end(recorder: Recorder, ended: Ended) -> None:
+    """The two closing events, also for a run whose wrapper never started."""
+    # The order's nonce comes last, when nothing that the run started is left to read it.
+    nonce = {"nonce": recorder.nonce} if recorder.nonce else {}
+    recorder.event("ended", reason=ended.reason.value, exit_code=ended.exit_code, note=ended.note, **nonce)
+    survivors = [
+        {"pid": survivor.pid, "name": survivor.name, "command": survivor.command} for survivor in ended.survivors
+    ]
+    recorder.event("left_running", processes=survivors)
+
+
+def durations(ended: Ended) -> dict[str, float]:
+    """Seconds spent in each stage, all its visits added up, from its first sign to that of the next stage."""
+    spent: defaultdict[str, float] = defaultdict(float)
+    ends = [at_s for _, at_s in ended.stages[1:]] + [ended.ended_s]
+    for (stage, began_s), end_s in zip(ended.stages, ends, strict=False):
+        spent[stage.value] += end_s - began_s
+    return {stage: round(seconds, 3) for stage, seconds in spent.items()}
+
+
+def _move_imports(recorder: Recorder, imports_file: Path) -> None:
+    raw = read_below(imports_file.parent, imports_file.name, limit=_MOST_BYTES)
+    if raw is None:
+        recorder.event("probe", lines=0, unreadable=0)
+        return
+    unreadable = 0
+
+    def lines() -> Iterator[ImportLine]:
+        nonlocal unreadable
+        for line in raw.splitlines()[:MAX_IMPORT_LINES]:
+            try:
+                yield ImportLine.model_validate_json(line[:_LINE_CHARS])
+            except ValidationError:
+                unreadable += 1
+
+    written = recorder.lines(IMPORTS_FILE, lines())
+    recorder.event("probe", lines=written, unreadable=unreadable)
+    imports_file.unlink()
+
+
+def plain(value: object) -> object:
+    """The value in JSON's terms: NaN and the infinities as "nan", "inf", "-inf", unknown objects as their text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping():
+            return {str(key): plain(entry) for key, entry in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(entry) for entry in value]
+        case _:
+            return str(value)
+
+
+MAX_FILES = 2000
+MAX_SEEN = 10 * MAX_FILES
+HASHED_BYTES = 1 << 20
+_TRACKER_BYTES = 64
+
+
+@dataclass(slots=True)
+class CheckpointLister:
+    """Writes `checkpoints.json` again after each phase."""
+
+    recorder: Recorder
+    # The wrapper's working directory.
+    cwd: Path
+    # Where the trainer saves, relative to `cwd`.
+    folder: str
+    # The folder below which the run may write and whose links are not followed; None where it may write anywhere.
+    bounds: Path | None = None
+    _listings: list[CheckpointListing] = field(default_factory=list)
+
+    def list_after(self, phase: str) -> None:
+        """List what lies there now; `phase` is the one that just ended, empty before the first."""
+        folder = self.cwd / self.folder
+        inside = self.bounds is None or is_folder_below(self.bounds, folder)
+        self._listings.append(listing(folder, phase) if inside else CheckpointListing(after=phase))
+        self.recorder.document(CHECKPOINTS_FILE, Checkpoints(folder=self.folder, listings=tuple(self._listings)))
+
+
+def listing(folder: Path, after: str) -> CheckpointListing:
+    """What lies in a folder, by path; links are not followed, and one that does not exist is empty."""
+    below = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    paths = sorted(islice(below, MAX_SEEN))
+    files = [found for path in paths[:MAX_FILES] if (found := _file(path, folder)) is not None]
+    trackers = {file.path: _text(folder / file.path) for file in files if Path(file.path).name == TRACKER}
+    return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
+
+
+def _file(path: Path, folder: Path) -> CheckpointFile | None:
+    try:
+        found = path.lstat()
+        if not S_ISREG(found.st_mode):
+            return None
+        small = found.st_size <= HASHED_BYTES
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if small else ""
+    except OSError:
+        return None
+    name = path.relative_to(folder).as_posix()
+    return CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(_TRACKER_BYTES).decode(errors="replace").strip()
+    return ""

@@ -5,7 +5,7 @@ Every folder on the way is opened by itself, so that none of them can be a link 
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePath
 from stat import S_ISDIR, S_ISREG
 
@@ -13,7 +13,7 @@ _MAX_NAMES = 10_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe opened so does not wait for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_below(root: Path, name: str | PurePath, *, limit: int, offset: int = 0) -> bytes | None:
@@ -22,7 +22,7 @@ def read_below(root: Path, name: str | PurePath, *, limit: int, offset: int = 0)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         return None
     with suppress(OSError), _folder(root, path.parts[:-1]) as folder:
-        descriptor = os.open(path.name, _FILE, dir_fd=folder)
+        descriptor = os.open(path.name, FILE, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
             if S_ISREG(os.fstat(descriptor).st_mode):
                 file.seek(offset)
@@ -55,13 +55,19 @@ def is_folder_below(root: Path, path: Path) -> bool:
 
 
 @contextmanager
-def _folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
-    descriptor = os.open(root, _FOLDER)
+def open_folder(path: str | Path, above: int | None = None) -> Iterator[int]:
+    """An open folder, below the open folder `above` if there is one; OSError when it is a link or not a folder."""
+    descriptor = os.open(path, _FOLDER, dir_fd=above)
     try:
-        for part in parts:
-            deeper = os.open(part, _FOLDER, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = deeper
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
+    with ExitStack() as stack:
+        descriptor = stack.enter_context(open_folder(root))
+        for part in parts:
+            descriptor = stack.enter_context(open_folder(part, descriptor))
+        yield descriptor

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,20 @@ from verl_e2e_runner.sharing import Device, Devices, visible
 ID_VARIABLE = "VERL_E2E_CONTAINER_ID"
 INSPECT_VARIABLE = "VERL_E2E_CONTAINER_INSPECT"
 _MOST_BYTES = 1 << 20
-# A line of /proc/self/cgroup: `/docker/ID`, `/system.slice/docker-ID.scope`, `.../cri-containerd-ID.scope`.
-_CGROUP = re.compile(r"(?P<engine>docker|libpod|podman|crio|cri-containerd|containerd)[-/:](?P<id>[0-9a-f]{64})\b")
-_POD = re.compile(r"kubepods[^\n]*?[/:-](?P<id>[0-9a-f]{64})\b")
-# A mount that an engine makes in each container, from its own folder on the host.
-_MOUNTS = (
-    ("docker", re.compile(r"/docker/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)")),
-    ("podman", re.compile(r"/overlay-containers/([0-9a-f]{64})/userdata/")),
+# By the file of /proc/self the engine, if the match does not name it, and how the file names the container.
+_SIGNS = (
+    ("cgroup", "kubernetes", re.compile(r"kubepods[^\n]*?[/:-](?P<id>[0-9a-f]{64})\b")),
+    # `/docker/ID`, `/system.slice/docker-ID.scope`, `.../cri-containerd-ID.scope`.
+    (
+        "cgroup",
+        "",
+        re.compile(r"(?P<engine>docker|libpod|podman|crio|cri-containerd|containerd)[-/:](?P<id>[0-9a-f]{64})\b"),
+    ),
+    # A mount that an engine makes in each container, from its own folder on the host.
+    ("mountinfo", "docker", re.compile(r"/docker/containers/(?P<id>[0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)")),
+    ("mountinfo", "podman", re.compile(r"/overlay-containers/(?P<id>[0-9a-f]{64})/userdata/")),
+    ("mountinfo", "enroot", re.compile(r"/enroot[^\s]*/(?P<id>pyxis_[\w.-]+|[\w.+-]+) / ")),
 )
-_ENROOT_ROOT = re.compile(r"/enroot[^\s]*/(?P<name>pyxis_[\w.-]+|[\w.+-]+) / ")
 _ENGINES = {"libpod": "podman", "crio": "kubernetes", "cri-containerd": "kubernetes", "containerd": "containerd"}
 # Variables by which a scheduler names the container.
 _VARIABLES = {"SLURM_CONTAINER_ID": "slurm", "ENROOT_CONTAINER_NAME": "enroot", "POD_UID": "kubernetes"}
@@ -49,22 +54,30 @@ def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunCon
     if keys.get("image"):
         # Podman names the image by its name and by the digest of its configuration, which no reference pins.
         found = found.model_copy(update={"image": keys["image"], "image_from": "/run/.containerenv"})
-    return _inspected(found, environ)
+    # The image that the engine named when it was asked about this container, and not about another.
+    file = environ.get(INSPECT_VARIABLE, "")
+    documents = tuple(_documents(_text(Path(file)) if file else ""))
+    own = next(
+        (document for document in documents if found.id and str(document.get("Id", "")).startswith(found.id)), None
+    )
+    if own is None:
+        return found
+    config = own.get("Config")
+    name = str(config.get("Image", "")) if isinstance(config, dict) else ""
+    # The output of `docker image inspect`, in the same file, lists the digests of an image that was pulled by its tag.
+    listed = [document.get("RepoDigests") for document in documents if document.get("Id") == own.get("Image")]
+    references = [name, *(str(item) for row in listed if isinstance(row, list) for item in row)]
+    digests = [match[0] for reference in references if (match := _DIGEST.fullmatch(reference.partition("@")[2]))]
+    update = {"image": name, "digests": tuple(dict.fromkeys(digests)), "image_from": "docker inspect"}
+    return found.model_copy(update=update if name or digests else {})
 
 
 def _from_kernel(root: Path) -> RunContainer | None:
     """The container by its control group, or by the mounts that an engine makes."""
-    groups, mounts = _text(root / "proc/self/cgroup"), _text(root / "proc/self/mountinfo")
-    if match := _POD.search(groups):
-        return RunContainer(engine="kubernetes", id=match["id"], id_from="/proc/self/cgroup")
-    if match := _CGROUP.search(groups):
-        engine = _ENGINES.get(match["engine"], match["engine"])
-        return RunContainer(engine=engine, id=match["id"], id_from="/proc/self/cgroup")
-    for engine, pattern in _MOUNTS:
-        if match := pattern.search(mounts):
-            return RunContainer(engine=engine, id=match[1], id_from="/proc/self/mountinfo")
-    if match := _ENROOT_ROOT.search(mounts):
-        return RunContainer(engine="enroot", id=match["name"], id_from="/proc/self/mountinfo")
+    for name, engine, pattern in _SIGNS:
+        if match := pattern.search(_text(root / "proc/self" / name)):
+            engine = engine or _ENGINES.get(match["engine"], match["engine"])  # noqa: PLW2901
+            return RunContainer(engine=engine, id=match["id"], id_from=f"/proc/self/{name}")
     return None
 
 
@@ -95,25 +108,6 @@ def _containerenv(root: Path) -> dict[str, str]:
     """The keys of Podman's file; empty where there is none."""
     rows = (line.partition("=") for line in _text(root / "run/.containerenv").splitlines())
     return {key.strip(): value.strip().strip('"') for key, equals, value in rows if equals}
-
-
-def _inspected(found: RunContainer, environ: Mapping[str, str]) -> RunContainer:
-    """With the image that the engine named when it was asked about this container, and not about another."""
-    file = environ.get(INSPECT_VARIABLE, "")
-    documents = tuple(_documents(_text(Path(file)) if file else ""))
-    own = next(
-        (document for document in documents if found.id and str(document.get("Id", "")).startswith(found.id)), None
-    )
-    if own is None:
-        return found
-    config = own.get("Config")
-    name = str(config.get("Image", "")) if isinstance(config, dict) else ""
-    # The output of `docker image inspect`, in the same file, lists the digests of an image that was pulled by its tag.
-    listed = [document.get("RepoDigests") for document in documents if document.get("Id") == own.get("Image")]
-    references = [name, *(str(item) for row in listed if isinstance(row, list) for item in row)]
-    digests = [match[0] for reference in references if (match := _DIGEST.fullmatch(reference.partition("@")[2]))]
-    update = {"image": name, "digests": tuple(dict.fromkeys(digests)), "image_from": "docker inspect"}
-    return found.model_copy(update=update if name or digests else {})
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
@@ -188,13 +182,20 @@ def usable_processors(root: Path = Path("/")) -> int:
 def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Finding, ...]:
     """Free space on the disk of each folder (`folders`: purpose to path), one finding for each disk."""
     by_disk: dict[int, list[str]] = {}
-    places: dict[int, Path] = {}
+    free: dict[int, float] = {}
     for purpose, folder in folders.items():
-        place = existing(folder)
-        disk = place.stat().st_dev
+        disk = existing(folder).stat().st_dev
         by_disk.setdefault(disk, []).append(f"{purpose} {folder}")
-        places.setdefault(disk, place)
-    return tuple(_free_space(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
+        free.setdefault(disk, free_gib(folder))
+    findings = []
+    fix = "free space, or point HF_HOME, `scratch` of the site profile and the output folder to a larger disk"
+    for disk, uses in by_disk.items():
+        summary, purposes = f"{free[disk]:.1f} GiB free, {min_free_gib:g} needed", "; ".join(uses)
+        if free[disk] >= min_free_gib:
+            findings.append(good(Check.DISK, f"{summary}, for {purposes}"))
+        else:
+            findings.append(blocked(Check.DISK, f"{summary} (site.min_free_gib), for {purposes}", fix))
+    return tuple(findings)
 
 
 def check_image(job: Job, container: RunContainer) -> Finding:
@@ -267,29 +268,15 @@ def _variables(variables: Mapping[str, str]) -> Finding:
 def _neighbours(job: Job, own: tuple[Device, ...]) -> Finding:
     """Whether others leave the job its part of each of its own GPUs; other GPUs do not matter."""
     share = job.required_of_host.gpu_share
-    crowded = [device for device in own if _free_part(device) < share * _ENOUGH]
-    if not crowded:
+    for device in own:
+        total = device.gpu.memory_total_mib
+        if total and (total - device.gpu.memory_used_mib) / total < share * _ENOUGH:
+            break
+    else:
         return good(Check.NEIGHBOURS, "no one else uses the memory of the run's GPUs")
-    device = crowded[0]
     who = ", ".join(f"process {pid}" for pid in device.processes) or "processes that this host does not show"
     summary = (
         f"GPU {device.gpu.index} has {device.gpu.memory_used_mib} of {device.gpu.memory_total_mib} MiB in use by a "
         f"neighbour ({who}), and the job needs {share:.0%} of it"
     )
     return blocked(Check.NEIGHBOURS, summary, "end what uses the GPU, or let the job have another one")
-
-
-def _free_part(device: Device) -> float:
-    total = device.gpu.memory_total_mib
-    return (total - device.gpu.memory_used_mib) / total if total else 1.0
-
-
-def _free_space(place: Path, uses: Iterable[str], min_free_gib: float) -> Finding:
-    free, purposes = free_gib(place), "; ".join(uses)
-    if free >= min_free_gib:
-        return good(Check.DISK, f"{free:.1f} GiB free, {min_free_gib:g} needed, for {purposes}")
-    return blocked(
-        Check.DISK,
-        f"{free:.1f} GiB free, {min_free_gib:g} needed (site.min_free_gib), for {purposes}",
-        "free space, or point HF_HOME, `scratch` of the site profile and the output folder to a larger disk",
-    )

@@ -13,6 +13,7 @@ import json
 import os
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -21,12 +22,11 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding, ImportLine
 from verl_e2e.core.triage.origin import is_compiled
-from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.confined import run, with_own_scratch
-from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
-from verl_e2e_runner.process.session import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
+from verl_e2e_runner.process.environment import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
+from verl_e2e_runner.process.processes import RUN_VARIABLE, Clock, SystemClock, WrapperProcess, start
 from verl_e2e_runner.trees import Trees
 
 # Distributions whose versions belong on the record of a run.
@@ -67,48 +67,34 @@ def ask_interpreter(
         "hand": job.site.python_path,
     }
     quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
-    argv = (job.site.python, "-m", "verl_e2e_ask")
-    finished = run(
-        argv,
-        env=quiet,
-        cwd=trees.cwd,
-        timeout_s=timeout_s,
-        stdin=json.dumps(question),
-        cage=with_own_scratch(trees.cage, "packages"),
-    )
+    argv = (job.site.python, "-m", "verl_e2e_imports", "ask")
+    cage = with_own_scratch(trees.cage, "packages")
+    finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
     if finished.code != 0:
         summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
-        return Interpreter(), (
-            blocked(Check.PACKAGES, summary, "set `python` of the site profile to the Python of the run"),
-        )
+        fix = "set `python` of the site profile to the Python of the run"
+        return Interpreter(), (blocked(Check.PACKAGES, summary, fix),)
     answer = json.loads(finished.stdout.strip().splitlines()[-1])
     interpreter = Interpreter(
         answer["python"], answer["executable"], answer["versions"], tuple(answer["hand_installed"])
     )
-    located = [_location(name, answer["located"][name], trees) for name in modules]
-    return interpreter, (*_packages(job, answer["missing"]), *(finding for finding in located if finding))
-
-
-def _packages(job: Job, missing: list[str]) -> tuple[Finding, ...]:
-    if not missing:
-        names = ", ".join(job.site.required_packages) or "none required"
-        return (good(Check.PACKAGES, f"required packages are importable: {names}"),)
-    return tuple(
+    findings = [
         blocked(
             Check.PACKAGES,
             f"required package {name} cannot be found by {job.site.python} on the run's PYTHONPATH",
             f"install it for that Python or add its folder to `python_path` of site profile {job.site.name}",
         )
-        for name in missing
-    )
-
-
-def _location(module: str, file: str | None, trees: Trees) -> Finding | None:
-    """A finding when the module would be imported from another place; known before any import runs."""
-    root = trees.import_roots[module]
-    if file is not None and Path(file).is_relative_to(root):
-        return None
-    return wrong_place(Check.IMPORT_DRIVER, module, file, root, "the driver")
+        for name in answer["missing"]
+    ]
+    if not findings:
+        names = ", ".join(job.site.required_packages) or "none required"
+        findings.append(good(Check.PACKAGES, f"required packages are importable: {names}"))
+    for name in modules:
+        # What would be imported from another place is known before any import runs.
+        file, root = answer["located"][name], trees.import_roots[name]
+        if file is None or not Path(file).is_relative_to(root):
+            findings.append(wrong_place(Check.IMPORT_DRIVER, name, file, root, "the driver"))
+    return interpreter, tuple(findings)
 
 
 def wrong_place(check: Check, module: str, file: str | None, root: str, where: str) -> Finding:
@@ -288,8 +274,9 @@ class _Prover:
         return tuple(record for line in lines[:_MOST_LINES] if (record := _record(line)) is not None)
 
     def drain(self) -> None:
-        while data := _read(self.process.output):
-            self.output = (self.output + data)[-_KEPT_OUTPUT:]
+        with suppress(BlockingIOError):
+            while data := os.read(self.process.output, 65536):
+                self.output = (self.output + data)[-_KEPT_OUTPUT:]
 
 
 def prove_imports(
@@ -323,7 +310,19 @@ def prove_imports(
             prover.drain()
             prover.process.close()
     findings = tuple(_judge(prover, trees, timeout_s if timed_out else None) for prover in provers)
-    lines = tuple(_line(record) for prover in provers for record in prover.records() if record["module"] != "ray")
+    lines = tuple(
+        ImportLine(
+            module=record["module"],
+            file=record["file"],
+            role=record["role"],
+            pid=record["pid"],
+            process=record["process"],
+            error=record.get("error", ""),
+        )
+        for prover in provers
+        for record in prover.records()
+        if record["module"] != "ray"
+    )
     return ImportProof(lines, findings, clock.monotonic() - began)
 
 
@@ -398,10 +397,6 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
         return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
     if prover.code is None and timeout_s is None:
         return note(check, f"not proved in {place}: it was ended early, because the other process failed")
-    return _unfinished(prover, check, place, timeout_s)
-
-
-def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | None) -> Finding:
     text = prover.output.decode(errors="replace")
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")[:300]
     how = f"no end within {timeout_s:.0f} s" if prover.code is None else f"exit code {prover.code}"
@@ -444,21 +439,3 @@ def _record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return None
-
-
-def _line(record: Mapping[str, Any]) -> ImportLine:
-    return ImportLine(
-        module=record["module"],
-        file=record["file"],
-        role=record["role"],
-        pid=record["pid"],
-        process=record["process"],
-        error=record.get("error", ""),
-    )
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65536)
-    except BlockingIOError:
-        return b""

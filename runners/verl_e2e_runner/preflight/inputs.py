@@ -19,7 +19,6 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.models import answer_of, made_model
 from verl_e2e_runner.preflight.wrapper import Config
@@ -43,6 +42,22 @@ def model_path(job: Job) -> str | None:
     return {**job.site.wrapper, **job.wrapper}.get("MODEL_PATH") or job.checkpoint.model_path
 
 
+def found_model(job: Job, variables: Mapping[str, str]) -> str | None:
+    """The local folder of a hub model, once it is in the cache, or of a synthetic one: the hub is asked for nothing."""
+    if job.checkpoint.synthetic is not None:
+        found = made_model(job.checkpoint.synthetic, variables)
+    elif model_path(job) is not None:
+        return None
+    else:
+        found = cached_snapshot(job.checkpoint.model_id, variables)
+    return str(found) if found else None
+
+
+def model_place(job: Job, variables: Mapping[str, str]) -> str | None:
+    """Where the model lies, as far as it does yet."""
+    return found_model(job, variables) or model_path(job)
+
+
 def check_data(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: bool) -> tuple[Finding, ...]:
     """Every data file exists and is parquet; before `prepared`, what the runner can make may be absent."""
     given = data_files(job, cwd, variables).items()
@@ -61,8 +76,15 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
             fix = "give the path of a Hugging Face config.json"
             findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", fix))
     path = model_path(job)
-    if job.checkpoint.synthetic is not None:
-        findings.append(_synthetic_model(job.checkpoint.synthetic, variables, prepared=prepared))
+    if recipe := job.checkpoint.synthetic:
+        made = made_model(recipe, variables)
+        if made is None and prepared:
+            summary = f"the synthetic model of {recipe.family} was not made"
+            fix = "see the findings before this one"
+            findings.append(blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD))
+        else:
+            summary = f"synthetic model of {recipe.family}: {made or 'it will be made once'}"
+            findings.append(good(Check.MODEL, summary))
     elif path is not None:
         findings.append(_model_folder(Check.MODEL, "model_path", cwd / Path(path).expanduser(), Stage.MODEL_DOWNLOAD))
     else:
@@ -128,15 +150,6 @@ def _model_folder(check: Check, key: str, folder: Path, stage: Stage) -> Finding
     return blocked(check, f"{key} = {folder} {what}", "give the folder of a Hugging Face model", stage=stage)
 
 
-def _synthetic_model(recipe: Synthetic, variables: Mapping[str, str], *, prepared: bool) -> Finding:
-    folder = made_model(recipe, variables)
-    if folder is None and prepared:
-        summary = f"the synthetic model of {recipe.family} was not made"
-        return blocked(Check.MODEL, summary, "see the findings before this one", stage=Stage.MODEL_DOWNLOAD)
-    place = folder or "it will be made once"
-    return good(Check.MODEL, f"synthetic model of {recipe.family}: {place}")
-
-
 def _hub_model(model_id: str, variables: Mapping[str, str], *, prepared: bool) -> Finding:
     snapshot = cached_snapshot(model_id, variables)
     if snapshot is not None:
@@ -176,7 +189,8 @@ def check_processor(job: Job, cwd: Path, variables: Mapping[str, str], work: Pat
 
     Only a failed import counts: what else a processor objects to depends on how the run will load it.
     """
-    folder = _folder(job, cwd, variables)
+    place = model_place(job, variables)
+    folder = cwd / Path(place).expanduser() if place else None
     if folder is None or not any((folder / name).is_file() for name in _FILES):
         return ()
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -190,13 +204,6 @@ def check_processor(job: Job, cwd: Path, variables: Mapping[str, str], work: Pat
     name = str(answer.get("missing") or "").partition(".")[0][:100]
     fix = f"install {f'the package {name}' if name else 'what the error names'} for the job's Python"
     return (blocked(Check.PACKAGES, f"{what} cannot be loaded: {answer['problem']}", fix),)
-
-
-def _folder(job: Job, cwd: Path, variables: Mapping[str, str]) -> Path | None:
-    if job.checkpoint.synthetic is not None:
-        return made_model(job.checkpoint.synthetic, variables)
-    path = model_path(job)
-    return cwd / Path(path).expanduser() if path else cached_snapshot(job.checkpoint.model_id, variables)
 
 
 _TRY_S = 120.0

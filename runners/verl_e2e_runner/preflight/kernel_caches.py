@@ -4,24 +4,27 @@ A run compiles hundreds of kernels before its first step. It may begin with a co
 and whatever it writes itself ends with it: no run uses what code under test wrote.
 """
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from pydantic import ValidationError
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.jobs import Job, SiteProfile
-from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, Check, Finding, Gpu, KernelCaches, RepositoryState
-from verl_e2e_runner.clock import utc_now
+from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, KernelCaches
+from verl_e2e.core.model.record import Check, Finding, Gpu, RepositoryState
 from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.folder.suspect_files import FILE, open_folder, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_file_over, hand_folder_over
-from verl_e2e_runner.process.environment import KERNEL_CACHES, CacheCopy, CacheRefusedError, open_folder
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.process.confined import hand_path_over
+from verl_e2e_runner.process.environment import KERNEL_CACHES, Session
+from verl_e2e_runner.process.processes import utc_now
 
 # Their versions are part of the keys of the caches, or choose the kernels that are compiled.
 _PACKAGES = ("torch", "triton", "vllm", "flashinfer-python", "transformer-engine")
@@ -30,6 +33,111 @@ _ORIGIN_BYTES = 1 << 20
 _FILLING = ".filling"
 _FILL = "fill a new folder by `verl-e2e run --keep-caches DIR`"
 _FIX = f"{_FILL}, or take `kernel_caches` out of the site profile"
+
+
+# A folder that was named by mistake does not fill the disk.
+MOST_FILES = 200_000
+MOST_BYTES = 8 << 30
+MOST_DEEP = 100
+_PART_BYTES = 1 << 20
+
+# Of a mode that another run takes, also where new files are otherwise writable by a group.
+_COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Written by others than the owner.
+_OTHERS_WRITE = 0o022
+# Triton's list of the files of one kernel, which names each by its absolute path.
+_GROUP = ("__grp__", ".json")
+
+
+class CacheRefusedError(Exception):
+    """Something in a folder of caches that is not to be used; the message says what, and why."""
+
+
+@dataclass(slots=True)
+class CacheCopy:
+    """Copies folders of caches, and adds up what it copied.
+
+    Where `owners` are given, a link, a special file, and what someone else owns or may write are refused. Else links
+    and special files are left out.
+    """
+
+    # The folder of all caches, as the programs that use the copy will see it.
+    seen_at: PurePath
+    # The users that may own what is copied; None: it is not asked for.
+    owners: frozenset[int] | None
+    files: int = 0
+    size_bytes: int = 0
+    _entries: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the names and contents of all files, whatever the order in which they were copied."""
+        return hashlib.sha256(json.dumps(sorted(self._entries)).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def copy(self, source: int, name: str, target: Path) -> None:
+        """Copy the folder `name` of the open folder `source` to `target`, a path that does not exist."""
+        self._folder(source, name, target, PurePath(name))
+
+    def check(self, path: PurePath, status: os.stat_result) -> None:
+        """Refuse what is not to be copied."""
+        if S_ISLNK(status.st_mode):
+            raise CacheRefusedError(f"{path} is a link")
+        if not S_ISDIR(status.st_mode) and not S_ISREG(status.st_mode):
+            raise CacheRefusedError(f"{path} is neither a file nor a folder")
+        if self.owners is None:
+            return
+        if status.st_uid not in self.owners:
+            raise CacheRefusedError(f"{path} belongs to user {status.st_uid}, and not to root or the runner's user")
+        if status.st_mode & _OTHERS_WRITE:
+            raise CacheRefusedError(f"others than its owner may write {path}")
+
+    def _folder(self, above: int, name: str, target: Path, path: PurePath) -> None:
+        if len(path.parts) > MOST_DEEP:
+            raise CacheRefusedError(f"its folders lie more than {MOST_DEEP} deep")
+        target.mkdir(mode=0o755)
+        with open_folder(name, above) as folder:
+            self.check(path, os.fstat(folder))
+            with os.scandir(folder) as entries:
+                found = sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in entries)
+            for entry, status in found:
+                if self.owners is None and not S_ISDIR(status.st_mode) and not S_ISREG(status.st_mode):
+                    continue
+                self.check(path / entry, status)
+                if S_ISDIR(status.st_mode):
+                    self._folder(folder, entry, target / entry, path / entry)
+                else:
+                    self._file(folder, entry, target / entry, path / entry)
+
+    def _file(self, folder: int, name: str, target: Path, path: PurePath) -> None:
+        with os.fdopen(os.open(name, FILE, dir_fd=folder), "rb") as file:
+            status = os.fstat(file.fileno())
+            # What was looked at may be another file by now.
+            self.check(path, status)
+            self.files += 1
+            self.size_bytes += status.st_size
+            if self.files > MOST_FILES or self.size_bytes > MOST_BYTES:
+                raise CacheRefusedError(f"it has more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB")
+            digest = hashlib.sha256()
+            with os.fdopen(os.open(target, _COPY, 0o644), "wb") as copy:
+                while part := file.read(min(_PART_BYTES, status.st_size - copy.tell())):
+                    digest.update(part)
+                    copy.write(part)
+            after = os.fstat(file.fileno())
+        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise CacheRefusedError(f"{path} was changed while it was copied")
+        self._entries.append((str(path), digest.hexdigest()))
+        if status.st_size <= _PART_BYTES and path.name.startswith(_GROUP[0]) and path.name.endswith(_GROUP[1]):
+            target.write_bytes(self._moved(target.read_bytes(), path))
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _moved(self, content: bytes, path: PurePath) -> bytes:
+        """Triton's list of files with the paths of the copy: it does not find the kernel by the earlier ones."""
+        try:
+            group = json.loads(content)
+            moved = {name: str(self.seen_at / path.parent / name) for name in group["child_paths"]}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return content
+        return json.dumps({**group, "child_paths": moved}).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +158,10 @@ class TakenCaches:
         if self.caches is None:
             return
         if cage is not None:
-            _hand_over(self.copy, cage)
+            for folder, _, files in os.walk(self.copy):
+                hand_path_over(Path(folder), cage)
+                for file in files:
+                    hand_path_over(Path(folder, file), cage)
         self.target.mkdir(exist_ok=True)
         for name in self.caches.folders:
             place = self.target / name
@@ -191,11 +302,3 @@ def _origin(folder: Path) -> CachesOrigin | None:
         return CachesOrigin.model_validate_json(raw) if raw else None
     except ValidationError:
         return None
-
-
-def _hand_over(copy: Path, cage: Cage) -> None:
-    """Give the copy to the user of the cage, who may write it."""
-    for place, _, files in os.walk(copy):
-        hand_folder_over(Path(place), cage)
-        for name in files:
-            hand_file_over(Path(place, name), cage)

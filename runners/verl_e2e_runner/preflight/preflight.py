@@ -1,7 +1,7 @@
 """Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,9 +9,7 @@ from pathlib import Path
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
-from verl_e2e_runner.findings import Emit, note, stops
-from verl_e2e_runner.models import made_model
-from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
+from verl_e2e_runner.findings import Emit, emit_findings, stops, untried
 from verl_e2e_runner.preflight.host import (
     check_disk,
     check_gpus,
@@ -27,12 +25,12 @@ from verl_e2e_runner.preflight.inputs import (
     check_readable,
     check_reward_model,
     check_stale_checkpoints,
-    model_path,
+    found_model,
+    model_place,
 )
 from verl_e2e_runner.preflight.prepare import cache_variables, prepare
 from verl_e2e_runner.preflight.wrapper import Config, WrapperCheck, check_wrapper
-from verl_e2e_runner.process.environment import cached_snapshot, hub_cache
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.process.environment import Session, hub_cache
 from verl_e2e_runner.sharing import Devices, read_devices, visible
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import Launch, launches
@@ -55,8 +53,6 @@ class Preflight:
     # The NVIDIA driver's version.
     driver: str = ""
     container: RunContainer | None = None
-    # None where a cheap check already blocked.
-    byte_code: ByteCode | None = None
 
     @property
     def blocked(self) -> bool:
@@ -72,48 +68,47 @@ def preflight(
     base: Mapping[str, str],
     work: Path,
     emit: Emit,
-    cache: Path | None = None,
     devices: Callable[[], Devices] = read_devices,
 ) -> Preflight:
-    """Run all checks; the expensive ones (downloads, byte code, imports) only when no cheap one blocks.
+    """Run all checks; the expensive ones (downloads, imports) only when no cheap one blocks.
 
-    `base` is the runner's environment, `work` a folder of the run's own, `cache` where byte code is kept
-    between runs (None: nowhere), `devices` asks for the GPUs. Every finding goes to `emit` once, those of
-    `trees` included.
+    `base` is the runner's environment, `work` a folder of the run's own, `devices` asks for the GPUs. Every finding
+    goes to `emit` once, those of `trees` included.
     """
     work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    base = {**base, **cache_variables(job, {**base, **job.site.process, **job.process}, work)}
+    base = {**base, **cache_variables(job, variables_of(job, base), work)}
     with _phase(emit, "preflight"):
         wrapper, seen = _cheap(job, trees, session, devices(), base=base, work=work)
-        untried = tuple(_untried(seen)) if seen.blocked else ()
-        seen = _with(seen, untried)
-        _emit_findings(seen.findings, emit)
+        if seen.blocked:
+            known = {finding.check for finding in seen.findings}
+            later = (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER)
+            missing = untried(*(check for check in later if check not in known))
+            seen = replace(seen, findings=(*seen.findings, *missing))
+        emit_findings(emit, seen.findings)
     if seen.blocked:
         return seen
     with _phase(emit, "prepare"):
         made = _prepare(job, trees, seen.launches[0].environment, base=base, work=work)
-        _emit_findings(made, emit)
-        seen = _with(seen, made)
-        model = _snapshot(job, base)
+        emit_findings(emit, made)
+        seen = replace(seen, findings=(*seen.findings, *made))
+        model = found_model(job, variables_of(job, base))
         seen = replace(seen, launches=launches(job, trees, session, base=base, model=model, reads=wrapper.reads))
     if seen.blocked:
         return seen
-    with _phase(emit, "byte_code"):
-        byte_code = compile_trees(job, trees, seen.launches[0].environment, cache=cache)
     with _phase(emit, "imports"):
         assert wrapper.driver_environment is not None
         runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
         proof = prove_imports(job, trees, session, wrapper.driver_environment, runtime_env, work)
-        _emit_findings(proof.findings, emit)
-    return replace(_with(seen, proof.findings), imports=proof.lines, byte_code=byte_code)
+        emit_findings(emit, proof.findings)
+    return replace(seen, findings=(*seen.findings, *proof.findings), imports=proof.lines)
 
 
 def _cheap(
     job: Job, trees: Trees, session: Session, devices: Devices, *, base: Mapping[str, str], work: Path
 ) -> tuple[WrapperCheck, Preflight]:
     container = read_container(base).model_copy(update={"asked": job.site.image})
-    wrapper = check_wrapper(job, trees, session, base=base, model=_snapshot(job, base), work=work)
+    wrapper = check_wrapper(job, trees, session, base=base, model=found_model(job, variables_of(job, base)), work=work)
     variables = wrapper.launches[0].environment
     interpreter = Interpreter()
     packages: tuple[Finding, ...] = ()
@@ -124,7 +119,13 @@ def _cheap(
     if job.site.scratch is not None:
         folders["scratch"] = Path(job.site.scratch)
     config = wrapper.configs[-1] if wrapper.configs else None
-    readable = check_readable(job, trees, variables, config, model=_model(job, base))
+    readable = check_readable(job, trees, variables, config, model=model_place(job, variables_of(job, base)))
+    inputs = (
+        *check_data(job, trees.cwd, variables, prepared=False),
+        *check_model(job, trees.cwd, variables, prepared=False),
+        check_reward_model(job, trees.cwd, config),
+        check_stale_checkpoints(trees.cwd, config),
+    )
     # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.
     findings = (
         *check_gpus(job, devices, variables, session.ray_address),
@@ -134,7 +135,7 @@ def _cheap(
         *wrapper.findings,
         *packages,
         # What cannot be read is neither there nor missing.
-        *(() if stops(readable) else _inputs(job, trees, variables, config)),
+        *(() if stops(readable) else inputs),
         *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),
     )
@@ -144,15 +145,6 @@ def _cheap(
     return wrapper, found
 
 
-def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], config: Config | None) -> tuple[Finding, ...]:
-    return (
-        *check_data(job, trees.cwd, variables, prepared=False),
-        *check_model(job, trees.cwd, variables, prepared=False),
-        check_reward_model(job, trees.cwd, config),
-        check_stale_checkpoints(trees.cwd, config),
-    )
-
-
 def _prepare(
     job: Job, trees: Trees, variables: Mapping[str, str], *, base: Mapping[str, str], work: Path
 ) -> tuple[Finding, ...]:
@@ -160,7 +152,8 @@ def _prepare(
     made = prepare(job, trees, variables, base, work)
     if stops(made):
         return made
-    readable = check_readable(job, trees, variables, None, model=_model(job, base)) if made else ()
+    model = model_place(job, variables_of(job, base))
+    readable = check_readable(job, trees, variables, None, model=model) if made else ()
     if stops(readable):
         return (*made, *readable)
     there = (
@@ -171,37 +164,9 @@ def _prepare(
     return (*made, *(finding for finding in there if not finding.ok))
 
 
-def _snapshot(job: Job, base: Mapping[str, str]) -> str | None:
-    """The local folder of a hub model, once it is in the cache, or of a synthetic one: the hub is asked for nothing."""
-    variables = {**base, **job.site.process, **job.process}
-    if job.checkpoint.synthetic is not None:
-        made = made_model(job.checkpoint.synthetic, variables)
-        return str(made) if made else None
-    if model_path(job) is not None:
-        return None
-    found = cached_snapshot(job.checkpoint.model_id, variables)
-    return str(found) if found else None
-
-
-def _model(job: Job, base: Mapping[str, str]) -> str | None:
-    """Where the model lies, as far as it does yet."""
-    return _snapshot(job, base) or model_path(job)
-
-
-def _untried(seen: Preflight) -> Iterator[Finding]:
-    known = {finding.check for finding in seen.findings}
-    for check in (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER):
-        if check not in known:
-            yield note(check, f"{check} was not checked, because an earlier check blocks the run")
-
-
-def _with(seen: Preflight, findings: Iterable[Finding]) -> Preflight:
-    return replace(seen, findings=(*seen.findings, *findings))
-
-
-def _emit_findings(findings: Iterable[Finding], emit: Emit) -> None:
-    for finding in findings:
-        emit("finding", **finding.model_dump(mode="json"))
+def variables_of(job: Job, base: Mapping[str, str]) -> dict[str, str]:
+    """The runner's environment with what the job's site and the job set for every process."""
+    return {**base, **job.site.process, **job.process}
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, stops
 from verl_e2e_runner.models import make_images, make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
@@ -100,7 +99,12 @@ def _prepare_data(
     job: Job, trees: Trees, variables: Mapping[str, str], work: Path, *, timeout_s: float
 ) -> tuple[Finding, ...]:
     if job.data.prepare == "images":
-        return (_make_images(job, variables, work),)
+        folder = pictures_folder(variables)
+        pictures = make_images(folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        if not pictures.problem:
+            return (good(Check.DATA, pictures.summary),)
+        fix = "look at the `datasets` and the Pillow of the job's Python: verl reads such data with them"
+        return (blocked(Check.DATA, f"the pictures could not be made: {pictures.problem}", fix, stage=Stage.DATA),)
     files = data_files(job, trees.cwd, variables)
     absent = [file for group in files.values() for file in group if not file.is_file()]
     if not absent or job.data.prepare != "gsm8k":
@@ -128,19 +132,16 @@ def _prepare_data(
     )
 
 
-def _make_images(job: Job, variables: Mapping[str, str], work: Path) -> Finding:
-    folder = pictures_folder(variables)
-    made = make_images(folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
-    if not made.problem:
-        return good(Check.DATA, made.summary)
-    fix = "look at the `datasets` and the Pillow of the job's Python: verl reads such data with them"
-    return blocked(Check.DATA, f"the pictures could not be made: {made.problem}", fix, stage=Stage.DATA)
-
-
 def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:
     checkpoint = job.checkpoint
-    if checkpoint.synthetic is not None:
-        return (_make_model(job, checkpoint.synthetic, variables, work),)
+    if recipe := checkpoint.synthetic:
+        folder = model_folder(recipe, variables)
+        made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        if not made.problem:
+            return (good(Check.MODEL, made.summary),)
+        fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
+        summary = f"the model {checkpoint.model_id} could not be made: {made.problem}"
+        return (blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD),)
     known = model_path(job) or cached_snapshot(checkpoint.model_id, variables)
     if known is not None or is_offline(variables):
         return ()
@@ -152,16 +153,6 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
         return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
     place = finished.stdout.strip().splitlines()[-1]
     return (good(Check.MODEL, f"{checkpoint.model_id} downloaded in {finished.seconds:.0f} s: {place}"),)
-
-
-def _make_model(job: Job, recipe: Synthetic, variables: Mapping[str, str], work: Path) -> Finding:
-    folder = model_folder(recipe, variables)
-    made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
-    if not made.problem:
-        return good(Check.MODEL, made.summary)
-    fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
-    summary = f"the model {job.checkpoint.model_id} could not be made: {made.problem}"
-    return blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD)
 
 
 def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:

@@ -1,5 +1,9 @@
 """Preflight of the wrapper: its contract with the job, its real command line, and verl's configuration.
 
+What verl makes of the settings of all jobs is found out in the same way, for any checkout of verl and a Python with
+hydra-core, without a GPU. Where that Python can import verl, verl's `validate_config` is asked too, as its entry point
+does before it starts anything.
+
 The wrapper's text is searched for the variables that it reads; nothing is executed. What it makes of a variable is
 shown by the call and by the composed configuration, which preflight holds against the job. The search finds what
 neither of them can show: a name that the wrapper does not know, and the names that a stray variable of the host must
@@ -17,20 +21,24 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.judge.case import PlannedPhase
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
+from verl_e2e.core.model.levels import Variant
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import blocked, good, note, stops
+from verl_e2e.core.model.settings import BASE_WRAPPER, SettingsCheck, Value, expected_config
+from verl_e2e_runner.findings import blocked, good, note, stops, untried
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import Finished, hand_folder_over, let_everyone_read, run, with_own_scratch
-from verl_e2e_runner.process.session import IMPORTS_VARIABLE, Session
+from verl_e2e_runner.process.confined import Finished, hand_path_over, let_everyone_read, run, with_own_scratch
+from verl_e2e_runner.process.environment import IMPORTS_VARIABLE, Session, inherited
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import DROPPABLE, Launch, launches, wrapper_map
+from verl_e2e_runner.verl_wrapper import DROPPABLE, INSTRUMENTATION, Launch, launches, wrapper_map
 
 _COMMENT = re.compile(r"^\s*#.*|\s#[^\"']*$")
 _EXPANSION = re.compile(r"\$\{?[!#]?([A-Za-z_]\w*)")
@@ -67,20 +75,15 @@ def check_contract(
         if variable in droppable:
             findings.append(note(Check.WRAPPER, f"{name} does not read {variable} at this commit, so it is not passed"))
         else:
-            findings.append(_unread(name, variable, wrapper[variable], known))
+            close = difflib.get_close_matches(variable, sorted(known), n=3)
+            hint = f"did you mean {' or '.join(close)}? " if close else ""
+            value = wrapper[variable]
+            unread = f"{name} does not read {variable} (the job sets {variable}={value}): the run would test too little"
+            fix = f"{hint}correct the name in the job's `wrapper` map, or choose a verl commit that reads it"
+            findings.append(blocked(Check.WRAPPER, unread, fix))
     if not any(finding.blocking for finding in findings):
         findings.append(good(Check.WRAPPER, f"{name} reads all {len(set(wrapper) & known)} variables of the job"))
     return known, tuple(findings)
-
-
-def _unread(name: str, variable: str, value: str, known: Iterable[str]) -> Finding:
-    close = difflib.get_close_matches(variable, sorted(known), n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return blocked(
-        Check.WRAPPER,
-        f"{name} does not read {variable} (the job sets {variable}={value}): the run would test too little",
-        f"{hint}correct the name in the job's `wrapper` map, or choose a verl commit that reads it",
-    )
 
 
 ENTRY_POINT = "verl.trainer.main_ppo"
@@ -134,9 +137,17 @@ def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
     given = (cage.outbox if cage else work) / name
     folder = cage.outside(given) if cage else given
     shutil.rmtree(folder, ignore_errors=True)
-    _make_stand_ins(folder, given)
+    shims = folder / "bin"
+    shims.mkdir(parents=True)
+    script = shims / _STAND_INS[0]
+    script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
+    script.chmod(0o755)
+    for name in _STAND_INS[1:]:
+        (shims / name).symlink_to(script.name)
+    # Where the user of a cage cannot read them, a shell goes on to the real programs.
+    let_everyone_read(shims)
     if cage:
-        hand_folder_over(folder, cage)
+        hand_path_over(folder, cage)
     shims = given / "bin"
     path = f"{shims}{os.pathsep}{launch.environment.get('PATH', '')}"
     finished = run(
@@ -150,7 +161,14 @@ def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
             environment = dict(item.split("=", 1) for item in variables if "=" in item)
             environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
             return DryCall(words[0], tuple(words[position + 1 :]), environment)
-    return _never_called(launch, finished)
+    lines = (finished.stdout + "\n" + finished.stderr).splitlines()
+    spoken = [line.strip() for line in lines if line.strip() and not line.startswith("+")]
+    last = f": {spoken[-1][:300]}" if spoken else ""
+    return blocked(
+        Check.WRAPPER,
+        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {ENTRY_POINT}{last}",
+        "run the command of `--dry-run` by hand to see why, then set the variables or the verl commit that it needs",
+    )
 
 
 def check_dry_call(call: DryCall, launch: Launch) -> tuple[Finding, ...]:
@@ -179,33 +197,9 @@ def check_dry_call(call: DryCall, launch: Launch) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _make_stand_ins(folder: Path, given: Path) -> None:
-    """The stand-ins in a folder that they know as `given`."""
-    shims = folder / "bin"
-    shims.mkdir(parents=True)
-    script = shims / _STAND_INS[0]
-    script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
-    script.chmod(0o755)
-    for name in _STAND_INS[1:]:
-        (shims / name).symlink_to(script.name)
-    # Where the user of a cage cannot read them, a shell goes on to the real programs.
-    let_everyone_read(shims)
-
-
 def _zero_separated(folder: Path, name: str) -> list[str]:
     raw = read_below(folder, name, limit=_MOST_BYTES)
     return (raw or b"").decode(errors="surrogateescape").split("\0")[:-1]
-
-
-def _never_called(launch: Launch, finished: Finished) -> Finding:
-    lines = (finished.stdout + "\n" + finished.stderr).splitlines()
-    spoken = [line.strip() for line in lines if line.strip() and not line.startswith("+")]
-    last = f": {spoken[-1][:300]}" if spoken else ""
-    return blocked(
-        Check.WRAPPER,
-        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {ENTRY_POINT}{last}",
-        "run the command of `--dry-run` by hand to see why, then set the variables or the verl commit that it needs",
-    )
 
 
 # The exit code of the composing program where Hydra cannot be imported.
@@ -214,48 +208,57 @@ NO_HYDRA = 3
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """The composed configuration of each phase (None where it does not compose) and the findings."""
+def composed(
+    requests: Sequence[Mapping[str, object]],
+    python: str,
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    timeout_s: float,
+    cage: Cage | None = None,
+) -> list[dict[str, Any]] | Finished:
+    """The answers of the composing program to `composition_request`s; how it ended where it gave none."""
+    argv = (python, "-m", "verl_e2e_compose")
+    finished = run(argv, env=env, cwd=cwd, timeout_s=timeout_s, stdin=json.dumps(requests), cage=cage)
+    if finished.code != 0:
+        return finished
+    answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().rpartition("\n")[2])
+    return answers
 
-    configs: tuple[Config | None, ...]
-    findings: tuple[Finding, ...]
 
-
-def compose(job: Job, trees: Trees, calls: Sequence[DryCall], *, timeout_s: float = 120) -> Composition:
-    """Compose the overrides of every phase in the job's Python, which imports Hydra and nothing of the stack."""
-    requests = [composition_request(trees.verl, call) for call in calls]
-    finished = run(
-        (job.site.python, "-m", "verl_e2e_compose"),
+def compose(
+    job: Job, trees: Trees, calls: Sequence[DryCall], *, timeout_s: float = 120
+) -> tuple[tuple[Config, ...], tuple[Finding, ...]]:
+    """The composed configurations and the findings; the job's Python imports Hydra and nothing of the stack."""
+    answers = composed(
+        [composition_request(trees.verl, call) for call in calls],
+        job.site.python,
         env={name: value for name, value in calls[0].environment.items() if name != IMPORTS_VARIABLE},
         cwd=trees.cwd,
         timeout_s=timeout_s,
-        stdin=json.dumps(requests),
         cage=with_own_scratch(trees.cage, "composition"),
     )
-    nothing = (None,) * len(requests)
-    if finished.code == NO_HYDRA:
-        fix = f"install hydra-core for {job.site.python}"
-        return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", fix),))
-    if finished.code != 0:
-        summary = f"{job.site.python} could not compose the configuration ({finished.ending}): {finished.last_error}"
-        return Composition(nothing, (blocked(Check.HYDRA, summary, "fix the `python` of the site profile"),))
-    answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().splitlines()[-1])
-    configs = tuple(answer.get("config") for answer in answers)
-    return Composition(configs, _judge(job, answers))
-
-
-def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    errors = list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer))
-    if errors:
+    if isinstance(answers, Finished):
+        summary = f"{job.site.python} could not compose the configuration ({answers.ending}): {answers.last_error}"
+        fix = "fix the `python` of the site profile"
+        if answers.code == NO_HYDRA:
+            summary, fix = (
+                f"Hydra cannot be imported: {answers.last_error}",
+                f"install hydra-core for {job.site.python}",
+            )
+        return (), (blocked(Check.HYDRA, summary, fix),)
+    configs = tuple(answer["config"] for answer in answers if answer.get("config") is not None)
+    if errors := list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer)):
         fix = "correct the override, or choose a verl commit whose configuration has the key"
-        return tuple(
+        refused = [
             blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", fix) for error in errors
-        )
-    wrong = [mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
+        ]
+        return configs, tuple(refused)
+    wrong = [mismatch(configs[-1], key, value) for key, value in sorted(job.expected.items())]
     fix = "correct the variable or override that sets it; otherwise the run does not test what the job claims"
     findings = tuple(blocked(Check.HYDRA, summary, fix) for summary in wrong if summary)
-    return findings or (good(Check.HYDRA, f"the overrides compose; {len(wrong)} expected values are set"),)
+    set_here = f"the overrides compose; {len(wrong)} expected values are set"
+    return configs, findings or (good(Check.HYDRA, set_here),)
 
 
 def mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> str:
@@ -264,16 +267,11 @@ def mismatch(config: Config, key: str, expected: bool | int | float | str | None
     value: Any = config
     for part in key.split("."):
         value = value.get(part, missing) if isinstance(value, Mapping) else missing
-    if value is not missing and _same(value, expected):
+    either_is_bool = isinstance(value, bool) or isinstance(expected, bool)
+    if value is not missing and (value is expected if either_is_bool else value == expected):
         return ""
     shown = "is missing" if value is missing else f"is {value!r}"
     return f"{key} {shown} in the composed configuration, the job expects {expected!r}"
-
-
-def _same(value: object, expected: object) -> bool:
-    if isinstance(value, bool) or isinstance(expected, bool):
-        return value is expected
-    return value == expected
 
 
 def composition_request(verl: Path, call: DryCall) -> dict[str, object]:
@@ -305,13 +303,13 @@ def check_wrapper(
     starts = launches(job, trees, session, base=base, model=model)
     script = trees.verl / job.script
     if not trees.has("verl") or not script.is_file():
-        return WrapperCheck(starts, _untried(Check.WRAPPER, Check.HYDRA))
+        return WrapperCheck(starts, untried(Check.WRAPPER, Check.HYDRA))
     variables = {name: value for start in starts for name, value in start.phase.wrapper.items()}
     variables = {**wrapper_map(job, trees, base=base, model=model), **variables}
     text = script.read_text(errors="replace")
     reads, findings = check_contract(text, job.script, variables, droppable=DROPPABLE)
     if stops(findings):
-        return WrapperCheck(starts, (*findings, *_untried(Check.HYDRA)))
+        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)))
     starts = launches(job, trees, session, base=base, model=model, reads=reads)
     called = [dry_call(start, work, cage=trees.cage) for start in starts]
     calls = [result for result in called if isinstance(result, DryCall)]
@@ -319,11 +317,107 @@ def check_wrapper(
     for start, call in zip(starts, calls, strict=False):
         findings = (*findings, *check_dry_call(call, start))
     if stops(findings):
-        return WrapperCheck(starts, (*findings, *_untried(Check.HYDRA)), reads)
-    composed = compose(job, trees, calls)
-    configs = tuple(config for config in composed.configs if config is not None)
-    return WrapperCheck(starts, (*findings, *composed.findings), reads, configs, calls[0].environment)
+        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)), reads)
+    configs, judged = compose(job, trees, calls)
+    return WrapperCheck(starts, (*findings, *judged), reads, configs, calls[0].environment)
 
 
-def _untried(*checks: Check) -> tuple[Finding, ...]:
-    return tuple(note(check, f"{check} was not checked, because an earlier check blocks the run") for check in checks)
+# No reward model, as in every job.
+_COMMON = ("reward.reward_model.enable=False",)
+
+# verl's checks open the model's configuration and tokenizer; no weights are read.
+_MODEL_FILES: Mapping[str, object] = {
+    "config.json": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 64,
+    },
+    "tokenizer.json": {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "<end>": 1}, "unk_token": "<unk>"},
+    },
+    "tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<end>",
+        "pad_token": "<end>",
+        "unk_token": "<unk>",
+    },
+}
+_START_S, _EACH_S = 120, 10
+_TOGETHER = 50
+
+
+def check_settings(
+    variants: Sequence[Variant], *, verl: Path, python: str, work: Path, base: Mapping[str, str]
+) -> tuple[SettingsCheck, ...]:
+    """Make a dry call of the wrapper for each job and compose what verl would get, in one process of `python`.
+
+    `work` is a folder of the caller's own, `base` the environment that programs inherit from. Raises UserError where
+    the wrapper is missing or `python` has no hydra-core.
+    """
+    script = verl / WRAPPER_SCRIPT
+    if not script.is_file():
+        raise UserError(f"{verl} has no {WRAPPER_SCRIPT}: give a checkout of verl")
+    kept = inherited(base, wrapper_reads=reads(script.read_text(errors="replace")))
+    model = work / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    for name, content in _MODEL_FILES.items():
+        (model / name).write_text(json.dumps(content))
+    given = {**kept, "MODEL_ID": "checks/model", "MODEL_PATH": str(model.resolve())}
+    pairs = []
+    for variant in variants:
+        argv = ("bash", str(script), *_COMMON, *variant.overrides)
+        ours, phase = _variables(variant), PlannedPhase(variant.job_id, 1, variant.steps)
+        pairs.append((variant, dry_call(Launch(phase, argv, {**given, **ours}, ours, verl), work)))
+    requests = [
+        {**composition_request(verl, call), "keys": sorted(_expected(variant)), "validate": True}
+        for variant, call in pairs
+        if isinstance(call, DryCall)
+    ]
+    variables = {**kept, "PYTHONPATH": f"{INSTRUMENTATION}:{verl}", "PYTHONDONTWRITEBYTECODE": "1"}
+    answers: list[dict[str, Any]] = []
+    for start in range(0, len(requests), _TOGETHER):
+        # Only the end of the program's output is kept, so it is asked in parts.
+        part = requests[start : start + _TOGETHER]
+        found = composed(part, python, env=variables, cwd=verl, timeout_s=_START_S + _EACH_S * len(part))
+        if isinstance(found, Finished):
+            if found.code == NO_HYDRA:
+                raise UserError(f"{python} has no hydra-core: install it there, or name another Python with --python")
+            raise UserError(f"{python} could not compose the configuration ({found.ending}): {found.last_error}")
+        answers += found
+    left = iter(answers)
+    return tuple(_checked(variant, call, left) for variant, call in pairs)
+
+
+def _variables(variant: Variant) -> dict[str, str]:
+    counts = {"NUM_GPUS": str(variant.gpu_count), "TOTAL_TRAIN_STEPS": str(variant.steps)}
+    return {**BASE_WRAPPER, **variant.wrapper, **counts}
+
+
+def _expected(variant: Variant) -> dict[str, Value]:
+    return expected_config(_variables(variant), variant.overrides)
+
+
+def _checked(variant: Variant, call: DryCall | Finding, answers: Iterator[Mapping[str, object]]) -> SettingsCheck:
+    if isinstance(call, Finding):
+        return SettingsCheck(variant.job_id, call.summary)
+    answer = next(answers)
+    lost = [override for override in variant.overrides if override not in call.arguments]
+    if lost:
+        return SettingsCheck(variant.job_id, f"the wrapper changes the override {lost[0]}")
+    config = answer.get("config")
+    if not isinstance(config, dict):
+        return SettingsCheck(variant.job_id, str(answer.get("error")))
+    found = (mismatch(config, key, value) for key, value in sorted(_expected(variant).items()))
+    return SettingsCheck(
+        variant.job_id,
+        str(answer.get("refused", "")),
+        tuple(text for text in found if text),
+        str(answer.get("unchecked", "")),
+    )

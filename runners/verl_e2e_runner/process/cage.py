@@ -145,7 +145,7 @@ class Cage:
     def _mounts(self, hub: str | None) -> tuple[str, ...]:
         words = ["--proc", "/proc", "--dev", "/dev"]
         words += ["--size", str(int(self.site.shm_gib * _GIB)), "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
-        for device in _devices():
+        for device in [str(path) for path in sorted(Path("/dev").iterdir()) if _DEVICES.match(path.name)]:
             words += ["--dev-bind", device, device]
         places = self._places(Path(hub) if hub else None)
         for path in sorted(places):
@@ -198,8 +198,3 @@ class Cage:
 def _nearest(path: Path, places: Mapping[Path, _Kind]) -> _Kind | None:
     """What the nearest mount above a path is."""
     return next((places[parent] for parent in path.parents if parent in places), None)
-
-
-def _devices() -> list[str]:
-    """The GPUs and fast network devices of the host."""
-    return [str(path) for path in sorted(Path("/dev").iterdir()) if _DEVICES.match(path.name)]

@@ -3,7 +3,6 @@
 Programs before the wrapper have an argument list, a time limit and a process group of their own.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -11,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 from verl_e2e_runner.process.cage import Cage
 
@@ -74,38 +73,30 @@ def launch(
     stderr: int | IO[bytes],
 ) -> Confined:
     """Start `argv` in a session of its own, in the cage if there is one; OSError when it cannot be started."""
+    options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    options |= {"bufsize": 0, "start_new_session": True}
     if cage is None:
-        plain = subprocess.Popen(
-            list(argv),
-            env=dict(env),
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            bufsize=0,
-            start_new_session=True,
-        )
-        return Confined(plain)
+        return Confined(subprocess.Popen(list(argv), env=dict(env), cwd=cwd, **options))
     read_end, write_end = os.pipe()
     try:
-        process = subprocess.Popen(
-            cage.command(tuple(argv), env=env, cwd=cwd, info=write_end),
-            env={},
-            cwd="/",
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            bufsize=0,
-            start_new_session=True,
-            pass_fds=(write_end,),
-        )
+        command = cage.command(tuple(argv), env=env, cwd=cwd, info=write_end)
+        process = subprocess.Popen(command, env={}, cwd="/", pass_fds=(write_end,), **options)
     except BaseException:
         os.close(read_end)
         raise
     finally:
         os.close(write_end)
     with os.fdopen(read_end, "rb") as file:
-        return _known(process, file)
+        if not select.select([file], [], [], _INFO_S)[0]:
+            process.kill()
+            return Confined(process)
+        text = file.read(_INFO_BYTES)
+    try:
+        pid = int(json.loads(text)["child-pid"])
+        return Confined(process, pid, os.pidfd_open(pid))
+    except (ValueError, KeyError, OSError):
+        # bubblewrap gave up before it had a child, or all of the cage has ended by now.
+        return Confined(process)
 
 
 def hand_over(stream: int | IO[bytes], cage: Cage | None) -> None:
@@ -114,18 +105,11 @@ def hand_over(stream: int | IO[bytes], cage: Cage | None) -> None:
         os.fchown(stream if isinstance(stream, int) else stream.fileno(), cage.uid, cage.uid)
 
 
-def hand_folder_over(folder: Path, cage: Cage) -> None:
-    """Give a folder that the recorder just made to the code under test."""
+def hand_path_over(path: Path, cage: Cage) -> None:
+    """Give a folder or a file that the recorder just made to the code under test."""
     if cage.other_user:
-        os.chown(folder, cage.uid, cage.uid)
-    folder.chmod(0o700)
-
-
-def hand_file_over(file: Path, cage: Cage) -> None:
-    """Give a file that the recorder just made to the code under test."""
-    if cage.other_user:
-        os.chown(file, cage.uid, cage.uid)
-    file.chmod(0o600)
+        os.chown(path, cage.uid, cage.uid)
+    path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def let_everyone_read(root: Path) -> None:
@@ -134,17 +118,14 @@ def let_everyone_read(root: Path) -> None:
     Programs stay programs. Links, and what another user owns, stay as they are.
     """
     with suppress(OSError):
-        for place in _with_all_below(root):
+        places = [root]
+        for folder, folders, files in os.walk(root):
+            places += [path for name in (*folders, *files) if not (path := Path(folder, name)).is_symlink()]
+        for place in places:
             mode = place.stat().st_mode
             wanted = mode | (0o555 if place.is_dir() or mode & 0o100 else 0o444)
             if wanted != mode:
                 place.chmod(wanted)
-
-
-def _with_all_below(root: Path) -> Iterator[Path]:
-    yield root
-    for folder, folders, files in os.walk(root):
-        yield from (path for name in (*folders, *files) if not (path := Path(folder, name)).is_symlink())
 
 
 def with_own_scratch(cage: Cage | None, name: str) -> Cage | None:
@@ -160,21 +141,8 @@ def with_own_scratch(cage: Cage | None, name: str) -> Cage | None:
     shutil.copytree(cage.scratch, own, symlinks=True)
     for made in cage.scratch.rglob("*"):
         if made.is_dir() and not made.is_symlink() and made.stat().st_uid == cage.uid:
-            hand_folder_over(own / made.relative_to(cage.scratch), cage)
+            hand_path_over(own / made.relative_to(cage.scratch), cage)
     return replace(cage, own_scratch=own)
-
-
-def _known(process: subprocess.Popen[bytes], info: IO[bytes]) -> Confined:
-    if not select.select([info], [], [], _INFO_S)[0]:
-        process.kill()
-        return Confined(process)
-    text = info.read(_INFO_BYTES)
-    try:
-        pid = int(json.loads(text)["child-pid"])
-        return Confined(process, pid, os.pidfd_open(pid))
-    except (ValueError, KeyError, OSError):
-        # bubblewrap gave up before it had a child, or all of the cage has ended by now.
-        return Confined(process)
 
 
 KEPT_BYTES = 1 << 20
@@ -251,7 +219,7 @@ def _ends_within(confined: Confined, timeout_s: float, watch: Callable[[int], bo
         return _waited(process, timeout_s, watch)
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         confined.kill()

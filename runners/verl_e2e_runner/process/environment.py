@@ -1,4 +1,4 @@
-"""What a program of a run gets from the host: variables, the Hugging Face cache, and caches of compiled kernels.
+"""What a program of a run gets from the host, and what is private to its run: variables, folders, caches.
 
 The code under test is a pull request of anyone, so no secret is handed to it: what `verl_e2e.core.text.redact`
 knows, which is what the redactor hides. The lists name what is dropped and keep the rest: the stack reads hundreds of
@@ -10,15 +10,14 @@ other sources is never used. Caches that compare the times of files instead (Fla
 which ninja builds) are not among them: a kernel of other sources could be taken for that of the change.
 """
 
-import hashlib
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path, PurePath
-from stat import S_ISDIR, S_ISLNK, S_ISREG
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.text.redact import is_secret
 
 _YES = frozenset({"1", "ON", "YES", "TRUE"})
@@ -65,124 +64,6 @@ KERNEL_CACHES = {
     "CUDA_CACHE_PATH": "cuda",
 }
 
-# A folder that was named by mistake does not fill the disk.
-MOST_FILES = 200_000
-MOST_BYTES = 8 << 30
-MOST_DEEP = 100
-_PART_BYTES = 1 << 20
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe opened so does not wait for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# Of a mode that another run takes, also where new files are otherwise writable by a group.
-_COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Written by others than the owner.
-_OTHERS_WRITE = 0o022
-# Triton's list of the files of one kernel, which names each by its absolute path.
-_GROUP = ("__grp__", ".json")
-
-
-class CacheRefusedError(Exception):
-    """Something in a folder of caches that is not to be used; the message says what, and why."""
-
-
-@dataclass(slots=True)
-class CacheCopy:
-    """Copies folders of caches, and adds up what it copied.
-
-    Where `owners` are given, a link, a special file, and what someone else owns or may write are refused. Else links
-    and special files are left out.
-    """
-
-    # The folder of all caches, as the programs that use the copy will see it.
-    seen_at: PurePath
-    # The users that may own what is copied; None: it is not asked for.
-    owners: frozenset[int] | None
-    files: int = 0
-    size_bytes: int = 0
-    _entries: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the names and contents of all files, whatever the order in which they were copied."""
-        return hashlib.sha256(json.dumps(sorted(self._entries)).encode("utf-8", "surrogateescape")).hexdigest()
-
-    def copy(self, source: int, name: str, target: Path) -> None:
-        """Copy the folder `name` of the open folder `source` to `target`, a path that does not exist."""
-        self._folder(source, name, target, PurePath(name))
-
-    def check(self, path: PurePath, status: os.stat_result) -> None:
-        """Refuse what is not to be copied."""
-        if S_ISLNK(status.st_mode):
-            raise CacheRefusedError(f"{path} is a link")
-        if not S_ISDIR(status.st_mode) and not S_ISREG(status.st_mode):
-            raise CacheRefusedError(f"{path} is neither a file nor a folder")
-        if self.owners is None:
-            return
-        if status.st_uid not in self.owners:
-            raise CacheRefusedError(f"{path} belongs to user {status.st_uid}, and not to root or the runner's user")
-        if status.st_mode & _OTHERS_WRITE:
-            raise CacheRefusedError(f"others than its owner may write {path}")
-
-    def _folder(self, above: int, name: str, target: Path, path: PurePath) -> None:
-        if len(path.parts) > MOST_DEEP:
-            raise CacheRefusedError(f"its folders lie more than {MOST_DEEP} deep")
-        target.mkdir(mode=0o755)
-        with open_folder(name, above) as folder:
-            self.check(path, os.fstat(folder))
-            with os.scandir(folder) as entries:
-                found = sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in entries)
-            for entry, status in found:
-                if self.owners is None and not S_ISDIR(status.st_mode) and not S_ISREG(status.st_mode):
-                    continue
-                self.check(path / entry, status)
-                if S_ISDIR(status.st_mode):
-                    self._folder(folder, entry, target / entry, path / entry)
-                else:
-                    self._file(folder, entry, target / entry, path / entry)
-
-    def _file(self, folder: int, name: str, target: Path, path: PurePath) -> None:
-        with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
-            status = os.fstat(file.fileno())
-            # What was looked at may be another file by now.
-            self.check(path, status)
-            self.files += 1
-            self.size_bytes += status.st_size
-            if self.files > MOST_FILES or self.size_bytes > MOST_BYTES:
-                raise CacheRefusedError(f"it has more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB")
-            digest = hashlib.sha256()
-            with os.fdopen(os.open(target, _COPY, 0o644), "wb") as copy:
-                while part := file.read(min(_PART_BYTES, status.st_size - copy.tell())):
-                    digest.update(part)
-                    copy.write(part)
-            after = os.fstat(file.fileno())
-        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise CacheRefusedError(f"{path} was changed while it was copied")
-        self._entries.append((str(path), digest.hexdigest()))
-        if status.st_size <= _PART_BYTES and path.name.startswith(_GROUP[0]) and path.name.endswith(_GROUP[1]):
-            target.write_bytes(self._moved(target.read_bytes(), path))
-        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-    def _moved(self, content: bytes, path: PurePath) -> bytes:
-        """Triton's list of files with the paths of the copy: it does not find the kernel by the earlier ones."""
-        try:
-            group = json.loads(content)
-            moved = {name: str(self.seen_at / path.parent / name) for name in group["child_paths"]}
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return content
-        return json.dumps({**group, "child_paths": moved}).encode()
-
-
-@contextmanager
-def open_folder(path: str | Path, above: int | None = None) -> Iterator[int]:
-    """An open folder, below the open folder `above` if there is one; OSError when it is a link or not a folder."""
-    descriptor = os.open(path, _FOLDER, dir_fd=above)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 # What belongs to the machine's services and to this service: none of a run's business, and no secret by itself.
 _OF_A_SERVICE = (
     "GITHUB_", "GH_", "GITLAB_", "ACTIONS_", "RUNNER_", "CI_", "SSH_", "GPG_", "DOCKER_", "KUBERNETES_", "PG", "DBOS_",
@@ -225,3 +106,102 @@ def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> 
         and not name.startswith((*_INTERFERING_PREFIXES, *_OF_A_SERVICE))
         and not is_secret(name, value)
     }
+
+
+IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
+EXECUTED_VARIABLE = "VERL_E2E_EXECUTED"
+FINGERPRINTS_VARIABLE = "VERL_E2E_FINGERPRINTS"
+PATH_VARIABLE = "VERL_E2E_PATH"
+# Tells the instrumentation that the run joins a Ray cluster which others use.
+SHARED_RAY_VARIABLE = "VERL_E2E_SHARED_RAY"
+
+# A unix socket's path has at most 107 bytes, and Ray adds
+# `/ray/session_YYYY-MM-DD_hh-mm-ss_uuuuuu_ppppppp/sockets/plasma_store` to its folder.
+_LONGEST_RAY_FOLDER = 107 - 69
+MARKER_FILE = ".verl-e2e-run"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is private to one run on the host."""
+
+    # In the environment of every process of the run.
+    nonce: str
+    # Ray's temporary folder, the run's own and short: sockets lie in it.
+    ray_folder: Path
+    # Where the instrumentation writes a line for each import of a module under test.
+    imports: Path
+    # What the execution record is to hold, a file that the runner writes; None: nothing is recorded.
+    executed: Path | None = None
+    # The folder into which the instrumentation writes fingerprints, a file for each process; None: it takes none.
+    fingerprints: Path | None = None
+    # The indices of the run's GPUs, in the order of the bus; None: those that CUDA_VISIBLE_DEVICES shows anyway.
+    gpus: tuple[int, ...] | None = None
+    # The Ray cluster of the job's nodes, HOST:PORT; empty: verl starts one of its own.
+    ray_address: str = ""
+    # The folder of the kernel caches, as the code under test sees it; None: where the libraries put them anyway.
+    caches: Path | None = None
+
+
+def planned_session(
+    nonce: str,
+    imports: Path,
+    *,
+    executed: Path | None = None,
+    fingerprints: Path | None = None,
+    caged: bool = False,
+    ray_address: str = "",
+    caches: Path | None = None,
+) -> Session:
+    """The session of a run; touches nothing. `nonce` must be new, a random hex string. In a cage /tmp is its own."""
+    root = Path("/tmp") if caged else Path(tempfile.gettempdir()).resolve()  # noqa: S108
+    if len(str(root)) + len("/ve-12345678") > _LONGEST_RAY_FOLDER:
+        root = Path("/tmp")  # noqa: S108
+    recorded = executed.resolve() if executed else None
+    prints = fingerprints.resolve() if fingerprints else None
+    folder = root / f"ve-{nonce[:8]}"
+    return Session(nonce, folder, imports.resolve(), recorded, prints, ray_address=ray_address, caches=caches)
+
+
+def open_session(session: Session) -> None:
+    """Make the run's Ray folder, so that `close_session` knows it again."""
+    session.ray_folder.mkdir(mode=0o700, parents=True)
+    (session.ray_folder / MARKER_FILE).write_text(session.nonce)
+
+
+def close_session(session: Session) -> bool:
+    """Remove the run's Ray folder; false, and nothing touched, for a folder that it did not make, and what stays."""
+    folder, marker = session.ray_folder, session.ray_folder / MARKER_FILE
+    if folder.is_symlink() or not marker.is_file() or marker.read_text() != session.nonce:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+RECORD_VARIABLE = "VERL_E2E_RECORD"
+_OFF = "off"
+
+
+class Part(StrEnum):
+    """A record that can be switched off."""
+
+    EXECUTED = "executed"
+    FINGERPRINTS = "fingerprints"
+
+
+class RecordingError(UserError):
+    """The variable has a value that it cannot have; the message names those that it can."""
+
+
+def recorded_parts(environ: Mapping[str, str]) -> frozenset[Part]:
+    """The records that the runner's variable asks for: all of them where it is not set, none for `off`."""
+    given = environ.get(RECORD_VARIABLE, "").strip()
+    if not given:
+        return frozenset(Part)
+    if given == _OFF:
+        return frozenset()
+    names = {name.strip() for name in given.split(",")}
+    if unknown := sorted(names - {part.value for part in Part}):
+        known = ", ".join(part.value for part in Part)
+        raise RecordingError(f"{RECORD_VARIABLE}={given}: {unknown[0]!r} is not one of {known}; `off` stands for none")
+    return frozenset(Part(name) for name in names)

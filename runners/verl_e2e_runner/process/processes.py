@@ -13,22 +13,60 @@ Interruptions of the runner itself are taken in order, so that the folder is who
 
 import fcntl
 import os
-import shutil
+import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
-from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.process.confined import Confined, hand_over, launch
+
+
+def utc_now() -> datetime:
+    """The machine's wall clock, which anyone who may set it can set; for the record only."""
+    return datetime.fromtimestamp(time.clock_gettime(time.CLOCK_REALTIME), UTC)
+
+
+class Clock(Protocol):
+    """A monotonic clock that can also wait."""
+
+    def monotonic(self) -> float:
+        """Seconds since an unknown start, never going back."""
+        ...
+
+    def wait(self, fd: int | None, timeout_s: float) -> bool:
+        """Wait until `fd` can be read (true) or `timeout_s` has passed (false); with no `fd` just wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        """Seconds of the system's monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, fd: int | None, timeout_s: float) -> bool:
+        """Sleep in `poll`, at no cost of processor time."""
+        timeout_s = max(0.0, timeout_s)
+        if fd is None:
+            time.sleep(timeout_s)
+            return False
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
 
 # A terminal that goes away sends SIGHUP; a runner started with nohup ignores it and goes on.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -73,7 +111,6 @@ def _handled(take: Callable[[str], None]) -> Iterator[None]:
 
 
 RUN_VARIABLE = "VERL_E2E_RUN"
-MARKER_FILE = ".verl-e2e-run"
 
 _PIPE_BYTES = 1 << 20
 _LOOK_S = 0.1
@@ -114,7 +151,11 @@ class WrapperProcess:
 
     def observe(self) -> None:
         """Look for processes of the run and remember them; call it every few seconds."""
-        alive = _processes()
+        alive: dict[Identity, psutil.Process] = {}
+        for pid in psutil.pids():
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                alive[pid, process.create_time()] = process
         self._own = {identity: process for identity, process in self._own.items() if identity in alive}
         self._foreign &= alive.keys()
         starts = {pid: (pid, started) for pid, started in alive}
@@ -223,31 +264,6 @@ def start(
         process._started = psutil.Process(confined.process.pid).create_time()
     process.observe()
     return process
-
-
-def make_own_folder(path: Path, nonce: str) -> Path:
-    """Make a folder that `remove_own_folder` will know again, such as the run's RAY_TMPDIR."""
-    path.mkdir(mode=0o700, parents=True)
-    (path / MARKER_FILE).write_text(nonce)
-    return path
-
-
-def remove_own_folder(path: Path, nonce: str) -> bool:
-    """Remove a folder that `make_own_folder` made for this nonce; false, and nothing touched, for any other."""
-    marker = path / MARKER_FILE
-    if path.is_symlink() or not marker.is_file() or marker.read_text() != nonce:
-        return False
-    shutil.rmtree(path, ignore_errors=True)
-    return not path.exists()
-
-
-def _processes() -> dict[Identity, psutil.Process]:
-    found: dict[Identity, psutil.Process] = {}
-    for pid in psutil.pids():
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            found[pid, process.create_time()] = process
-    return found
 
 
 def _describe(process: psutil.Process) -> Survivor | None:

@@ -13,7 +13,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.retry import class_of
 
 # Phases as the runner records them; any other name counts as `other`.
-RUN_PHASES = ("repositories", "preflight", "prepare", "byte_code", "imports", TESTS_PHASE, RUN_PHASE, "collect")
+RUN_PHASES = ("repositories", "preflight", "prepare", "imports", TESTS_PHASE, RUN_PHASE, "collect")
 OTHER = "other"
 # GitHub's words for what it limits; any other counts as `other`.
 API_RESOURCES = frozenset({"core", "graphql", "search", "code_search", "integration_manifest"})

@@ -107,7 +107,9 @@ def write_processor(recipe, tokenizer, folder):
     parts = {name: _part(recipe, name) for name in AUTO if name in wanted}
     # Processors ask their tokenizer for such tokens by the name that ends their configuration's field. Only as special
     # tokens of the model are they written with the tokenizer, so that any program that loads the processor finds them.
-    attributes = {name.removesuffix("_id").removesuffix("_index"): token for name, token in _tokens(recipe)}
+    attributes = {
+        name.removesuffix("_id").removesuffix("_index"): token for name, token in (recipe.get("tokens") or {}).items()
+    }
     own = {name: token for name, token in attributes.items() if not hasattr(tokenizer, name)}
     tokenizer._set_model_specific_special_tokens(own)
     made = processor(
@@ -118,10 +120,6 @@ def write_processor(recipe, tokenizer, folder):
     )
     made.save_pretrained(folder)
     return kind
-
-
-def _tokens(recipe):
-    return (recipe.get("tokens") or {}).items()
 
 
 def _part(recipe, name):

@@ -1,14 +1,154 @@
-"""Samples GPUs through NVML and the host's memory, and says when the run must give way to others.
+"""Samples GPUs through NVML and memory of the host, and says when the run must give way to others.
 
 Of many readings a bounded number become events for the record; the peak is of all.
+
+Memory that processes share is counted once. The proportional shares of the kernel (PSS) are right for every process,
+but cost 25 times as much to read as the counters that it keeps anyway. So private memory is read from these, which
+count pages that a forked child still shares with its parent for both, and PSS only where a decision hangs on it.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from verl_e2e_runner.process.memory import Bound, exhausted_bound, held_gib, read_bounds
+import psutil
+
+_GIB = 1 << 30
+_COUNTERS = re.compile(rb"^(RssAnon|RssShmem):\s+(\d+) kB", re.MULTILINE)
+_SHARE = re.compile(rb"^Pss_Anon:\s+(\d+) kB", re.MULTILINE)
+# Where a cage has file systems of its own in memory.
+_IN_MEMORY = ("dev/shm", "tmp", "var/tmp")
+# By version of control groups: the limit, what is used, and of that the cache that the kernel gives back.
+_V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+# Below the larger of these the kernel soon ends processes, and not only those of the run that took the memory.
+_SHORT_GIB, _SHORT_PART = 2.0, 0.03
+# An engine may limit a run to exactly its need, and the runner itself takes some of that.
+_ENOUGH_OF_GROUP = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit of memory, that of the host or of a control group, and what is left below it."""
+
+    # GiB below the limit, used or not.
+    total_gib: float
+    # GiB that processes can still have, without swap.
+    available_gib: float
+    # Whether it is the limit of a control group.
+    of_group: bool = False
+
+    @property
+    def short(self) -> bool:
+        """Whether it is nearly used up."""
+        return self.available_gib < max(_SHORT_GIB, _SHORT_PART * self.total_gib)
+
+    def missing_gib(self, need_gib: float) -> float:
+        """GiB that a run with that need would miss; at most 0 where there is enough for it."""
+        return need_gib * (_ENOUGH_OF_GROUP if self.of_group else 1) - self.available_gib
+
+
+def exhausted_bound(bounds: Iterable[Bound], *, held_gib: float, need_gib: float | None) -> Bound | None:
+    """The limit for which a run must end now: it is nearly used up, and the run holds more than it states as its need.
+
+    None where all is well, and for a run that states no need.
+    """
+    if need_gib is None or held_gib <= need_gib:
+        return None
+    return next((bound for bound in bounds if bound.short), None)
+
+
+def read_bounds(root: Path = Path("/")) -> tuple[Bound, ...]:
+    """The host's memory, then that of each control group with a limit that this process is in.
+
+    `root` is the folder that holds `proc/self/cgroup` and `sys/fs/cgroup`.
+    """
+    memory = psutil.virtual_memory()
+    return (Bound(memory.total / _GIB, memory.available / _GIB), *_group_bounds(root, memory.total))
+
+
+def held_gib(pids: Iterable[int], *, exact: bool = False) -> float:
+    """GiB that these processes hold: private memory, and shared memory once.
+
+    Shared memory is what the files in the own /tmp and /dev/shm of a cage take, or, where that is more, what one of the
+    processes has mapped of it. `exact` divides pages of forked children by their owners, and takes longer. A process
+    that has ended holds nothing.
+    """
+    numbers = tuple(pids)
+    private, mapped = 0, 0
+    for pid in numbers:
+        counters = {name: int(kib) << 10 for name, kib in _COUNTERS.findall(_read(pid, "status"))}
+        share = _SHARE.search(_read(pid, "smaps_rollup")) if exact else None
+        private += int(share[1]) << 10 if share else counters.get(b"RssAnon", 0)
+        mapped = max(mapped, counters.get(b"RssShmem", 0))
+    return (private + max(mapped, _files_in_memory(numbers))) / _GIB
+
+
+def _read(pid: int, name: str) -> bytes:
+    """What the kernel says of a process; nothing of one that has ended or that this user may not read."""
+    with suppress(OSError), open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read()
+    return b""
+
+
+def _files_in_memory(pids: Iterable[int]) -> int:
+    """Bytes of the file systems in memory that these processes have and this one does not.
+
+    A cage's first process can be read without the right to trace others, so one that cannot be read does no harm.
+    """
+    seen = {os.stat(f"/{folder}").st_dev for folder in _IN_MEMORY if os.path.isdir(f"/{folder}")}
+    used = 0
+    for pid in pids:
+        for folder in _IN_MEMORY:
+            with suppress(OSError):
+                place = f"/proc/{pid}/root/{folder}"
+                device = os.stat(place).st_dev
+                if device not in seen:
+                    seen.add(device)
+                    sizes = os.statvfs(place)
+                    used += (sizes.f_blocks - sizes.f_bfree) * sizes.f_frsize
+    return used
+
+
+def _group_bounds(root: Path, host_bytes: int) -> Iterator[Bound]:
+    for folder, (limit_file, used_file, cached) in _groups(root):
+        with suppress(OSError, ValueError):
+            # The word `max`, and in version 1 a number beyond all memory, mean that there is no limit.
+            limit = int((folder / limit_file).read_text())
+            used = int((folder / used_file).read_text())
+            if limit >= host_bytes:
+                continue
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            given_back = sum(int(stat.get(key, 0)) for key in cached)
+            left = max(0, limit - max(0, used - given_back))
+            yield Bound(limit / _GIB, left / _GIB, of_group=True)
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, tuple[str, ...]]]]:
+    """The folders of the control groups that this process is in, with the names of their files.
+
+    In a container the path may be that of the host, of which only the top is mounted.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            top, names = root / "sys/fs/cgroup", _V2
+        elif "memory" in controllers.split(","):
+            top, names = root / "sys/fs/cgroup/memory", _V1
+        else:
+            continue
+        own = Path(path.lstrip("/"))
+        yield from ((folder, names) for part in (own, *own.parents) if (folder := top / part).is_dir())
+
 
 KEPT_BEFORE_THINNING = 120
 
@@ -89,7 +229,17 @@ class GpuSampler:
         except NoReadingError as error:
             self.problem = str(error)
             return self.tick(now)
-        return self._take(readings)
+        if not readings:
+            return None
+        for reading in readings:
+            before = self._peak.get(reading.index, reading)
+            rates = [rate for rate in (before.utilization, reading.utilization) if rate is not None]
+            known = [mib for mib in (before.others_mib, reading.others_mib) if mib is not None]
+            memory = max(before.memory_used_mib, reading.memory_used_mib)
+            self._peak[reading.index] = GpuReading(
+                before.index, memory, max(rates, default=None), max(known, default=None)
+            )
+        return {"gpus": [_reading_data(reading) for reading in readings]} if self._thinning.keeps_next() else None
 
     def peak(self) -> dict[str, object] | None:
         """The data of the closing `gpu` event: the highest values seen of each GPU; None without any."""
@@ -97,13 +247,6 @@ class GpuSampler:
             return None
         highest = [_reading_data(reading) for _, reading in sorted(self._peak.items())]
         return {"peak": highest, "readings": self._thinning.readings}
-
-    def _take(self, readings: Sequence[GpuReading]) -> dict[str, object] | None:
-        if not readings:
-            return None
-        for reading in readings:
-            self._peak[reading.index] = _higher(self._peak.get(reading.index, reading), reading)
-        return {"gpus": [_reading_data(reading) for reading in readings]} if self._thinning.keeps_next() else None
 
 
 def open_sampler(visible: str | None = None, *, own: OwnProcesses = frozenset, library: str = "pynvml") -> GpuSampler:
@@ -122,7 +265,15 @@ def nvml_reader(nvml: Any, visible: str | None, own: OwnProcesses = frozenset) -
     """A reader through the module `pynvml`; `NoReadingError` when the driver or a named GPU is not there."""
     try:
         nvml.nvmlInit()
-        handles = _handles(nvml, visible)
+        if visible is None:
+            names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+        else:
+            names = [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+        handles = []
+        for name in names:
+            by_index = name.isdigit()
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
+            handles.append((int(name) if by_index else nvml.nvmlDeviceGetIndex(handle), handle))
     except nvml.NVMLError as error:
         raise NoReadingError(str(error)) from error
 
@@ -133,19 +284,6 @@ def nvml_reader(nvml: Any, visible: str | None, own: OwnProcesses = frozenset) -
             raise NoReadingError(str(error)) from error
 
     return read
-
-
-def _handles(nvml: Any, visible: str | None) -> list[tuple[int, Any]]:
-    if visible is None:
-        names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    else:
-        names = [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-    handles = []
-    for name in names:
-        by_index = name.isdigit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
-        handles.append((int(name) if by_index else nvml.nvmlDeviceGetIndex(handle), handle))
-    return handles
 
 
 def _reading(nvml: Any, index: int, handle: Any, own: OwnProcesses) -> GpuReading:
@@ -173,13 +311,6 @@ def _of_others(nvml: Any, handle: Any, own: OwnProcesses) -> int | None:
     return sum(others) >> 20
 
 
-def _higher(gpu_reading: GpuReading, other: GpuReading) -> GpuReading:
-    rates = [rate for rate in (gpu_reading.utilization, other.utilization) if rate is not None]
-    known = [mib for mib in (gpu_reading.others_mib, other.others_mib) if mib is not None]
-    memory = max(gpu_reading.memory_used_mib, other.memory_used_mib)
-    return GpuReading(gpu_reading.index, memory, max(rates, default=None), max(known, default=None))
-
-
 def _reading_data(reading: GpuReading) -> dict[str, object]:
     data: dict[str, object] = {
         "index": reading.index,
@@ -187,14 +318,6 @@ def _reading_data(reading: GpuReading) -> dict[str, object]:
         "utilization": reading.utilization,
     }
     return data if reading.others_mib is None else {**data, "others_mib": reading.others_mib}
-
-
-class Held(Protocol):
-    """Asks how many GiB the processes of the run hold."""
-
-    def __call__(self, *, exact: bool = False) -> float:
-        """The GiB now; `exact` takes longer."""
-        ...
 
 
 @dataclass(slots=True)
@@ -206,7 +329,8 @@ class MemorySampler:
 
     # The host's memory first; nothing where it is not sampled.
     read: Callable[[], Sequence[Bound]]
-    held: Held
+    # Asks how many GiB the processes of the run hold; `exact=True` takes longer.
+    held: Callable[..., float]
     # GiB that the run states as its need; None: it is never ended for its memory.
     need_gib: float | None = None
     # Why the run must end now, a sentence; else empty.
@@ -255,10 +379,7 @@ def open_memory_sampler(
 ) -> MemorySampler:
     """A sampler of the run's processes, whose numbers `own` looks for."""
 
-    def held(*, exact: bool = False) -> float:
-        return held_gib(own(), exact=exact)
-
-    return MemorySampler(read, held, need_gib)
+    return MemorySampler(read, lambda **options: held_gib(own(), **options), need_gib)
 
 
 def _memory_data(held: float, left: float) -> dict[str, object]:

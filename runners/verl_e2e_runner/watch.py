@@ -22,10 +22,10 @@ from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
-from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
 from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.process.processes import Ended, Survivor, received_signals
+from verl_e2e_runner.process.processes import Clock, Ended, Survivor, received_signals
+from verl_e2e_runner.samplers import GpuSampler, MemorySampler
 
 _READ_BYTES = 1 << 18
 
@@ -117,20 +117,18 @@ class Progress:
         due = now - self._shown_at >= (MOVING_S if self.moving else PLAIN_S)
         if state and (due or state != self._shown):
             self._shown, self._shown_at = state, now
-            self._show(f"[{_clock_face(now - self._began)}] {self.label + ': ' if self.label else ''}{state}")
+            line = f"[{_clock_face(now - self._began)}] {self.label + ': ' if self.label else ''}{state}"
+            if self.moving:
+                width = shutil.get_terminal_size().columns
+                self._write(f"\r\x1b[K{line[: max(20, width - 1)]}")
+            else:
+                self._write(f"{line}\n")
 
     def close(self) -> None:
         """Leave the moving line; later text begins on a line of its own."""
         if self.moving and self._shown:
             self._write("\n")
         self._shown = ""
-
-    def _show(self, line: str) -> None:
-        if self.moving:
-            width = shutil.get_terminal_size().columns
-            self._write(f"\r\x1b[K{line[: max(20, width - 1)]}")
-        else:
-            self._write(f"{line}\n")
 
     def _write(self, text: str) -> None:
         # A reader that went away must not end a run that costs GPU hours.
@@ -207,35 +205,6 @@ class Supervised(Protocol):
         ...
 
 
-class Sampler(Protocol):
-    """What the watch asks of `verl_e2e_runner.watch.samplers.GpuSampler`."""
-
-    def tick(self, now: float) -> dict[str, object] | None:
-        """The data of a `gpu` event, when one is due."""
-        ...
-
-    def peak(self) -> dict[str, object] | None:
-        """The data of the closing `gpu` event."""
-        ...
-
-
-class MemorySampler(Protocol):
-    """What the watch asks of `verl_e2e_runner.watch.samplers.MemorySampler`."""
-
-    @property
-    def loss(self) -> str:
-        """Why the run must end now to leave memory to others; else empty."""
-        ...
-
-    def tick(self, now: float) -> dict[str, object] | None:
-        """The data of a `memory` event, when one is due."""
-        ...
-
-    def peak(self) -> dict[str, object] | None:
-        """The data of the closing `memory` event."""
-        ...
-
-
 FATAL_END_S = 10.0
 KILL_MARGIN_S = 0.7
 MIN_GRACE_S = 0.5
@@ -289,7 +258,7 @@ class _Watch:
     recorder: Recorder
     limits: Limits
     imports: ImportLines
-    gpu: Sampler
+    gpu: GpuSampler
     memory: MemorySampler
     clock: Clock
     progress: Progress
@@ -460,7 +429,7 @@ def watch(
     limits: Limits,
     imports_file: Path,
     expected_roots: Mapping[str, str],
-    gpu_sampler: Sampler,
+    gpu_sampler: GpuSampler,
     memory_sampler: MemorySampler,
     clock: Clock,
     progress: Progress,

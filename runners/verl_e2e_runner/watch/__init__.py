@@ -1,1 +1,0 @@
-"""Supervision of the wrapper while it runs."""
