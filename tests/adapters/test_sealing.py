@@ -13,7 +13,7 @@ from verl_e2e.adapters.files.run_folder import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from verl_e2e_runner.folder.sealing import (
+from verl_e2e_runner.folder.recorder import (
     KEY_VARIABLE,
     key_file,
     public_half,

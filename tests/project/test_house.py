@@ -94,14 +94,14 @@ PLANTED = (
         "Imports point down inside the runner",
     ),
     (
-        "runners/verl_e2e_runner/watch/samplers.py",
+        "runners/verl_e2e_runner/samplers.py",
         "import verl_e2e_runner.isolation",
         "Imports point down inside the runner",
     ),
     ("runners/verl_e2e_runner/attic.py", "", "Imports point down inside the runner"),
     (
-        "runners/verl_e2e_runner/process/processes.py",
-        "import verl_e2e_runner.process.session",
+        "runners/verl_e2e_runner/process/environment.py",
+        "import verl_e2e_runner.process.processes",
         "No circles inside any package",
     ),
     ("bot/verl_e2e/core/pulls/ledger.py", "import verl_e2e.core.pulls.decide", "No circles inside any package"),

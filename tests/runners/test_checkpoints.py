@@ -10,8 +10,7 @@ import pytest
 
 from verl_e2e.core.model.record import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.collect import HASHED_BYTES, MAX_FILES, CheckpointLister, listing
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.folder.recorder import HASHED_BYTES, MAX_FILES, CheckpointLister, Recorder, listing, open_recorder
 
 
 @pytest.fixture

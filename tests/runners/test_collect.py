@@ -18,8 +18,7 @@ from verl_e2e.core.model.record import (
     ImportLine,
 )
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.collect import collect, durations, plain, record_end
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.folder.recorder import Recorder, collect, durations, open_recorder, plain, record_end
 from verl_e2e_runner.process.processes import Ended, Survivor
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])

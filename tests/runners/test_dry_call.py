@@ -12,8 +12,8 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.settings import BASE_WRAPPER
-from verl_e2e_runner.preflight.wrapper import Composition, DryCall, check_dry_call, compose, dry_call
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.preflight.wrapper import Config, DryCall, check_dry_call, compose, dry_call
+from verl_e2e_runner.process.environment import Session
 from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch, launches, python_path
 
@@ -87,7 +87,7 @@ def test_a_wrapper_that_never_calls_the_entry_point_blocks(
 
 def composed(
     world: World, trees: Trees, session: Session, base: dict[str, str], work: Path, **changes: Any
-) -> Composition:
+) -> tuple[tuple[Config, ...], tuple[Finding, ...]]:
     job = world.job(**changes)
     return compose(job, trees, [called(job, trees, session, base, work)])
 
@@ -102,19 +102,19 @@ def test_the_configuration_is_composed_and_resolved(
         "trainer.default_local_dir": "checkpoints/checks",
         "reward.reward_model.model_path": None,
     }
-    result = composed(world, shared_trees, session, base, tmp_path, expected=expected)
-    assert [finding.ok for finding in result.findings] == [True]
-    variables = lookup(result.configs[0], "ray_kwargs.ray_init.runtime_env.env_vars")
+    (config,), findings = composed(world, shared_trees, session, base, tmp_path, expected=expected)
+    assert [finding.ok for finding in findings] == [True]
+    variables = lookup(config, "ray_kwargs.ray_init.runtime_env.env_vars")
     assert variables["PYTHONPATH"] == python_path(world.job(), shared_trees)
-    assert lookup(result.configs[0], "no.such.key") is None
+    assert lookup(config, "no.such.key") is None
 
 
 @pytest.mark.ray
 def test_an_override_that_does_not_compose_blocks_with_hydras_words(
     world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
 ) -> None:
-    result = composed(world, shared_trees, session, base, tmp_path, overrides=("trainer.no_such_key=1",))
-    (finding,) = result.findings
+    overrides = ("trainer.no_such_key=1",)
+    _, (finding,) = composed(world, shared_trees, session, base, tmp_path, overrides=overrides)
     assert finding.blocking
     assert "Key 'no_such_key' is not in struct" in finding.summary
 
@@ -139,7 +139,7 @@ def test_a_value_that_the_job_does_not_expect_blocks(
     base: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    (finding,) = composed(world, shared_trees, session, base, tmp_path, expected={key: value}).findings
+    _, (finding,) = composed(world, shared_trees, session, base, tmp_path, expected={key: value})
     assert finding.blocking
     assert finding.summary.startswith(key)
     assert words in finding.summary
@@ -152,7 +152,6 @@ def test_a_python_without_hydra_blocks(
     bare.mkdir()
     (bare / "__init__.py").write_text("raise ImportError('No module named hydra')\n")
     path = f"{ROOT}/runners/verl_e2e_runner/instrumentation:{tmp_path}"
-    result = composed(world, shared_trees, session, base, tmp_path, process={"PYTHONPATH": path})
-    (finding,) = result.findings
+    _, (finding,) = composed(world, shared_trees, session, base, tmp_path, process={"PYTHONPATH": path})
     assert "Hydra cannot be imported" in finding.summary
     assert shutil.which("python3")

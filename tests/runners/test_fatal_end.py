@@ -12,11 +12,10 @@ from tests.fakes.patience import slowness
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch.samplers import GpuSampler, open_memory_sampler
-from verl_e2e_runner.watch.watch import FATAL_END_S, Limits, Progress, watch
+from verl_e2e_runner.process.processes import SystemClock, start
+from verl_e2e_runner.samplers import GpuSampler, open_memory_sampler
+from verl_e2e_runner.watch import FATAL_END_S, Limits, Progress, watch
 
 pytestmark = pytest.mark.host
 

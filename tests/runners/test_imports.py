@@ -13,7 +13,7 @@ from tests.runners.world import World
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.imports import ImportProof, ask_interpreter, prove_imports
-from verl_e2e_runner.process.session import Session, close_session, open_session
+from verl_e2e_runner.process.environment import Session, close_session, open_session, planned_session
 from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 
@@ -23,7 +23,8 @@ UNDECIDED = Attribution.UNDECIDED
 
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Session]:
-    session = open_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
+    session = planned_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
+    open_session(session)
     yield session
     assert close_session(session)
 

@@ -17,11 +17,10 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.jobs import Network, SiteIsolation
-from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.confined import hand_folder_over, run
-from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.process.confined import hand_path_over, run
+from verl_e2e_runner.process.processes import SystemClock, start
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 
@@ -96,7 +95,7 @@ def caged(folder: Path, network: Network = Network.HOST, reads: tuple[Path, ...]
     reads = (folder / "model", folder / "bridge", SUSPECT, *reads)
     cage = Cage(tools, folder / "work/suspect", settings, os.getuid(), reads, hidden)
     cage.outbox.mkdir(parents=True)
-    hand_folder_over(cage.outbox, cage)
+    hand_path_over(cage.outbox, cage)
     cage.scratch.chmod(0o755)
     return cage
 

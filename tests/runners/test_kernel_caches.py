@@ -16,21 +16,21 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import host_rows
 from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e.core.model.record import (
-    ORIGIN_FILE,
-    CachesOrigin,
-    Check,
-    EndReason,
-    Finding,
-    Gpu,
-    KernelCaches,
-    RepositoryState,
-)
+from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, KernelCaches
+from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu, RepositoryState
+from verl_e2e_runner.folder.suspect_files import open_folder
 from verl_e2e_runner.isolation import Host, find_isolation
-from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
-from verl_e2e_runner.process import environment as kernel_caches
-from verl_e2e_runner.process.environment import KERNEL_CACHES, CacheCopy, CacheRefusedError, open_folder
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.preflight import kernel_caches
+from verl_e2e_runner.preflight.kernel_caches import (
+    CacheCopy,
+    CacheRefusedError,
+    TakenCaches,
+    check_fit,
+    keep_caches,
+    origin_of,
+    take_caches,
+)
+from verl_e2e_runner.process.environment import KERNEL_CACHES, Session
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.sharing import Device, Devices, Place
 
@@ -238,7 +238,7 @@ def test_a_file_that_changes_meanwhile_is_refused(
             kernel.write(b"more")
         return sha256(*given)
 
-    monkeypatch.setattr("verl_e2e_runner.process.environment.hashlib.sha256", changed)
+    monkeypatch.setattr("verl_e2e_runner.preflight.kernel_caches.hashlib.sha256", changed)
     assert f"triton/{KEY}/kernel.cubin was changed while it was copied" in refusal(folder, tmp_path, world)
 
 

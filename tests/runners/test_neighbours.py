@@ -16,7 +16,7 @@ import pytest
 
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.confined import Confined, hand_folder_over, launch
+from verl_e2e_runner.process.confined import Confined, hand_path_over, launch
 
 pytestmark = pytest.mark.bwrap
 
@@ -121,7 +121,7 @@ def cage(folder: Path, network: Network, user: int) -> Cage:
     site = SiteIsolation(network=network, user=user, shm_gib=0.02, tmp_gib=0.02, processes=_PROCESSES)
     made = Cage(tools, folder / f"suspect-{len(list(folder.iterdir()))}", site, os.getuid())
     made.outbox.mkdir(parents=True)
-    hand_folder_over(made.outbox, made)
+    hand_path_over(made.outbox, made)
     made.scratch.chmod(0o755)
     return made
 

@@ -7,8 +7,7 @@ from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor
 from verl_e2e.wiring.job_nonce import leave_nonce, take_nonce
-from verl_e2e_runner.folder.collect import record_end
-from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.folder.recorder import open_recorder, record_end
 from verl_e2e_runner.process.processes import Ended
 
 NONCE = "a1b2" * 8

@@ -18,7 +18,7 @@ from verl_e2e_runner.findings import stops
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.session import Session, close_session, open_session
+from verl_e2e_runner.process.environment import Session, close_session, open_session, planned_session
 from verl_e2e_runner.sharing import Device, Devices, visible
 from verl_e2e_runner.trees import apply_patches, prepare_trees
 
@@ -412,11 +412,10 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
         data=Data(train_files=str(tmp_path / "train.parquet"), val_files=str(tmp_path / "test.parquet")),
         expected={"trainer.n_gpus_per_node": 1},
     )
-    session = open_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
+    session = planned_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
+    open_session(session)
     try:
-        result, emit = checked(
-            job, session, base, tmp_path, devices=lambda: Devices(DEVICES, "580.1"), cache=tmp_path / "cache"
-        )
+        result, emit = checked(job, session, base, tmp_path, devices=lambda: Devices(DEVICES, "580.1"))
     finally:
         assert close_session(session)
     assert not result.blocked, failed(result)
@@ -431,7 +430,6 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
     assert len(result.imports) == 6
     assert (tmp_path / "train.parquet").read_bytes().startswith(b"PAR1")
     assert (result.driver, len(result.gpus), len(result.launches)) == ("580.1", 4, 1)
-    assert result.byte_code is not None
     ended = [data["name"] for kind, data in emit.events if kind == "phase" and data["state"] == "end"]
-    assert ended == ["preflight", "prepare", "byte_code", "imports"]
+    assert ended == ["preflight", "prepare", "imports"]
     assert not session.imports.exists()

@@ -11,13 +11,10 @@ import psutil
 import pytest
 
 from tests.fakes.patience import HANG_S
-from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.process.processes import (
-    MARKER_FILE,
     RUN_VARIABLE,
+    SystemClock,
     WrapperProcess,
-    make_own_folder,
-    remove_own_folder,
     start,
 )
 
@@ -160,24 +157,6 @@ def test_output_and_errors_come_through_one_pipe(launch: Launch) -> None:
 def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         start([str(tmp_path / "none")], env=ENVIRONMENT, cwd=tmp_path, nonce="n")
-
-
-def test_only_its_own_folder_is_removed(tmp_path: Path) -> None:
-    mine = make_own_folder(tmp_path / "a" / "ray", "nonce-1")
-    (mine / "session_1").mkdir()
-    (mine / "session_1" / "log").write_text("x")
-    other = make_own_folder(tmp_path / "other", "nonce-2")
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(mine)
-    assert not remove_own_folder(other, "nonce-1")
-    assert not remove_own_folder(plain, "nonce-1")
-    assert not remove_own_folder(link, "nonce-1")
-    assert (other / MARKER_FILE).exists()
-    assert plain.exists()
-    assert remove_own_folder(mine, "nonce-1")
-    assert not mine.exists()
 
 
 def test_python_daemons_that_fork_twice_die_too(launch: Launch, tmp_path: Path) -> None:

@@ -18,14 +18,13 @@ from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
 from verl_e2e.core.text.redact import redactor
 from verl_e2e.core.triage.triage import TriageVerdict, triage
-from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.processes import Ended, start
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.process.environment import Session
+from verl_e2e_runner.process.processes import Ended, SystemClock, start
+from verl_e2e_runner.samplers import GpuSampler, open_memory_sampler
 from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
-from verl_e2e_runner.watch.samplers import GpuSampler, open_memory_sampler
-from verl_e2e_runner.watch.watch import Limits, Progress, watch
+from verl_e2e_runner.watch import Limits, Progress, watch
 
 # What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors
 # that name no number. The four GPUs exist by number alone.

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_e2e_runner.process.memory import Bound
-from verl_e2e_runner.watch.samplers import (
+from verl_e2e_runner.samplers import (
     KEPT_BEFORE_THINNING,
     SAMPLE_S,
+    Bound,
     GpuReading,
     GpuSampler,
     MemorySampler,

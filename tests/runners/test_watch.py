@@ -21,12 +21,18 @@ from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
-from verl_e2e_runner.process.memory import Bound
-from verl_e2e_runner.process.processes import Ended, Survivor, WrapperProcess, received_signals, start
-from verl_e2e_runner.watch.samplers import GpuReading, GpuSampler, MemorySampler, NoReadingError, open_memory_sampler
-from verl_e2e_runner.watch.watch import ImportLines, Limits, Progress, watch
+from verl_e2e_runner.process.processes import (
+    Clock,
+    Ended,
+    Survivor,
+    SystemClock,
+    WrapperProcess,
+    received_signals,
+    start,
+)
+from verl_e2e_runner.samplers import Bound, GpuReading, GpuSampler, MemorySampler, NoReadingError, open_memory_sampler
+from verl_e2e_runner.watch import ImportLines, Limits, Progress, watch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -581,14 +587,14 @@ INTERRUPTED = """
 import io, sys
 from pathlib import Path
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.clock import SystemClock
-from verl_e2e_runner.watch.samplers import GpuSampler
-from verl_e2e_runner.watch.samplers import open_memory_sampler
+from verl_e2e_runner.process.processes import SystemClock
+from verl_e2e_runner.samplers import GpuSampler
+from verl_e2e_runner.samplers import open_memory_sampler
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch.watch import Progress
+from verl_e2e_runner.watch import Progress
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.watch.watch import Limits
-from verl_e2e_runner.watch.watch import watch
+from verl_e2e_runner.watch import Limits
+from verl_e2e_runner.watch import watch
 
 class Scanner:
     stage = step = fatal = unrecoverable = marker = None
