@@ -49,7 +49,6 @@ class Results:
     collected: list[str] = field(default_factory=list)
     results: dict[str, CaseResult] = field(default_factory=dict)
     running: str = ""
-    ended: bool = False
 
     def outcomes(self, *, reason: str, killed_by: str = "") -> tuple[CaseResult, ...]:
         """Every result, and the tests that have none with the reason why.
@@ -84,8 +83,6 @@ def read_session(file: Path) -> Results:
                         _report(session, event)
                     case "uncollected":
                         session.results[event["node"]] = _uncollected(event["node"], event["text"])
-                    case "end":
-                        session.ended = True
                     case _:
                         pass
     return session

@@ -9,7 +9,7 @@ the importing file, the module and the name that are missing, the module's file,
 `python3 -m verl_e2e_imports ask` answers about this Python without importing anything of the stack. It reads
 `{"locate": [...], "packages": [...], "versions": [...], "hand": [...]}` on stdin and prints one JSON object: where each
 module would be imported from (null: nowhere), which packages are missing, the versions of the installed distributions,
-those that lie below the `hand` folders, and the interpreter.
+those that lie below the `hand` folders, and the version of the interpreter.
 """
 
 import json
@@ -177,7 +177,6 @@ def answer_question():
         "versions": dict(sorted(versions.items())),
         "hand_installed": sorted(by_hand),
         "python": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
     }
     print(json.dumps(answer))
 

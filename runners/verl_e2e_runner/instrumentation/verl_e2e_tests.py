@@ -1,7 +1,7 @@
 """A pytest plugin that writes each result at once, so that a session that hangs or dies keeps what had finished.
 
 pytest writes its JUnit file only at its end. This writes one JSON line an event to the file that VERL_E2E_TESTS names:
-what was collected, which test starts, every report, every file that could not be collected, and the end.
+what was collected, which test starts, every report, and every file that could not be collected.
 """
 
 import importlib
@@ -40,11 +40,6 @@ def pytest_runtest_logreport(report):
     seconds = round(getattr(report, "duration", 0), 3)
     data = {"when": report.when, "outcome": outcome, "text": text, "error": _error(report), "seconds": seconds}
     _write_event(kind="report", node=report.nodeid, **data)
-
-
-def pytest_sessionfinish(exitstatus):
-    """The session ended by itself."""
-    _write_event(kind="end", code=int(exitstatus))
 
 
 def _error(report):

@@ -47,8 +47,6 @@ class Interpreter:
     """The job's Python."""
 
     version: str = ""
-    # Its path.
-    executable: str = ""
     # Versions by distribution.
     versions: Mapping[str, str] = field(default_factory=dict)
     # Distributions that the image did not bring.
@@ -75,9 +73,7 @@ def ask_interpreter(
         fix = "set `python` of the site profile to the Python of the run"
         return Interpreter(), (blocked(Check.PACKAGES, summary, fix),)
     answer = json.loads(finished.stdout.strip().splitlines()[-1])
-    interpreter = Interpreter(
-        answer["python"], answer["executable"], answer["versions"], tuple(answer["hand_installed"])
-    )
+    interpreter = Interpreter(answer["python"], answer["versions"], tuple(answer["hand_installed"]))
     findings = [
         blocked(
             Check.PACKAGES,

@@ -206,25 +206,20 @@ def run(
             confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
         except OSError as error:
             return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
-        timed_out = not _ends_within(confined, timeout_s, watch)
-        process = confined.process
+        process, ended = confined.process, False
+        try:
+            ended = _waited(process, timeout_s, watch)
+        finally:
+            # Nothing of its group or its cage is left either way.
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            confined.kill()
+            confined.gone(_GONE_S)
+            confined.close()
         seconds = time.monotonic() - started
-        return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
-
-
-def _ends_within(confined: Confined, timeout_s: float, watch: Callable[[int], bool] | None) -> bool:
-    """Whether the program ends by itself in time; nothing of its group or its cage is left either way."""
-    process = confined.process
-    try:
-        return _waited(process, timeout_s, watch)
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        confined.kill()
-        confined.gone(_GONE_S)
-        confined.close()
+        return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out=not ended)
 
 
 def _waited(process: subprocess.Popen[bytes], timeout_s: float, watch: Callable[[int], bool] | None) -> bool:

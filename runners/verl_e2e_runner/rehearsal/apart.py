@@ -8,7 +8,7 @@ that are expected, of a bounded size. Without a cage the limits of memory, disk 
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,7 +168,9 @@ class _Watch:
         if now < self._due:
             return False
         self._due = now + _LOOK_S
-        self.family = _family(pid) or self.family
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            self.family = [process, *process.children(recursive=True)]
         held = held_gib((process.pid for process in self.family), exact=True)
         self.peak_gib = max(self.peak_gib, held)
         if held > self.limits.memory_gib:
@@ -188,30 +190,13 @@ class _Watch:
                 process.kill()
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it."""
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
-
-
 def _size(folder: Path) -> float:
     """The bytes of the files in a folder; more than any limit where there are too many to count."""
     total = 0
-    for number, file in enumerate(_files(folder)):
+    files = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    for number, file in enumerate(files):
         if number >= _MOST_FILES:
             return float("inf")
         with suppress(OSError):
-            total += file.stat(follow_symlinks=False).st_blocks * 512
+            total += file.lstat().st_blocks * 512
     return total
-
-
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    folders = [str(folder)]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                yield entry

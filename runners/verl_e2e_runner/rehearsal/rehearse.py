@@ -151,7 +151,13 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
         else:
             file.unlink()
     out.mkdir(parents=True, exist_ok=True)
-    faults = wanted.faults
+    faults, verl = wanted.faults, ""
+    if place.verl:
+        # A file of the user's where the code may read it, without a change of its own mode.
+        copy = apart.scratch / place.verl.name
+        shutil.copyfile(place.verl, copy)
+        copy.chmod(0o644)
+        verl = str(copy)
     request = {
         **_models_request(wanted, models, place),
         "run": not whole,
@@ -159,7 +165,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
         "roots": {str(root): short for root, short in roots.items()},
         "out": str(apart.scratch / "out"),
         "limit_s": _CELL_S,
-        "verl": str(_copied(place.verl, apart.scratch)) if place.verl else "",
+        "verl": verl,
         "faults": faults and _faults_request(faults),
     }
     (apart.scratch / REQUEST).write_text(json.dumps(request))
@@ -172,14 +178,6 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
     if faults:
         (out / _TRIED).write_text(_digest_of_faults(faults))
     shutil.rmtree(own, ignore_errors=True)
-
-
-def _copied(file: Path, scratch: Path) -> Path:
-    """A file of the user's where the code may read it, without a change of its own mode."""
-    copy = scratch / file.name
-    shutil.copyfile(file, copy)
-    copy.chmod(0o644)
-    return copy
 
 
 def _faults_request(faults: FaultTargets) -> dict[str, object]:
