@@ -1,6 +1,5 @@
 """A fatal error in the log ends a run that hangs within 10 s of its appearance: real processes, the real scanner."""
 
-import io
 import os
 import sys
 import time
@@ -9,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.patience import slowness
+from tests.runners.watched import watched
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.record import EndReason
-from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.processes import SystemClock, start
-from verl_e2e_runner.samplers import GpuSampler, open_memory_sampler
-from verl_e2e_runner.watch import FATAL_END_S, Limits, Progress, watch
+from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.watch import FATAL_END_S, Limits
 
 pytestmark = pytest.mark.host
 
@@ -52,22 +49,10 @@ time.sleep(300)
 def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
     """Seconds between the error's appearance and the end of every process of the run."""
     (tmp_path / "fatal").write_text(text)
-    clock, appeared = SystemClock(), tmp_path / "appeared"
+    appeared = tmp_path / "appeared"
     argv = [sys.executable, "-c", HANGING, str(tmp_path / "fatal"), str(appeared)]
     process = start(argv, env=ENVIRONMENT, cwd=tmp_path, nonce=f"fatal-{tmp_path.name}")
-    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
-        ended = watch(
-            process,
-            Scanner(),
-            recorder,
-            limits=limits,
-            imports_file=tmp_path / "probe.jsonl",
-            expected_roots={},
-            gpu_sampler=GpuSampler(tuple),
-            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
-            clock=clock,
-            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
-        )
+    ended = watched(process, Scanner(), tmp_path, limits)
     took = time.monotonic() - float(appeared.read_text())
     alive = process.alive()
     process.close()

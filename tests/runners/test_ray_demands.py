@@ -1,7 +1,6 @@
 """A demand that Ray can never meet ends the run with a sentence: a real Ray, the real instrumentation and watch."""
 
 import importlib.util
-import io
 import os
 import subprocess
 import sys
@@ -11,20 +10,18 @@ from typing import Any
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.runners.watched import watched
 from tests.runners.world import World
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
-from verl_e2e.core.text.redact import redactor
 from verl_e2e.core.triage.triage import TriageVerdict, triage
-from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.environment import Session
-from verl_e2e_runner.process.processes import Ended, SystemClock, start
-from verl_e2e_runner.samplers import GpuSampler, open_memory_sampler
+from verl_e2e_runner.process.processes import Ended, start
 from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
-from verl_e2e_runner.watch import Limits, Progress, watch
+from verl_e2e_runner.watch import Limits
 
 # What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors
 # that name no number. The four GPUs exist by number alone.
@@ -79,24 +76,12 @@ DEMANDS = _module()
 def supervised(tmp_path: Path, *words: str) -> Ended:
     """How the run ended; its folder is `run`."""
     (tmp_path / "verl.py").write_text(VERL)
-    clock = SystemClock()
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(INSTRUMENTATION)}
     env |= {"VERL_E2E_IMPORTS": str(tmp_path / "imports.jsonl"), "RAY_DEDUP_LOGS": "0"}
     argv = [sys.executable, str(tmp_path / "verl.py"), *words]
     process = start(argv, env=env, cwd=tmp_path, nonce=f"ray-{tmp_path.name}")
-    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
-        ended = watch(
-            process,
-            Scanner(),
-            recorder,
-            limits=Limits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)}),
-            imports_file=tmp_path / "imports.jsonl",
-            expected_roots={},
-            gpu_sampler=GpuSampler(tuple),
-            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
-            clock=clock,
-            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
-        )
+    limits = Limits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)})
+    ended = watched(process, Scanner(), tmp_path, limits)
     process.close()
     return ended
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
+from tests.runners.watched import watched
 from verl_e2e.core.log.scan import Scanner as LogScanner
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
@@ -441,7 +442,6 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, WrapperProcess]]]:
     """Runs a shell script under the watch with the machine's own clock."""
-    clock = SystemClock()
     started: list[WrapperProcess] = []
 
     def run(
@@ -456,19 +456,7 @@ def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, Wra
             ["sh", "-c", script], env=ENVIRONMENT, cwd=tmp_path, nonce=f"watch-{os.getpid()}-{tmp_path.name}"
         )
         started.append(process)
-        with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
-            ended = watch(
-                process,
-                scanner,
-                recorder,
-                limits=limits,
-                imports_file=tmp_path / "probe.jsonl",
-                expected_roots={},
-                gpu_sampler=GpuSampler(tuple),
-                memory_sampler=open_memory_sampler(process.numbers, need_gib, read=read),
-                clock=clock,
-                progress=Progress(io.StringIO(), clock.monotonic, moving=False),
-            )
+        ended = watched(process, scanner, tmp_path, limits, need_gib=need_gib, read=read)
         return ended, scanner, process
 
     yield run
@@ -537,23 +525,11 @@ SHORT_LOG = """\
 
 
 def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
-    clock, scanner = SystemClock(), LogScanner()
+    scanner = LogScanner()
     log = tmp_path / "log"
     log.write_text(SHORT_LOG.format(token="ghp_" + "a1B2" * 9))
     process = start(["cat", str(log)], env=ENVIRONMENT, cwd=tmp_path, nonce="real-scanner")
-    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
-        watch(
-            process,
-            scanner,
-            recorder,
-            limits=REAL_LIMITS,
-            imports_file=tmp_path / "probe.jsonl",
-            expected_roots={},
-            gpu_sampler=GpuSampler(tuple),
-            memory_sampler=open_memory_sampler(frozenset, None, read=tuple),
-            clock=clock,
-            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
-        )
+    watched(process, scanner, tmp_path, REAL_LIMITS)
     process.close()
     with zstd.open(tmp_path / "run" / LOG_FILE) as file:
         written = file.read()

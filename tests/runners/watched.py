@@ -1,0 +1,38 @@
+"""A program under the watch, with its run folder, on the machine's own clock."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.process.processes import Ended, SystemClock, WrapperProcess
+from verl_e2e_runner.samplers import Bound, GpuSampler, open_memory_sampler
+from verl_e2e_runner.watch import Limits, Progress, watch
+
+
+def watched(
+    process: WrapperProcess,
+    scanner: Any,
+    folder: Path,
+    limits: Limits,
+    *,
+    need_gib: float | None = None,
+    read: Callable[[], Sequence[Bound]] = tuple,
+) -> Ended:
+    """Watch a started program to its end; the run folder is `run` in the folder."""
+    clock = SystemClock()
+    with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
+        return watch(
+            process,
+            scanner,
+            recorder,
+            limits=limits,
+            imports_file=folder / "imports.jsonl",
+            expected_roots={},
+            gpu_sampler=GpuSampler(tuple),
+            memory_sampler=open_memory_sampler(process.numbers, need_gib, read=read),
+            clock=clock,
+            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
+        )
