@@ -16,8 +16,16 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import host_rows
 from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, KernelCaches
-from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu, RepositoryState
+from verl_e2e.core.model.record import (
+    ORIGIN_FILE,
+    CachesOrigin,
+    Check,
+    EndReason,
+    Finding,
+    Gpu,
+    KernelCaches,
+    RepositoryState,
+)
 from verl_e2e_runner.folder.suspect_files import open_folder
 from verl_e2e_runner.isolation import Host, find_isolation
 from verl_e2e_runner.preflight import kernel_caches

@@ -72,7 +72,7 @@ def test_an_environment_that_is_missing_or_lacks_a_package_is_named_with_the_com
 
 
 def lines_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rehearsal_lines", HOST_PYTHON / "lines.py")
+    spec = importlib.util.spec_from_file_location("rehearsal_lines", HOST_PYTHON / "shared.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

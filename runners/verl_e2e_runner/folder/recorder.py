@@ -31,6 +31,7 @@ from pydantic import BaseModel, ValidationError
 
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import BASE_RECORDS, HEAD_RECORDS, RunOrder
 from verl_e2e.core.model.record import (
     CHECKPOINTS_FILE,
     CONFIG_FILE,
@@ -55,7 +56,6 @@ from verl_e2e.core.model.record import (
     Word,
     is_sealed,
 )
-from verl_e2e.core.model.rehearsal_job import BASE_RECORDS, HEAD_RECORDS, Order
 from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor, secrets_in
 from verl_e2e_runner.folder.suspect_files import is_folder_below, read_below
 from verl_e2e_runner.process.processes import Ended
@@ -155,7 +155,7 @@ class Recorder:
         """A time of the monotonic clock in seconds since the folder was opened."""
         return round(monotonic_s - self._began, 3)
 
-    def begin(self, job: Order, began: datetime, nonce: str) -> None:
+    def begin(self, job: RunOrder, began: datetime, nonce: str) -> None:
         """Write what is done here, and that it has begun; `nonce` is what the order held."""
         self.nonce = nonce
         self.document(JOB_FILE, job)
@@ -242,7 +242,7 @@ class Recorder:
             self._append(self._frame.flush(self._frame.FLUSH_FRAME))
 
     def seal(
-        self, job: Order, began: datetime, ended: datetime, isolation: Mode, key: Ed25519PrivateKey | None
+        self, job: RunOrder, began: datetime, ended: datetime, isolation: Mode, key: Ed25519PrivateKey | None
     ) -> None:
         """Close the folder and seal it: from here on nothing in it changes but by those who judge."""
         self.close()

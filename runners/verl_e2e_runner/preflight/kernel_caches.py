@@ -17,8 +17,7 @@ from pydantic import ValidationError
 
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.jobs import Job, SiteProfile
-from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, KernelCaches
-from verl_e2e.core.model.record import Check, Finding, Gpu, RepositoryState
+from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, Check, Finding, Gpu, KernelCaches, RepositoryState
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import FILE, open_folder, read_below
 from verl_e2e_runner.process.cage import Cage

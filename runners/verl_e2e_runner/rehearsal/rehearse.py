@@ -19,8 +19,8 @@ from pathlib import Path
 from verl_e2e.core.compare.cell_map import AskedCells, CellRow
 from verl_e2e.core.compare.rehearsal import FaultTargets, RunNote
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
+from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder, record_end, usable_key
 from verl_e2e_runner.isolation import current_mode
 from verl_e2e_runner.process.confined import run

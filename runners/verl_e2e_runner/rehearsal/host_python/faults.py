@@ -64,6 +64,12 @@ class Points:
                         return changed
         return value
 
+    def leave_only(self, name):
+        """Give back its own code to every function that has no points of the function of this name."""
+        for function, code, names in self.patched:
+            if name not in names:
+                function.__code__ = code
+
     def left_out(self, number):
         """A point in front of statements: whether they are left out."""
         if self.active is None or self.active == number:
@@ -554,9 +560,7 @@ class Attempt:
 
         def prepare():
             if alone is not None:
-                for function, code, names in self.points.patched:
-                    if alone not in names:
-                        function.__code__ = code
+                self.points.leave_only(alone)
             self.points.active, self.points.counters = number, counters
 
         return prepare
