@@ -278,6 +278,25 @@ def test_a_file_can_be_made_to_state_its_commit() -> None:
         stating_commit(stated(COMMIT).encode(), OTHER)
 
 
+def test_results_are_counted_in_the_file_that_is_written() -> None:
+    results = (
+        CaseResult("tests/test_a.py::TestB::test_x", "failed", "\nassert 1 == 2\nmore", 1.5),
+        CaseResult("tests/test_a.py", "skipped", "no GPU", 0.0),
+        CaseResult("tests/test_a.py::test_y", "unfinished", "", 2.0),
+        CaseResult("tests/test_a.py::test_z", "passed", "", 0.25),
+    )
+    text = junit_document(results, COMMIT)
+    for count in (b'tests="4"', b'failures="1"', b'skipped="2"', b'time="3.750"'):
+        assert count in text
+    found = {test.name: (test.outcome, test.message) for test in read_junit(text).tests}
+    assert found == {
+        "tests.test_a.TestB.test_x": ("failed", "assert 1 == 2"),
+        "tests.test_a": ("skipped", "no GPU"),
+        "tests.test_a.test_y": ("unfinished", ""),
+        "tests.test_a.test_z": ("passed", ""),
+    }
+
+
 @given(st.text(max_size=80), st.text(max_size=80), st.sampled_from(["passed", "failed", "skipped", "unfinished"]))
 def test_what_is_written_is_read_again(
     node: str, text: str, outcome: Literal["passed", "failed", "skipped", "unfinished"]

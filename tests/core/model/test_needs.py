@@ -1,6 +1,6 @@
 from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job, SiteProfile, common_overrides
-from verl_e2e.core.model.needs import Capacity, SiteNeeds
+from verl_e2e.core.model.needs import Capacity, SiteNeeds, unable
 
 
 def test_a_job_that_says_nothing_of_its_needs_has_those_of_its_site() -> None:
@@ -38,3 +38,8 @@ def test_a_job_takes_slots_by_its_part_of_the_gpus() -> None:
     assert (one_gpu.slots_of(quarter.needs_of(1)), one_gpu.slots_of(whole.needs_of(1))) == (1, 4)
     assert Capacity(4, gpu_count=8).slots_of(whole.needs_of(3)) == 2
     assert Capacity(4).slots_of(None) == 4
+
+
+def test_only_linux_runs_jobs() -> None:
+    assert unable("linux") == ""
+    assert unable("darwin").endswith("and this system is darwin")

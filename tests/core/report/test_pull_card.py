@@ -12,17 +12,28 @@ from markdown_it import MarkdownIt
 
 from tests.core.judged import judged_text, verdict_that_says
 from tests.fakes.places import ROOT
-from verl_e2e.core.model.execution import Purpose
+from verl_e2e.core.model.execution import ChangedFunction, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.space import variants_of
-from verl_e2e.core.plan.measured_jobs import NotCovered
+from verl_e2e.core.plan.code_plan import Unshown
+from verl_e2e.core.plan.measured_jobs import NEW, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.trust import Uncounted
-from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, render, row_of
+from verl_e2e.core.report.pull_card import (
+    MARKER,
+    MAX_CARD,
+    SHOWN_PLACES,
+    EarlierHead,
+    JobRow,
+    PullCard,
+    command_rows,
+    render,
+    row_of,
+)
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -232,3 +243,25 @@ def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) 
     # What may be taken for a commit is code in a title.
     assert set(tags) <= {"details", "/details", "summary", "/summary", "code", "/code"}
     assert tags.count("details") == tags.count("/details")
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        ("", ()),
+        ("bash 'never closed", ("bash 'never closed",)),
+        ("bash  two spaces", ("bash  two spaces",)),
+        ("env A=1 bash run.sh", ("env A=1 bash run.sh",)),
+    ],
+)
+def test_a_command_that_a_shell_reads_in_another_way_stays_as_it_is(command: str, rows: tuple[str, ...]) -> None:
+    assert command_rows(replace(verdict_that_says("x"), command=command)) == rows
+
+
+def test_what_a_plan_leaves_open_is_said_up_to_a_number() -> None:
+    unshown = (Unshown(Level.FEATURE, "has no model with experts", ("a.py:f", "a.py:g", "a.py:h")),)
+    function = ChangedFunction(path="a.py", symbol="f", first_line=1, last_line=9)
+    entered = tuple(Place(function, (line,), frozenset(), problem=NEW) for line in range(1, SHOWN_PLACES + 3))
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=replace(_planned(), unshown=unshown, not_entered=entered)))
+    assert "so it cannot show a.py:f and 2 more" in text
+    assert "Nor is it known of 2 more places" in text
