@@ -1,4 +1,4 @@
-"""Write docs/planned-changes.md: the plans of ten merged changes, with the places, jobs and models.
+"""Write bench/results/planned-changes.md: the plans of ten merged changes, with the places, jobs and models.
 
 python bench/planned_changes.py --bridge DIR --verl DIR [--cache DIR]
 
@@ -56,8 +56,9 @@ python bench/planned_changes.py --bridge DIR --verl DIR
 ```
 
 A job is there for its level, and for the places of the change that are listed with it.
-[Planning](planning.md#jobs-by-measurement) says how jobs are found for places, [Coverage levels](levels.md#jobs) what
-the named jobs are, [Synthetic models](synthetic-models.md) what `synthetic/FAMILY` is.
+[Planning](../../docs/planning.md#jobs-by-measurement) says how jobs are found for places,
+[Coverage levels](../../docs/levels.md#jobs) what the named jobs are,
+[Synthetic models](../../docs/synthetic-models.md) what `synthetic/FAMILY` is.
 
 | change | about | levels | jobs | not run | GPU minutes |
 |---|---|---|---:|---:|---:|
@@ -139,7 +140,7 @@ def main() -> None:
     lines = [HEAD.format(verl=policy.verl.commit[:12]).rstrip("\n")]
     lines += [overview_row(change, plan) for change, plan in found]
     lines += [line for change, plan in found for line in section(change, plan)]
-    (ROOT / "docs" / "planned-changes.md").write_text("\n".join(lines) + "\n")
+    (ROOT / "bench" / "results" / "planned-changes.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

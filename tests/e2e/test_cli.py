@@ -29,7 +29,7 @@ RUNS = ROOT / "tests" / "fixtures" / "runs"
 
 # Our own GPU runs: the verdict, where it was decided, and a word that the card must show.
 RECORDED = {
-    # Of runs with an execution record and fingerprints (docs/planted-faults.md).
+    # Of runs with an execution record and fingerprints (bench/results/planted-faults.md).
     "level0-branch-not-taken": ("Blocked", "train_step", "entered, but none of its changed lines ran"),
     "level0-export-writes-live": ("Fail", "export_weight_sync", "changed by 'after export'"),
     "level0-adapter-half-trained": ("Fail", "train_step", "weight decay alone moved it"),

@@ -34,6 +34,8 @@ from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
 from verl_e2e.core.pulls.deliveries import MODELS
 
 DOCS = ROOT / "docs"
+ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+LINKED = (*ALL_PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "bench" / "results").rglob("*.md")))
 PAGES = ("card.md", "commands.md", "install.md", "security.md")
 # GitHub sends these to every App, and does not let one ask for them.
 ALWAYS_SENT = {"installation", "installation_repositories", "ping"}
@@ -174,11 +176,12 @@ def test_every_workflow_to_copy_is_named_and_nothing_else() -> None:
     assert rows == {path.name for path in (DOCS / "workflows").glob("*.yml")}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)]+)\)", _text(page)):
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!https?://|<)([^)\s]+)\)", text):
         path, _, anchor = target.partition("#")
-        found = (DOCS / path) if path else DOCS / page
+        found = (page.parent / path) if path else page
         assert found.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
@@ -275,9 +278,6 @@ def test_the_filters_of_the_egress_page_end_with_a_refusal(name: str) -> None:
     rules = [line.strip() for line in _between(_text("egress.md"), name).splitlines()]
     assert next(line for line in reversed(rules) if line not in {"}", "```", ""}).endswith("drop")
     assert sum(line.count("{") - line.count("}") for line in rules) == 0
-
-
-ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 
 
 def _verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:

@@ -14,7 +14,7 @@ from verl_e2e.core.model.space import VARIANTS, JobPoint, variant_named, variant
 from verl_e2e.core.plan.outline import JobOutline, Missing, fit, with_obstacles
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
 
-MEASUREMENTS = ROOT / "docs" / "measurements.md"
+MEASUREMENTS = ROOT / "bench" / "results" / "measurements.md"
 POLICY = packaged_policy()
 GRPO = {"ADV_ESTIMATOR": "grpo"}
 

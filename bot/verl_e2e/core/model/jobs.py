@@ -291,7 +291,7 @@ class SiteProfile(DescribedDocument):
 
 
 # Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
-# hold have the rest. Four runs at 0.15 of one GPU passed side by side (docs/measurements.md).
+# hold have the rest. Four runs at 0.15 of one GPU passed side by side (bench/results/measurements.md).
 _ROLLOUT_PART = 0.6
 _CACHE_PART = 0.2
 _GIB = 1 << 30

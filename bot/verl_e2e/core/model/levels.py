@@ -1,8 +1,8 @@
 """The coverage levels, what a variant of one is and costs, and what levels set beside their settings.
 
 Source: Megatron-Bridge's guide to verl end-to-end testing; `docs/levels.md` explains each level. The cost of a job is
-as measured (docs/measurements.md), else estimated from the nearest that was measured. It counts every run that always
-belongs to the job: the uninterrupted run of a resume and the baseline of a learning signal are started whatever
+as measured (bench/results/measurements.md), else estimated from the nearest that was measured. It counts every run that
+always belongs to the job: the uninterrupted run of a resume and the baseline of a learning signal are started whatever
 becomes of the first.
 """
 

@@ -23,7 +23,7 @@ def node_count(gpu_count: int, gpus_per_node: int | None) -> int:
     return next(count for count in range(fewest, gpu_count + 1) if gpu_count % count == 0)
 
 
-# One run on one GPU kept 1 to 3 cores busy (docs/measurements.md); a job asks for this many for each GPU.
+# One run on one GPU kept 1 to 3 cores busy (bench/results/measurements.md); a job asks for this many for each GPU.
 CORES_PER_GPU = 4
 # Host memory of the processes of a run for each GPU, without its /tmp and /dev/shm: an estimate on the high side.
 PROCESS_MEMORY_GIB = 32.0
