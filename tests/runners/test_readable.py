@@ -19,7 +19,8 @@ from verl_e2e.core.model.jobs import Checkpoint, Data
 from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.inputs import _TRY, check_readable
-from verl_e2e_runner.process.environment import cached_snapshot
+from verl_e2e_runner.preflight.preflight import preflight
+from verl_e2e_runner.process.environment import cached_snapshot, planned_session
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.trees import Trees
 
@@ -160,6 +161,39 @@ def test_a_runner_that_may_not_look_itself_says_what_is_closed(
         said = answer.read()
     assert f"the code under test runs as user {NOBODY}, who cannot read {kit / named} (" in said
     assert "owner root, mode" in said
+
+
+def test_preflight_says_what_is_closed_and_does_not_look_into_it(world: World, kit: Path) -> None:
+    """Without a cage, where the runner may not read it either."""
+    (kit / "kit/data/train.parquet").chmod(0o600)
+    (kit / "work").mkdir()
+    (kit / "work").chmod(0o777)
+    data = Data(train_files=str(kit / "kit/data/train.parquet"), val_files=str(kit / "kit/data/test.parquet"))
+    model = Checkpoint(model_id="org/tiny", model_path=str(kit / "kit/model"))
+    job = world.job(site=world.site(python="/usr/bin/python3"), data=data, checkpoint=model)
+    trees = Trees(kit / "bridge", kit / "mlm", kit / "verl", kit)
+    session = planned_session("0" * 32, kit / "imports.jsonl")
+    base = {"PATH": "/usr/bin:/bin", "HOME": str(kit / "work")}
+
+    def emit(kind: str, **data: object) -> None:
+        if kind == "finding" and not data["ok"]:
+            os.write(writing, f"{data['check']}: {data['summary']}\n".encode())
+
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setuid(NOBODY)
+        try:
+            preflight(job, trees, session, base=base, work=kit / "work", emit=emit, devices=lambda: ONE_GPU)
+        except PermissionError as error:
+            os.write(writing, f"{error}\n".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading) as answer:
+        said = answer.read()
+    assert "Permission denied" not in said
+    assert f"{Check.READABLE}: data.train_files {kit / 'kit/data/train.parquet'}: the code under test runs as" in said
 
 
 def test_a_hub_cache_of_someone_else_holds_no_model_for_us(tmp_path: Path) -> None:

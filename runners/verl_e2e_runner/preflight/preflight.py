@@ -120,12 +120,15 @@ def _cheap(
         folders["scratch"] = Path(job.site.scratch)
     config = wrapper.configs[-1] if wrapper.configs else None
     readable = check_readable(job, trees, variables, config, model=model_place(job, variables_of(job, base)))
-    inputs = (
-        *check_data(job, trees.cwd, variables, prepared=False),
-        *check_model(job, trees.cwd, variables, prepared=False),
-        check_reward_model(job, trees.cwd, config),
-        check_stale_checkpoints(trees.cwd, config),
-    )
+    # What cannot be read is neither there nor missing, and to look at it would be an error.
+    inputs: tuple[Finding, ...] = ()
+    if not stops(readable):
+        inputs = (
+            *check_data(job, trees.cwd, variables, prepared=False),
+            *check_model(job, trees.cwd, variables, prepared=False),
+            check_reward_model(job, trees.cwd, config),
+            check_stale_checkpoints(trees.cwd, config),
+        )
     # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.
     findings = (
         *check_gpus(job, devices, variables, session.ray_address),
@@ -134,8 +137,7 @@ def _cheap(
         *trees.findings,
         *wrapper.findings,
         *packages,
-        # What cannot be read is neither there nor missing.
-        *(() if stops(readable) else inputs),
+        *inputs,
         *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),
     )
