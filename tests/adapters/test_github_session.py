@@ -21,6 +21,7 @@ from tests.fakes.github_standin.faults import Fault, server_error
 from tests.fakes.github_standin.world import APP_ID, living
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
+from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import ApiRequester, Lane, RateLimiter, RetryPolicy
 from verl_e2e.adapters.github.session import AppIdentity, as_app, checked_api_url, narrowed, with_token
@@ -464,6 +465,17 @@ def test_an_answer_that_github_would_not_give_is_one_sentence(
     with pytest.raises((ForgeError, UnknownPullError), match=message) as refused:
         GithubPulls(github).pull(ONE)
     assert "\n" not in str(refused.value)
+    github.close()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"OK"', b'{"check_runs": "none"}', b'{"check_runs": [1]}'])
+def test_a_list_that_github_would_not_give_is_one_sentence_and_never_empty(
+    scripted: Callable[[Script], str], body: bytes
+) -> None:
+    """By an empty list a check run would be created again."""
+    github = with_token("t", api_url=scripted(answering(200, body)))
+    with pytest.raises(ForgeError, match="another form than documented"):
+        GithubChecks(github).check_runs("acme/bridge", "a" * 40)
     github.close()
 
 

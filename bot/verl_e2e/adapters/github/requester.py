@@ -455,9 +455,6 @@ class RateLimiter:
         return max([now, *(sent[-number] + span for number, span in shares if len(sent) >= number)])
 
 
-# At 1,000 open pull requests about 5,000 answers of up to 30 KB, which shrink to a tenth.
-
-
 USER_AGENT = "verl-e2e"
 PAGE = 100
 # Cancelling a run and creating a check run go first.
@@ -605,11 +602,14 @@ class ApiRequester:
         return {"Authorization": who} if who else {}
 
     def entries(self, path: str, item: str = "", **parameters: Any) -> Iterator[Any]:
-        """All entries of a list, page by page; `item` names the key that holds them."""
+        """All entries of a list, page by page; `item` names the key that holds them. ForgeError for what is no list."""
         following = {"per_page": PAGE, **parameters}
         while path:
             headers, data = self.send("GET", path, parameters=following)
-            yield from (data or {}).get(item, []) if item else data or []
+            page = data.get(item, []) if item and isinstance(data, dict) else data or []
+            if not isinstance(page, list):
+                raise ForgeError(f"GitHub's answer to {path} has another form than documented: it is not a list")
+            yield from page
             path, following = self.next_page(headers), {}
 
     def read(self, model: type[_M], path: str, *, parameters: Mapping[str, Any] | None = None) -> _M:
