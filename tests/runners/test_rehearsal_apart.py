@@ -77,6 +77,7 @@ def test_a_driver_that_takes_too_much_memory_is_ended(opened: Opens, caged: bool
     [
         "while True: open('file', 'ab').write(bytes(1 << 20)); __import__('time').sleep(0.005)",
         "for n in range(10**6): open(f'{n}', 'w')\n__import__('time').sleep(50)",
+        "for n in range(10**4): __import__('os').mkdir(f'{n}')\n__import__('time').sleep(50)",
     ],
 )
 def test_a_driver_that_fills_the_disk_is_ended(opened: Opens, source: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,9 +191,9 @@ class _Watch:
 
 
 def _size(folder: Path) -> float:
-    """The bytes of the files in a folder; more than any limit where there are too many to count."""
+    """The bytes of the files and folders in a folder; more than any limit where there are too many to count."""
     total = 0
-    files = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    files = (Path(root, name) for root, folders, names in os.walk(folder) for name in (*folders, *names))
     for number, file in enumerate(files):
         if number >= _MOST_FILES:
             return float("inf")
