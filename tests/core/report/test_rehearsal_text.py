@@ -51,7 +51,9 @@ def test_the_document_has_every_cell_with_its_findings() -> None:
     cells = {cell["cell"]: cell for cell in document["cells"]}
     assert document["outcome"] == "Fail"
     assert cells["a"]["newly"][0]["oracle"] == "logits"
-    assert cells["changed"]["differences"] == [{"quantity": "step1/loss@0", "what": "is 2.5, was 2.0", "size": 0.25}]
+    (difference,) = cells["changed"]["differences"]
+    assert (difference["quantity"], difference["what"]) == ("step1/loss@0", "is 2.5, was 2.0")
+    assert (difference["size"], difference["one_sided"]) == (0.25, False)
     assert cells["raises"]["head_error"]["type"] == "KeyError"
 
 

@@ -295,6 +295,8 @@ class Difference:
     what: str
     # By how much of its size, where it has one.
     size: float | None = None
+    # Whether one of the sides has no such entry in the mapping that the quantity is.
+    one_sided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +487,8 @@ def _difference(given: str, base: object, head: object) -> Iterator[Difference]:
         case float(), float() if math.isnan(base) and math.isnan(head):
             pass
         case _ if base != head:
-            yield Difference(name, f"is {_short(head)}, was {_short(base)}", _relative(base, head))
+            what = f"is {_short(head)}, was {_short(base)}"
+            yield Difference(name, what, _relative(base, head), one_sided=_NOTHING in (base, head))
         case _:
             pass
 

@@ -114,8 +114,7 @@ def _changes(found: Rehearsal) -> Iterator[str]:
 
 def _is_field(difference: Difference) -> bool:
     """Whether a field of the provider's configuration is there on one side alone: a difference of every cell."""
-    is_new_or_gone = difference.what.endswith("was missing") or difference.what.startswith("is missing")
-    return difference.quantity.startswith(("provider@", "provider_final@")) and is_new_or_gone
+    return difference.one_sided and difference.quantity.startswith(("provider@", "provider_final@"))
 
 
 def _field(difference: Difference) -> str:
