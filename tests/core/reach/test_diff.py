@@ -121,6 +121,27 @@ def test_a_difference_has_its_own_words_and_not_its_neighbours() -> None:
     assert words("        if flag:", "        if flag and ready:") == {"flag", "ready"}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        # Which of two statements that changed places has moved is not known.
+        ("    first(a)\n    second(b)", "    second(b)\n    first(a)", {"first", "a", "second", "b"}),
+        ("    for a in b:\n        c()\n    d()", "    d()\n    for a in b:\n        c()", {"a", "b", "c", "d"}),
+        ("    def a(): b()\n    def a(): c()", "    def a(): c()\n    def a(): b()", {"b", "c"}),
+        # Where something else differs, order alone says nothing.
+        ("    a()\n    b()\n    c(1)", "    b()\n    a()\n    c(2)", {"c"}),
+        (
+            "    match a.b:\n        case C():\n            d(1)",
+            "    match a.b:\n        case C():\n            d(2)",
+            {*"abCd"},
+        ),
+    ),
+)
+def test_what_changed_places_and_what_is_asked_before_have_words_too(old: str, new: str, expected: set[str]) -> None:
+    (change,) = compare(f"def f():\n{old}\n".encode(), f"def f():\n{new}\n".encode()).changes
+    assert set().union(*change.statements) == expected
+
+
 def test_a_new_file_is_all_new_and_a_deleted_one_all_gone() -> None:
     assert {change.kind for change in compare(None, b"def f(): pass\nX = 1\n").changes} == {"added"}
     assert {change.kind for change in compare(b"def f(): pass\nX = 1\n", None).changes} == {"removed"}

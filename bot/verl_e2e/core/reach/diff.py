@@ -13,6 +13,7 @@ import ast
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from verl_e2e.core.model.execution import Excuse
 from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, Mark, Marked, changed_functions
@@ -47,7 +48,7 @@ class SymbolChange:
 
     # The symbol's name, empty for the module's own statements.
     symbol: str
-    # `added`, `removed`, `changed`, `renamed`, `imports` (names that the head newly imports), or `import time`.
+    # `added`, `removed`, `changed`, `imports` (names that the head newly imports), or `import time`.
     kind: str
     # The identifiers of each statement that differs, on either side; for `imports` the dotted names.
     statements: tuple[frozenset[str], ...] = ()
@@ -360,14 +361,19 @@ class _Scope:
         """The blocks of a compound statement."""
         if self.symbol is None:
             return self if isinstance(node, ast.If | ast.Try) else replace(self, symbol=BODY)
-        if isinstance(node, ast.If | ast.While):
-            return replace(self, of_methods=False, guards=self.guards | words_of(node.test))
-        return replace(self, of_methods=False)
+        match node:
+            case ast.If(test=asked) | ast.While(test=asked) | ast.Match(subject=asked):
+                return replace(self, of_methods=False, guards=self.guards | words_of(asked))
+            case _:
+                return replace(self, of_methods=False)
 
     def inside(self, block: Block) -> "_Scope":
         """The body of a block."""
         excuse = self.excuse or self._unless_caught(block.excuse, block.body)
-        return replace(self, excuse=excuse, caught=self.caught | block.caught, block_lines=block.body_lines)
+        asked = block.head if isinstance(block.node, ast.match_case) else ()
+        guards = self.guards.union(*map(words_of, asked))
+        caught = self.caught | block.caught
+        return replace(self, excuse=excuse, caught=caught, block_lines=block.body_lines, guards=guards)
 
 
 def _names_of(node: ast.AST) -> tuple[str, ...]:
@@ -465,6 +471,18 @@ def _pieces_of_head(block: Block, of: ast.AST) -> list[Piece]:
     return list(map(Piece.of, block.head))
 
 
+def _every_piece(node: ast.AST) -> Iterator[Piece]:
+    """The pieces of a statement, and of all that is below it."""
+    blocks = blocks_of(node)
+    for block in blocks:
+        yield from _pieces_of_head(block, node)
+    if blocks or isinstance(node, Definition):
+        body = node.body if isinstance(node, Definition) else [item for block in blocks for item in block.body]
+        yield from chain.from_iterable(map(_every_piece, body))
+    else:
+        yield from pieces(node)
+
+
 def _mark_lambdas(parts: Iterable[ast.AST], scope: _Scope, excuse: Excuse | None) -> None:
     """The lambdas of a statement that the other version does not have."""
     for part in parts:
@@ -517,6 +535,8 @@ class _Comparison:
         pairs = list(numbers.aligned(others[0], others[1], (self._target, type)))
         for before, after in pairs:
             self._pair(before, after, ours, theirs)
+        if theirs.symbol is not None:
+            self._note_order(pairs, ours, theirs)
         if theirs.owner.node is not None and theirs.excuse is None:
             self._mark_gaps(pairs, old, new, ours, theirs)
 
@@ -532,9 +552,22 @@ class _Comparison:
                 if isinstance(last, Function):
                     inner = theirs.function(last, whole=False)
                     inner.owner.head_differs = True
-                    inner.note(last)
+                    for node in new:
+                        if _title(node) == _title(last):
+                            inner.note(node, _every_piece(node))
                 else:
                     theirs.note(last)
+
+    def _note_order(self, pairs: Sequence[Pair], ours: _Scope, theirs: _Scope) -> None:
+        """Where a statement has another place, those that stayed count as well: either may have moved."""
+        of = self._numbers.of
+        gone = {of(before) for before, after in pairs if after is None}
+        if not any(before is None and of(after) in gone for before, after in pairs):
+            return
+        for before, after in pairs:
+            if before is not None and after is not None and of(before) == of(after):
+                ours.note(before, _every_piece(before))
+                theirs.note(after, _every_piece(after))
 
     def _mark_gaps(
         self, pairs: Iterable[Pair], old: list[ast.stmt], new: list[ast.stmt], ours: _Scope, theirs: _Scope
