@@ -116,6 +116,10 @@ def test_what_only_an_export_calls_is_no_import(function: str) -> None:
         ("${x}", UNREADABLE),
         ("[a", UNREADABLE),
         ("[" * 99, UNREADABLE),
+        ("{[a]: 1}", UNREADABLE),
+        ("{{a: 1}}", UNREADABLE),
+        ("[hdfs://host:80/a.parquet,b]", ["hdfs://host:80/a.parquet", "b"]),
+        (r"['a\nb']", [r"a\nb"]),
     ],
 )
 def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:

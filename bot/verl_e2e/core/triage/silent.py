@@ -242,7 +242,8 @@ UNREADABLE = object()
 _WORKED_OUT = re.compile(
     r"\$[({\w]|^\s*(?:choice|range|interval|glob|sort|shuffle|tag|extend_list|cast|int|float|str)\("
 )
-_ITEM = re.compile(r"""(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|[^\[\]{},:'"\s][^\[\]{},:'"]*""")
+# An address may hold colons.
+_ITEM = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\w+://[^\[\]{},'"]*|[^\[\]{},:'"\s][^\[\]{},:'"]*""")
 _ESCAPED = re.compile(r"\\([\\'\"(){}\[\],:=\s])")
 _UNKNOWN = re.compile(r"~[\w.-]*(?=/|$)|\.\.?(?=/)")
 
@@ -253,11 +254,15 @@ def read_value(text: str) -> object:
     if _WORKED_OUT.search(bare):
         return UNREADABLE
     if bare.startswith(("[", "{")):
-        quoted = _ITEM.sub(lambda item: item[0] if item["quoted"] else repr(item[0].strip()), bare)
         try:
-            return ast.literal_eval(quoted)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(_ITEM.sub(lambda item: repr(_text(item[0].strip())), bare))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return UNREADABLE
+    return _text(bare)
+
+
+def _text(bare: str) -> str:
+    """A text without Hydra's own quotes and backslashes."""
     if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
         return bare[1:-1].replace(f"\\{bare[0]}", bare[0]).replace("\\\\", "\\")
     return _ESCAPED.sub(r"\1", bare)
