@@ -54,6 +54,13 @@ def test_the_passing_run() -> None:
     assert "killed by signal" in facts.last.text
 
 
+def test_the_last_of_very_many_bars_on_a_line_counts() -> None:
+    facts = facts_of("".join(BAR.format(step // 2, step, 200) for step in range(201)))
+    assert facts.progress is not None
+    assert facts.progress.done == 200
+    assert facts.completed_at is not None
+
+
 def test_the_run_that_was_cut() -> None:
     facts = scan([recorded("level5-flat-cut-at-14-of-20")])
     assert [step.step for step in facts.steps] == list(range(15))

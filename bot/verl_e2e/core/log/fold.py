@@ -904,9 +904,12 @@ def _compiled(shape: str, text: str) -> re.Pattern[str]:
 
 
 def search(literal: Literal, text: str) -> re.Match[str] | None:
-    """Search a literal's shape; in a long line only around the literal, for some shapes take quadratic time."""
+    """Search a literal's shape; in a long line only around the literal, for some shapes take quadratic time.
+
+    That of a bar does not, and the last bar of a line may lie far behind the first one.
+    """
     pattern = _compiled(literal.shape, literal.text)
-    if len(text) <= _SEARCHED:
+    if len(text) <= _SEARCHED or literal.mark is Mark.PROGRESS:
         return pattern.search(text)
     at = max(text.find(literal.text), 0)
     return pattern.search(text, max(at - _SEARCHED // 2, 0), at + _SEARCHED // 2)
