@@ -170,6 +170,34 @@ def test_a_job_that_a_rule_names_gets_more_settings_and_stays_what_it_is() -> No
         assert (len(jobs), jobs[1]) == (3, asked)
 
 
+@pytest.mark.parametrize(
+    ("names", "cells", "minutes", "expected"),
+    (
+        # The job for the second place enters the first one too.
+        (
+            (SMOKE, "2-expert"),
+            (("gemma3-plain", "qwen3-lora-initial"), ("qwen3-resume", "qwen3-square")),
+            120,
+            [SMOKE, "2-expert", RESUME],
+        ),
+        # What a job that is not needed takes is there for one that is.
+        (
+            (SMOKE, "0-recompute"),
+            (("moe-lora", "qwen3-tp2"), ("qwen3-square", "qwen3-tp2"), ("gemma3-lora", "moe-plain", "qwen2-plain")),
+            40,
+            [SMOKE, "0-recompute", "2-tp2-adapter-none-qwen3", "4-feature-gemma3"],
+        ),
+    ),
+)
+def test_a_job_whose_places_others_enter_too_goes(
+    names: tuple[str, ...], cells: tuple[tuple[str, ...], ...], minutes: int, expected: list[str]
+) -> None:
+    found = (place(*group, symbol=f"f{at}") for at, group in enumerate(cells))
+    derived = derive(names, *found, minutes=minutes)
+    assert ids(derived) == expected
+    assert derived.not_covered == ()
+
+
 def test_cells_that_raised_say_nothing_about_what_they_did_not_get_to() -> None:
     at = NAMES.index("qwen2-lora")
     rows = [*ROWS[:at], ROWS[at].model_copy(update={"outcome": CellOutcome.BLOCKED}), *ROWS[at + 1 :]]

@@ -2,7 +2,7 @@
 
 A place that a planned job enters needs nothing. The others are taken in turn, those that the fewest cells enter first,
 each into the job that costs least more: one that was made for another place, with what this one needs besides, or one
-of its own. What no job can have, and what the budget leaves out, is named.
+of its own. A job whose places others enter too goes. What no job can have, and what the budget leaves out, is named.
 """
 
 import hashlib
@@ -452,7 +452,7 @@ def with_measured_jobs(planned: Sequence[JobOutline], needs: Iterable[Need], mak
             held.setdefault(holder, []).extend(need.purposes)
         elif problem := _place(need, made, maker):
             left.append((need, problem))
-    kept, beyond = _within(made, budget - sum(job.gpu_minutes for job in fixed), maker)
+    kept, beyond = _within(_needed(made, maker), budget - sum(job.gpu_minutes for job in fixed), maker)
     left += [
         (need, f"the plan would take more than the {budget} GPU minutes of the policy's budget") for need in beyond
     ]
@@ -525,6 +525,21 @@ def _stays(item: _Made, larger: _Made) -> bool:
     before, after = item.draft.point, larger.draft.point
     same = all(after[axis] == before[axis] for axis in _REPLACING) and after.model == before.model
     return item.planned is None or (same and larger.job.variant.level is item.job.variant.level)
+
+
+def _needed(made: Sequence[_Made], maker: JobMaker) -> list[_Made]:
+    """The jobs without those whose places others enter as well, the dearest first."""
+    kept = sorted(made, key=lambda item: -item.job.gpu_minutes)
+    for item in (item for item in tuple(kept) if item.planned is None):
+        others = [other for other in kept if other is not item]
+        for need in item.needs:
+            at = next((at for at, other in enumerate(others) if maker.covers(other.job, need)), None)
+            if at is None:
+                break
+            others[at] = replace(others[at], needs=(*others[at].needs, need))
+        else:
+            kept = others
+    return kept
 
 
 def _level(need: Need, maker: JobMaker) -> Level | None:
