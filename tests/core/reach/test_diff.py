@@ -126,6 +126,9 @@ def test_a_difference_has_its_own_words_and_not_its_neighbours() -> None:
     (
         # Which of two statements that changed places has moved is not known.
         ("    first(a)\n    second(b)", "    second(b)\n    first(a)", {"first", "a", "second", "b"}),
+        # It passed none of those around.
+        ("    x()\n    a()\n    b()\n    y()", "    x()\n    b()\n    a()\n    y()", {"a", "b"}),
+        ("    x()\n    a()\n    b()\n    c()", "    b()\n    c()\n    x()\n    a()", {"a", "b", "c", "x"}),
         ("    for a in b:\n        c()\n    d()", "    d()\n    for a in b:\n        c()", {"a", "b", "c", "d"}),
         ("    def a(): b()\n    def a(): c()", "    def a(): c()\n    def a(): b()", {"b", "c"}),
         # Where something else differs, order alone says nothing.

@@ -536,7 +536,7 @@ class _Comparison:
         for before, after in pairs:
             self._pair(before, after, ours, theirs)
         if theirs.symbol is not None:
-            self._note_order(pairs, ours, theirs)
+            self._note_order(pairs, others[0], others[1], ours, theirs)
         if theirs.owner.node is not None and theirs.excuse is None:
             self._mark_gaps(pairs, old, new, ours, theirs)
 
@@ -558,16 +558,18 @@ class _Comparison:
                 else:
                     theirs.note(last)
 
-    def _note_order(self, pairs: Sequence[Pair], ours: _Scope, theirs: _Scope) -> None:
-        """Where a statement has another place, those that stayed count as well: either may have moved."""
-        of = self._numbers.of
-        gone = {of(before) for before, after in pairs if after is None}
-        if not any(before is None and of(after) in gone for before, after in pairs):
+    def _note_order(self, pairs: Sequence[Pair], old: Sequence[ast.AST], new: Sequence[ast.AST], *of: _Scope) -> None:
+        """Where a statement has another place, those that it passed count as well: either may have moved."""
+        number = self._numbers.of
+        gone = {number(before) for before, after in pairs if after is None}
+        if not any(before is None and number(after) in gone for before, after in pairs):
             return
-        for before, after in pairs:
-            if before is not None and after is not None and of(before) == of(after):
-                ours.note(before, _every_piece(before))
-                theirs.note(after, _every_piece(after))
+        places = [{id(node): at for at, node in enumerate(body)} for body in (old, new)]
+        for pair in pairs:
+            passed = places[0].get(id(pair[0])) != places[1].get(id(pair[1]))
+            for node, scope in zip(pair, of, strict=True):
+                if node is not None and passed and number(pair[0]) == number(pair[1]):
+                    scope.note(node, _every_piece(node))
 
     def _mark_gaps(
         self, pairs: Iterable[Pair], old: list[ast.stmt], new: list[ast.stmt], ours: _Scope, theirs: _Scope
