@@ -356,8 +356,8 @@ def test_health_and_a_few_numbers(house: House) -> None:
     assert call(house, "GET", "/readyz") == (200, '{"ready":true,"checks":{"database":"ok","worker":"ok"}}')
     lines = call(house, "GET", "/metrics")[1].splitlines()
     for line in (
-        'verl_e2e_webhook_answers_total{event="ping",kind="kept"} 1.0',
-        'verl_e2e_webhook_answers_total{event="ping",kind="repeated"} 1.0',
+        'verl_e2e_webhook_answers_total{event="other",kind="kept"} 1.0',
+        'verl_e2e_webhook_answers_total{event="other",kind="repeated"} 1.0',
         'verl_e2e_webhook_answers_total{event="none",kind="unsigned"} 1.0',
         "verl_e2e_deliveries_waiting 1.0",
     ):

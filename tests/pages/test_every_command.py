@@ -66,7 +66,7 @@ WORDS = (
     ),
     (r"git clone https://github\.com/OWNER/verl-e2e", "git clone --quiet {CHECKOUT}"),
     (r"PATH/TO/verl-e2e", "{CHECKOUT}"),
-    (r"(?m)^make test\b.*$", "make --dry-run test"),
+    (r"(?m)^make (--jobs=\d+ )?test\b.*$", "make --dry-run test"),
     (r"COMMIT:FILE", "HEAD:README.md"),
 )
 
@@ -75,7 +75,8 @@ NOT_TYPED = {
     r"^\(?(umask 077; )?curl |(?m:^ssh )": "talks to the network",
     r"-m pip install '(ray|verl-e2e)\[": "downloads an extra",
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
-    r"^make (test|coverage|check|format|lock|bench|lint|types|clean|architecture)\b": "takes long, or asks the index",
+    r"^make (--jobs=\d+ )?(test|coverage|check|format|lock|bench)\b": "takes long, or asks the index",
+    r"^make (lint|types|clean|architecture)\b": "takes long",
     r"^(umask 077\n)?sqlite3 ": "a program that only the host of a service has",
     r"^([A-Z_]+=\S+ )?(docker|enroot|helm|kubectl|podman|ray|nvidia-smi|nft) ": "acts on a host or cluster",
     r"^install .*/etc/systemd/": "installs a unit on a host; tests/project/test_deploy.py reads it",
