@@ -226,7 +226,7 @@ def test_a_command_that_is_not_typed_can_be_parsed(shown: Shown) -> None:
         if word.endswith(".py"):
             ast.parse((ROOT / word).read_text())
     if shown.text.startswith("make "):
-        target = shown.text.split()[1]
+        target = next(word for word in shown.text.split()[1:] if not word.startswith("-"))
         assert re.search(rf"(?m)^{target}:", (ROOT / "Makefile").read_text())
     if module := re.match(r"python -m (\S+)", shown.text):
         ast.parse((ROOT / f"{module[1].replace('.', '/')}.py").read_text())
