@@ -147,7 +147,7 @@ def test_a_rehearsal_comes_first_and_is_judged_by_the_workflow_that_reports_it(a
     assert found.conclusion == "success", found.title
     assert "Changed in 1" in (found.title or "")
     # The card is edited no sooner than the policy's 15 s after its last edit.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while "Changed in 1" not in actions.cards()[0]:
         assert time.monotonic() < deadline, actions.cards()[0]
         time.sleep(1)
