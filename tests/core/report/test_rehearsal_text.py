@@ -120,3 +120,13 @@ def test_a_field_that_every_configuration_has_now_is_said_once(loss: float, row:
     assert f"{1 if row else 2} cells differ in nothing else." in text
     assert ("| `no changed function` | b | step1/loss is 2.5, was 2.0 |" in text) is row
     assert text.count("new\\_size") == 1
+
+
+def test_a_new_field_with_two_values_is_said_with_both() -> None:
+    imports = {IMPORTS: record(IMPORTS)}
+    before = {name: record(name, quantities={"provider@0": {"kept": 1}}) for name in ("a", "b")}
+    sizes = {"a": 1, "b": 2}
+    after = {name: record(name, quantities={"provider@0": {"kept": 1, "size": sizes[name]}}) for name in sizes}
+    text = render_rehearsal(judge_rehearsal({**imports, **before}, {**imports, **after}, ()))
+    assert "new or gone: size is 1, was missing; size is 2, was missing." in text
+    assert "2 cells differ in nothing else." in text

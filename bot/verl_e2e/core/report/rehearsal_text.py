@@ -83,14 +83,20 @@ def _changes(found: Rehearsal) -> Iterator[str]:
     changed = [cell for cell in found.cells if cell.differences or (cell.base_error and not cell.head_error)]
     if not changed:
         return
-    fields = {_field(item): item.what for cell in changed for item in cell.differences if _is_field(item)}
-    alone = [cell for cell in changed if cell.differences and all(map(_is_field, cell.differences))]
+    others = [(cell, tuple(item for item in cell.differences if not _is_field(item))) for cell in changed]
+    # Another value in another family is said too.
+    fields = dict.fromkeys(
+        f"{item.quantity.partition('.')[2]} {item.what}"
+        for cell in changed
+        for item in cell.differences
+        if _is_field(item)
+    )
     if fields:
-        named = "; ".join(f"{name} {what}" for name, what in fields.items())
-        yield markdown(f"Fields of the configuration that are new or gone: {named}.", _MOST_NAMED)
-        yield f"{len(alone)} cells differ in nothing else." if alone else ""
+        alone = sum(bool(cell.differences) and not left for cell, left in others)
+        yield markdown(f"Fields of the configuration that are new or gone: {'; '.join(fields)}.", _MOST_NAMED)
+        yield f"{alone} cells differ in nothing else." if alone else ""
         yield ""
-    changed = [replace(cell, differences=_without_fields(cell)) for cell in changed if cell not in alone]
+    changed = [replace(cell, differences=left) for cell, left in others if left or not cell.differences]
     if not changed:
         return
     by_cause: dict[str, list[CellVerdict]] = {}
@@ -115,14 +121,6 @@ def _changes(found: Rehearsal) -> Iterator[str]:
 def _is_field(difference: Difference) -> bool:
     """Whether a field of the provider's configuration is there on one side alone: a difference of every cell."""
     return difference.one_sided and difference.quantity.startswith(("provider@", "provider_final@"))
-
-
-def _field(difference: Difference) -> str:
-    return difference.quantity.partition(".")[2]
-
-
-def _without_fields(cell: CellVerdict) -> tuple[Difference, ...]:
-    return tuple(difference for difference in cell.differences if not _is_field(difference))
 
 
 def _before(found: Rehearsal) -> Iterator[str]:
