@@ -52,7 +52,7 @@ def git(folder: Path, *words: str, given: bytes = b"", index: Path | None = None
 
 
 def pairs(source: Path, made: Path, options: argparse.Namespace) -> Iterator[Pair]:
-    """The commits of both series, made anew without the history."""
+    """The commits of both series, made again without the history."""
     subprocess.run(["git", "init", "--quiet", "--bare", str(made)], check=True)
     objects = (git(source, "rev-parse", "--path-format=absolute", "--git-path", "objects") or "").strip()
     (made / "objects" / "info" / "alternates").write_text(f"{objects}\n")
@@ -102,6 +102,14 @@ def taken_back(source: Path, made: Path, head: str, fix: str) -> str | None:
     return git(made, "write-tree", index=index)
 
 
+def rehearse(options: argparse.Namespace, base: str, head: str, out: Path, workers: int) -> list[str]:
+    """The command that rehearses a head beside its base."""
+    argv = ["verl-e2e", "rehearse", "--repo", options.made, "--base", base, "--head", head, "--out", out]
+    argv += ["--observe-functions", 0, "--workers", workers, "--megatron-lm", options.megatron_lm]
+    argv += ["--python", options.python, *(("--verl", options.verl) if options.verl else ())]
+    return list(map(str, argv))
+
+
 def rehearsed(pair: Pair, options: argparse.Namespace) -> dict[str, object]:
     """The document of a rehearsal, made or read; one with an `error` where there is none."""
     kept = options.out / pair.series / f"{pair.name}.json"
@@ -112,10 +120,8 @@ def rehearsed(pair: Pair, options: argparse.Namespace) -> dict[str, object]:
         for shared in ("models", *(("records",) if pair.series == "fixes" else ())):
             if (options.out / "first" / shared).exists():
                 shutil.copytree(options.out / "first" / shared, work / shared, copy_function=os.link)
-        argv = [shutil.which("verl-e2e") or "verl-e2e", "rehearse", "--repo", options.made, "--base", pair.base]
-        argv += ["--head", pair.head, "--out", work, "--json", "--observe-functions", 0, "--workers", options.workers]
-        argv += ["--megatron-lm", options.megatron_lm, "--verl", options.verl, "--python", options.python]
-        done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
+        argv = rehearse(options, pair.base, pair.head, work, options.workers)
+        done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False)
         kept.write_text(done.stdout or json.dumps({"error": done.stderr[-500:]}))
         shutil.rmtree(work, ignore_errors=True)
     return dict(json.loads(kept.read_text()))
@@ -163,10 +169,9 @@ def main() -> None:
         (options.made / "objects" / "info" / "alternates").unlink(missing_ok=True)
         return
     if not (options.out / "first" / "rehearsal.json").exists():
-        argv = ["verl-e2e", "rehearse", "--repo", options.made, "--base", every[0].base, "--head", every[0].base]
-        argv += ["--out", options.out / "first", "--observe-functions", 0, "--workers", options.lanes * options.workers]
-        argv += ["--megatron-lm", options.megatron_lm, "--verl", options.verl, "--python", options.python]
-        subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.DEVNULL)
+        base = every[0].base
+        argv = rehearse(options, base, base, options.out / "first", options.lanes * options.workers)
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     with ThreadPoolExecutor(options.lanes) as lanes:
         rows = list(lanes.map(lambda pair: (pair, row(pair, rehearsed(pair, options))), every))
     for series in ("fixes", "last"):
