@@ -86,7 +86,7 @@ def commit(made: Path, tree: str, parent: str | None, subject: str) -> str:
         git(made, "rm", "-r", "-q", "--cached", *others, index=index)
     reduced = git(made, "write-tree", index=index)
     made_now = git(made, "commit-tree", str(reduced), *(("-p", parent) if parent else ()), "-m", subject)
-    git(made, "update-ref", f"refs/tags/{made_now}", str(made_now))
+    git(made, "update-ref", f"refs/tags/c-{made_now}", str(made_now))
     return str(made_now)
 
 
