@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
@@ -24,7 +24,7 @@ from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import Bands, Healthy, PairStep, Probe, RunPair
 from verl_e2e.core.triage.silent import AGREEMENT
 
@@ -66,47 +66,33 @@ def band_from(probe: Probe) -> CorrelationBand | None:
 def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[StepValues] = ()) -> Tolerances:
     """The tolerances for the job's probe: measured where identical runs were, else the stated defaults.
 
-    Pairs count where they trained at the learning rate of `steps`: noise grows with it.
+    Pairs count where they trained at the learning rate of `steps`: noise grows with it. A metric that was judged often
+    enough gets the largest difference seen, with room.
     """
     rates = {step.values[_LEARNING_RATE] for step in steps if _LEARNING_RATE in step.values}
     pairs = _probe(bands, job).pairs
-    rows = [row for pair in pairs for row in _noise(pair, rates)]
-    same = dict(_measured(row for row, same in rows if same))
-    sampled = dict(_measured(row for row, same in rows if not same))
-    if not same and not sampled:
+    # By whether the samples were the same, and by metric.
+    seen: dict[tuple[bool, str], list[MetricRow]] = {}
+    for item in (item for pair in pairs for item in pair.steps):
+        if not rates or item.first.get(_LEARNING_RATE) in rates:
+            found = compare_steps([StepMetrics(item.step, 0, item.first)], [StepMetrics(item.step, 0, item.second)])
+            for row in (row for metric in found.metrics for row in metric.rows):
+                if row.agreement is not Agreement.SHOWN:
+                    seen.setdefault((bool(found.same_samples), row.metric), []).append(row)
+    measured: dict[bool, dict[str, Tolerance]] = {True: {}, False: {}}
+    for (same, metric), rows in seen.items():
+        if len(rows) >= ENOUGH and (stated := rows[0].tolerance) is not None:
+            factor = min(max(TIMES_SEEN * max(abs(row.excess) for row in rows), NARROWEST), WIDEST)
+            relative = min(stated.relative * factor, max(MOST_RELATIVE, stated.relative))
+            measured[same][metric] = Tolerance(relative, stated.absolute * factor, stated.spread * factor)
+    if not any(measured.values()):
         return STATED_TOLERANCES
-    return Tolerances(f"tolerances measured on {len(pairs)} pair(s) of identical runs", same, sampled)
+    source = f"tolerances measured on {len(pairs)} pair(s) of identical runs"
+    return Tolerances(source, measured[True], measured[False])
 
 
 def _probe(bands: Bands | None, job: Job) -> Probe:
     return (bands.probes.get(probe_digest(job)) if bands else None) or Probe()
-
-
-def _noise(pair: RunPair, rates: set[float]) -> Iterator[tuple[MetricRow, bool]]:
-    """Every judged row of a pair, and whether its samples were the same."""
-    for item in pair.steps:
-        if rates and item.first.get(_LEARNING_RATE) not in rates:
-            continue
-        found = compare_steps([StepMetrics(item.step, 0, item.first)], [StepMetrics(item.step, 0, item.second)])
-        for metric in found.metrics:
-            yield from ((row, bool(found.same_samples)) for row in metric.rows)
-
-
-def _measured(rows: Iterable[MetricRow]) -> Iterator[tuple[str, Tolerance]]:
-    """A tolerance for each metric that was judged often enough: the largest difference seen, with room."""
-    seen: dict[str, list[MetricRow]] = {}
-    for row in rows:
-        if row.agreement is not Agreement.SHOWN:
-            seen.setdefault(row.metric, []).append(row)
-    for metric, found in seen.items():
-        if len(found) >= ENOUGH and found[0].tolerance is not None:
-            factor = TIMES_SEEN * max(abs(row.excess) for row in found)
-            yield metric, _scaled(found[0].tolerance, min(max(factor, NARROWEST), WIDEST))
-
-
-def _scaled(tolerance: Tolerance, factor: float) -> Tolerance:
-    relative = min(tolerance.relative * factor, max(MOST_RELATIVE, tolerance.relative))
-    return Tolerance(relative, tolerance.absolute * factor, tolerance.spread * factor)
 
 
 def with_healthy(bands: Bands, job: Job, found: Healthy) -> Bands:
@@ -150,24 +136,17 @@ def only_of(bands: Bands, job: Job) -> Bands:
 
 
 # The metrics of a pair that are kept: those compared, their ranges, and what says whether two steps compare at all.
-_KEPT = tuple(
-    dict.fromkeys(
-        (
-            *(compared.metric for compared in COMPARED),
-            *(
-                f"{compared.metric.removesuffix('mean')}{end}"
-                for compared in COMPARED
-                if compared.metric.endswith("/mean")
-                for end in ("max", "min")
-            ),
-            *DATA,
-            _LEARNING_RATE,
-        )
-    )
+_KEPT = (
+    *(compared.metric for compared in COMPARED),
+    *(
+        f"{compared.metric.removesuffix('mean')}{end}"
+        for compared in COMPARED
+        if compared.metric.endswith("/mean")
+        for end in ("max", "min")
+    ),
+    *DATA,
+    _LEARNING_RATE,
 )
-
-
-_FIRST_STEP = 1
 
 
 class NotHealthyError(UserError):
@@ -189,47 +168,43 @@ def healthy_run(name: str, record: Record, facts: LogFacts | None, result: Resul
     if record.job is None or facts is None or result is not Result.PASS:
         why = f"{result}: {cause}" if cause else str(result)
         raise NotHealthyError(f"{name}: judged {why}; a band takes only runs that passed")
-    return HealthyRun(name, record.job, facts.steps, _run_digest(record.events))
+    # What tells one run from another of the same job: when each thing happened.
+    rows = json.dumps([[event.t_s, event.kind] for event in record.events], separators=(",", ":"))
+    return HealthyRun(name, record.job, facts.steps, hashlib.sha256(rows.encode()).hexdigest())
 
 
 def healthy_of(run: HealthyRun) -> Healthy:
     """What a band keeps of a healthy run: the correlation at step 1."""
-    first = next((item for item in run.steps if item.step == _FIRST_STEP), None)
-    found = first.values.get(AGREEMENT, math.nan) if first else math.nan
+    found = next((item.values.get(AGREEMENT, math.nan) for item in run.steps if item.step == 1), math.nan)
     if not math.isfinite(found):
-        raise NotHealthyError(f"{run.name}: no {AGREEMENT} at step {_FIRST_STEP}; a band needs that number")
+        raise NotHealthyError(f"{run.name}: no {AGREEMENT} at step 1; a band needs that number")
     return Healthy(run=run.run, job=run.job.id, bridge_commit=run.job.bridge.commit, correlation=found)
 
 
-def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> RunPair:
+def pair_of(first: HealthyRun, other: HealthyRun) -> RunPair:
     """What a bands file keeps of two runs of the same training; NotHealthyError when they are not."""
-    both = f"{healthy_run.name} and {other.name}"
-    if training_digest(healthy_run.job) != training_digest(other.job):
+    both = f"{first.name} and {other.name}"
+    if training_digest(first.job) != training_digest(other.job):
         raise NotHealthyError(f"{both}: not the same training; a pair is one job run twice at one Bridge commit")
-    if healthy_run.run == other.run:
+    if first.run == other.run:
         raise NotHealthyError(f"{both}: one and the same run; run the job a second time")
-    first, second = _undisturbed(healthy_run), _undisturbed(other)
-    found = compare_steps(tuple(first.values()), tuple(second.values()))
+    # Without the step after a resume: what a resume changes is not noise.
+    found = compare_steps(
+        *(
+            [step for step in run.steps if step.step <= run.job.steps - (run.job.level is Level.SAVE_RESUME)]
+            for run in (first, other)
+        )
+    )
     if found.data_differs or not found.steps:
         why = found.data_differs or "no training step in common"
         raise NotHealthyError(f"{both}: {why}; a pair trains on the same data")
-    steps = (
-        PairStep(step=step, first=_kept(first[step].values), second=_kept(second[step].values)) for step in found.steps
+    kept = (
+        {
+            step.step: {name: value for name in _KEPT if math.isfinite(value := step.values.get(name, math.nan))}
+            for step in run.steps
+        }
+        for run in (first, other)
     )
-    return RunPair(runs=(healthy_run.run, other.run), job=healthy_run.job.id, steps=tuple(steps))
-
-
-def _undisturbed(run: HealthyRun) -> dict[int, StepMetrics]:
-    """The training steps by number, without those after a resume: what a resume changes is not noise."""
-    last = run.job.steps - 1 if run.job.level is Level.SAVE_RESUME else run.job.steps
-    return {item.step: item for item in run.steps if 0 < item.step <= last}
-
-
-def _kept(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: values[name] for name in _KEPT if name in values and math.isfinite(values[name])}
-
-
-def _run_digest(events: tuple[Event, ...]) -> Digest:
-    """What tells one run from another of the same job: when each thing happened."""
-    rows = [[event.t_s, event.kind] for event in events]
-    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+    ours, theirs = kept
+    steps = tuple(PairStep(step=step, first=ours[step], second=theirs[step]) for step in found.steps)
+    return RunPair(runs=(first.run, other.run), job=first.job.id, steps=steps)

@@ -121,14 +121,17 @@ def cell_map(
     numbers = {bits for file in functions.values() for bits in file.values()}
     numbers |= {bits for file in lines.values() for bits in file.values()}
     places = {bits: at for at, bits in enumerate(sorted(numbers))}
-    files = {
-        path: FileCells(
-            blob=blobs[path],
-            functions={name: places[bits] for name, bits in sorted(functions.get(path, {}).items())},
-            lines=tuple(_ranges(lines.get(path, {}), places)),
-        )
-        for path in sorted(functions.keys() | lines.keys())
-    }
+    files = {}
+    for path in sorted(functions.keys() | lines.keys()):
+        # Lines that follow one another and have one set, together.
+        ranges: list[tuple[int, int, int]] = []
+        for line, bits in sorted(lines.get(path, {}).items()):
+            if ranges and ranges[-1][1:] == (line - 1, places[bits]):
+                ranges[-1] = (ranges[-1][0], line, places[bits])
+            else:
+                ranges.append((line, line, places[bits]))
+        entered = {name: places[bits] for name, bits in sorted(functions.get(path, {}).items())}
+        files[path] = FileCells(blob=blobs[path], functions=entered, lines=tuple(ranges))
     return CellMap(commit=commit, cells=cells, sets=tuple(f"{bits:x}" for bits in sorted(numbers)), files=files)
 
 
@@ -144,15 +147,3 @@ def unpack_cells(text: str) -> CellMap | None:
         return CellMap.model_validate_json(unpack_text(text, _MOST_UNPACKED)) if text else None
     except (UnpackError, ValidationError):
         return None
-
-
-def _ranges(lines: Mapping[int, int], places: Mapping[int, int]) -> Iterable[tuple[int, int, int]]:
-    """Lines that follow one another and have one set, together."""
-    found: list[tuple[int, int, int]] = []
-    for line in sorted(lines):
-        place = places[lines[line]]
-        if found and found[-1][1] == line - 1 and found[-1][2] == place:
-            found[-1] = (found[-1][0], line, place)
-        else:
-            found.append((line, line, place))
-    return found

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from typing import TypedDict
 
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
@@ -115,49 +113,35 @@ def probe_digest(job: Job) -> str:
 
     A local checkpoint counts by its model id and the name of its folder, for its place differs between hosts.
     """
-    full = _training(job)
-    wrapper = {name: value for name, value in full["wrapper"] if not _SCALE_VARIABLE.fullmatch(name)}
-    overrides = [training for training in full["overrides"] if not _SCALE_OVERRIDE.match(training)]
-    return _digest({**full, "wrapper": sorted(wrapper.items()), "overrides": overrides})
+    return _digest(
+        job,
+        re.compile(f"{_PLACE_VARIABLE.pattern}|{_SCALE_VARIABLE.pattern}"),
+        re.compile(f"{_PLACE_OVERRIDE.pattern}|{_SCALE_OVERRIDE.pattern}"),
+    )
 
 
 def training_digest(job: Job) -> str:
     """What decides every number of a training at one Bridge and verl commit: two runs of it differ by noise alone."""
-    extra = {"gpus": job.gpu_count, "bridge": job.bridge.commit, "verl": job.verl.commit}
-    return _digest({**_training(job), **extra})
+    commits = {"gpus": job.gpu_count, "bridge": job.bridge.commit, "verl": job.verl.commit}
+    return _digest(job, _PLACE_VARIABLE, _PLACE_OVERRIDE, **commits)
 
 
-class _Training(TypedDict):
-    """What a training is made of."""
-
-    script: str
-    model: list[object]
-    reward_model: bool
-    wrapper: list[tuple[str, str]]
-    overrides: list[str]
-
-
-def _training(job: Job) -> _Training:
+def _digest(job: Job, variables: re.Pattern[str], overrides: re.Pattern[str], **more: object) -> str:
+    """The digest of what a training is made of, without some variables and overrides."""
     chosen = job.checkpoint
     recipe = [chosen.synthetic.model_dump(mode="json")] if chosen.synthetic else []
-    model = [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights, *recipe]
+    folders = ((path or "").rstrip("/").rpartition("/")[2] for path in (chosen.model_path, chosen.dummy_config))
     wrapper = {**job.site.wrapper, **job.wrapper}
-    return {
+    document = {
         "script": job.script,
-        "model": model,
+        "model": [chosen.model_id, *folders, chosen.random_weights, *recipe],
         "reward_model": job.reward_model,
-        "wrapper": sorted(pair for pair in wrapper.items() if not _PLACE_VARIABLE.fullmatch(pair[0])),
-        "overrides": [override for override in sorted(set(job.overrides)) if not _PLACE_OVERRIDE.match(override)],
+        "wrapper": sorted(pair for pair in wrapper.items() if not variables.fullmatch(pair[0])),
+        "overrides": [override for override in sorted(set(job.overrides)) if not overrides.match(override)],
+        **more,
     }
-
-
-def _digest(document: Mapping[str, object]) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _name(path: str | None) -> str:
-    return (path or "").rstrip("/").rpartition("/")[2]
 
 
 def about(job: Job) -> str:

@@ -128,31 +128,25 @@ def observations(
     trials: dict[str, list[Trial]] = {}
     for trial in observed.trials:
         trials.setdefault(trial.function, []).append(trial)
-    names = dict.fromkeys(f"{function.path}:{function.symbol}" for function in observable(changed))
-    return tuple(
-        _observation(name, tuple(trials.get(name, ())), observed.unjudged.get(name, ""))
-        for name in names
-        if name in entered
-    )
-
-
-def _observation(function: str, trials: tuple[Trial, ...], problem: str) -> Observation:
-    # An oracle says more than a difference, and a difference more than an error, which needs no comparison.
-    noticed = sorted((trial for trial in trials if trial.noticed), key=_weakness)
-    shown = {trial.fault for trial in noticed}
-    if noticed and (noticed[0].measured or (not problem and all(trial.fault in shown for trial in trials))):
-        return Observation(function, Sight.OBSERVED, _notice(noticed[0]), trials)
-    if trials and not problem:
-        return Observation(function, Sight.UNNOTICED, "", trials)
-    return Observation(function, Sight.UNJUDGED, problem or "nothing is said of it", trials)
-
-
-def _weakness(trial: Trial) -> int:
-    return 0 if trial.oracles else 1 if trial.measured else 2
-
-
-def _notice(trial: Trial) -> str:
-    return next(iter((*trial.oracles, *trial.differing, trial.error)))
+    found = []
+    for name in dict.fromkeys(f"{function.path}:{function.symbol}" for function in observable(changed)):
+        if name not in entered:
+            continue
+        tried, problem = tuple(trials.get(name, ())), observed.unjudged.get(name, "")
+        # An oracle says more than a difference, and a difference more than an error, which needs no comparison.
+        noticed = sorted(
+            (trial for trial in tried if trial.noticed), key=lambda trial: (not trial.oracles, not trial.measured)
+        )
+        shown = {trial.fault for trial in noticed}
+        if noticed and (noticed[0].measured or (not problem and all(trial.fault in shown for trial in tried))):
+            first = noticed[0]
+            sight, reason = Sight.OBSERVED, (*first.oracles, *first.differing, first.error)[0]
+        elif tried and not problem:
+            sight, reason = Sight.UNNOTICED, ""
+        else:
+            sight, reason = Sight.UNJUDGED, problem or "nothing is said of it"
+        found.append(Observation(name, sight, reason, tried))
+    return tuple(found)
 
 
 # The record of what the process that all cells are forks of did: its imports.
@@ -413,8 +407,8 @@ def judge_rehearsal(
     blocked = imported.outcome is CellOutcome.BLOCKED or not (compared or imported.outcome is CellOutcome.FAIL)
     outcome = CellOutcome.BLOCKED if blocked else next(outcome for outcome in CellOutcome if outcome in shown)
     record = head.get(IMPORTS)
-    libraries = "" if record is None else ", ".join(f"{name} {version}" for name, version in record.libraries.items())
-    environment = "" if record is None else f"Python {record.python}, {libraries}"
+    libraries = ", ".join(f"{name} {version}" for name, version in record.libraries.items()) if record else ""
+    environment = f"Python {record.python}, {libraries}" if record else ""
     entered = frozenset(
         function for name, cell in head.items() if name != IMPORTS for function in cell.entered.functions
     )
@@ -476,8 +470,8 @@ def _difference(given: str, base: object, head: object) -> Iterator[Difference]:
     name = given[:_MOST_CHARACTERS]
     match base, head:
         case TensorSummary(), TensorSummary():
-            if base.shape != head.shape or base.dtype != head.dtype:
-                before, after = (f"{list(side.shape)} {side.dtype}" for side in (base, head))
+            before, after = (f"{list(side.shape)} {side.dtype}" for side in (base, head))
+            if before != after:
                 yield Difference(name, f"is {after}, was {before}")
             elif base.digest != head.digest:
                 yield Difference(name, "differs", _apart(base, head))
@@ -507,11 +501,10 @@ def _relative(base: object, head: object) -> float | None:
 def _apart(base: TensorSummary, head: TensorSummary) -> float:
     """How far two tensors of one shape are apart, as a part of the base's size: by their products with random signs."""
     pairs = list(zip(base.sketch, head.sketch, strict=False))
-    if len(base.sketch) != len(head.sketch) or not pairs or not base.norm:
+    finite = [(one, other) for one, other in pairs if one is not None and other is not None]
+    if len(base.sketch) != len(head.sketch) or len(finite) < len(pairs) or not pairs or not base.norm:
         return math.inf
-    if any(one is None or other is None for one, other in pairs):
-        return math.inf
-    apart = math.hypot(*(other - one for one, other in pairs if one is not None and other is not None))
+    apart = math.hypot(*(other - one for one, other in finite))
     # Each product of a tensor with random signs is as large as its norm, on average of the squares.
     return apart / math.sqrt(len(pairs)) / base.norm
 
@@ -522,7 +515,7 @@ def _short(value: object) -> str:
 
 
 def _with_causes(
-    cells: Iterable[CellVerdict], head: Mapping[str, CellRecord], functions: Iterable[ChangedFunction]
+    cells: Collection[CellVerdict], head: Mapping[str, CellRecord], functions: Iterable[ChangedFunction]
 ) -> Iterator[CellVerdict]:
     """The cells, each with the changed function that is the likeliest cause of what differs in it.
 
@@ -530,7 +523,6 @@ def _with_causes(
     cells, by Ochiai's coefficient (Abreu, Zoeteweij and van Gemund, "On the accuracy of spectrum-based fault
     localization", 2007); of several the one that was entered first.
     """
-    cells = tuple(cells)
     changed = {f"{function.path}:{function.symbol}" for function in functions if function.symbol}
     entered = {
         cell.cell: [function for function in head[cell.cell].entered.functions if function in changed]

@@ -80,7 +80,14 @@ def difference(expected: Tensor, found: Tensor, *, earlier: Iterable[Tensor] = (
     if found.square == 0 and expected.square != 0:
         return FoundDifference(TensorDifference.ZERO)
     if adds_up([expected], [found]):
-        return FoundDifference(_of_equal_sums(expected, found))
+        # Sums do not depend on the order, so equal ones leave an order, a shape or a type to differ.
+        bound = rounding(count(expected), expected.square) + rounding(count(found), found.square)
+        if expected.dtype != found.dtype:
+            return FoundDifference(TensorDifference.DTYPE)
+        if abs(expected.position - found.position) > bound:
+            return FoundDifference(TensorDifference.ORDER)
+        other_shape = expected.shape != found.shape
+        return FoundDifference(TensorDifference.SHAPE if other_shape else TensorDifference.OTHER)
     return _scale(expected, found) or FoundDifference(TensorDifference.OTHER)
 
 
@@ -90,42 +97,30 @@ def converts(expected: Tensor, found: Tensor) -> bool:
 
 
 def difference_but_rounding(expected: Tensor, found: Tensor) -> FoundDifference | None:
-    """How `found` differs from `expected` of another type, None where by no more than rounding to the narrower one."""
-    if _is_rounding(expected, found):
+    """How `found` differs from `expected` of another type, None where by no more than rounding to the narrower one.
+
+    All sums must be within what rounding each element once can make of them. Its error is at most u times the element,
+    and equal elements have equal errors: so `sum` gets the bound of the worst case, while the weights of `position`
+    have nothing to do with the errors, which then add up like independent ones.
+    """
+    if not (_finite(expected) and _finite(found)):
+        is_rounding = _finite(expected) == _finite(found)
+    else:
+        number, square = count(expected), max(expected.square, found.square)
+        unit = max(_UNIT[expected.dtype], _UNIT[found.dtype])
+        bounds = {
+            "sum": unit * math.sqrt(number * square) + 2 * rounding(number, square),
+            "square": unit * (2 + unit) * square + 2 * _growth(number + 1) * square,
+            "position": _DEVIATIONS * unit * math.sqrt(_WEIGHT_SQUARE * square) + 2 * rounding(number, square),
+        }
+        is_rounding = all(
+            abs(getattr(expected, name) - getattr(found, name)) <= bound for name, bound in bounds.items()
+        )
+    if is_rounding:
         return None
     narrow = max((expected.dtype, found.dtype), key=lambda dtype: _UNIT[dtype])
     kind = difference(*(tensor.model_copy(update={"dtype": narrow}) for tensor in (expected, found)))
     return kind if kind and kind.kind is not TensorDifference.ROUNDED else FoundDifference(TensorDifference.OTHER)
-
-
-def _is_rounding(expected: Tensor, found: Tensor) -> bool:
-    """Whether all sums are within what rounding each element once can make of them.
-
-    Its error is at most u times the element, and equal elements have equal errors: so `sum` gets the bound of the worst
-    case, while the weights of `position` have nothing to do with the errors, which then add up like independent ones.
-    """
-    if not (_finite(expected) and _finite(found)):
-        return _finite(expected) == _finite(found)
-    number, square = count(expected), max(expected.square, found.square)
-    unit = max(_UNIT[expected.dtype], _UNIT[found.dtype])
-    bounds = (
-        unit * math.sqrt(number * square) + 2 * rounding(number, square),
-        unit * (2 + unit) * square + 2 * _growth(number + 1) * square,
-        _DEVIATIONS * unit * math.sqrt(_WEIGHT_SQUARE * square) + 2 * rounding(number, square),
-    )
-    pairs = ((getattr(expected, name), getattr(found, name)) for name in ("sum", "square", "position"))
-    return all(abs(one - two) <= bound for (one, two), bound in zip(pairs, bounds, strict=True))
-
-
-def _of_equal_sums(expected: Tensor, found: Tensor) -> TensorDifference:
-    """Sums do not depend on the order, so equal ones leave an order, a shape or a type to differ."""
-    bound = rounding(count(expected), expected.square) + rounding(count(found), found.square)
-    placed = abs(expected.position - found.position) <= bound
-    if expected.dtype != found.dtype:
-        return TensorDifference.DTYPE
-    if placed:
-        return TensorDifference.SHAPE if expected.shape != found.shape else TensorDifference.OTHER
-    return TensorDifference.ORDER
 
 
 def _scale(expected: Tensor, found: Tensor) -> FoundDifference | None:
@@ -138,10 +133,9 @@ def _scale(expected: Tensor, found: Tensor) -> FoundDifference | None:
     for factor in (size, -size):
         sums = (found.sum - factor * expected.sum, found.position - factor * expected.position)
         if all(abs(left) <= bound for left in sums):
-            near = abs(factor - 1) <= _DEVIATIONS * unit
-            return (
-                FoundDifference(TensorDifference.ROUNDED) if near else FoundDifference(TensorDifference.SCALE, factor)
-            )
+            if abs(factor - 1) <= _DEVIATIONS * unit:
+                return FoundDifference(TensorDifference.ROUNDED)
+            return FoundDifference(TensorDifference.SCALE, factor)
     return None
 
 
@@ -307,7 +301,13 @@ class MetricRow:
     reference: float
     tolerance: Tolerance | None
     allowed: float | None
-    agreement: Agreement
+
+    @property
+    def agreement(self) -> Agreement:
+        """Whether it is within tolerance."""
+        if self.allowed is None:
+            return Agreement.SHOWN
+        return Agreement.WITHIN if abs(self.excess) <= 1 else Agreement.BEYOND
 
     @property
     def difference(self) -> float:
@@ -399,7 +399,9 @@ def compare_steps(
     With `narrow` the samples are known to be the same where both runs are healthy, so the narrow tolerances count
     whatever the samples look like.
     """
-    pairs = _pairs(run, reference)
+    # By number, of which the last line counts; step 0 is a validation.
+    ours, theirs = ({step.step: step for step in steps if step.step > 0} for steps in (run, reference))
+    pairs = [(ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys())]
     same = tuple(one.step for one, other in pairs if samples_agree(one.values, other.values))
     narrowed = tuple(one.step for one, _ in pairs) if narrow else same
     metrics = tuple(
@@ -423,59 +425,37 @@ def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> b
     return abs(one - other) <= SAME_SAMPLES_WITHIN * max(abs(one), abs(other))
 
 
-def _pairs(run: Sequence[StepValues], reference: Sequence[StepValues]) -> tuple[tuple[StepValues, StepValues], ...]:
-    """The steps of both by number, the last line of a number counts; step 0 is a validation."""
-    ours = {item.step: item for item in run if item.step > 0}
-    theirs = {item.step: item for item in reference if item.step > 0}
-    return tuple((ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys()))
-
-
 def _compare_metric(
     compared: Compared, pairs: Sequence[tuple[StepValues, StepValues]], same: Sequence[int], tolerances: Tolerances
 ) -> MetricComparison | None:
     """One metric over all steps; None when no step has it in both runs."""
-    rows = tuple(
-        _row(compared, one, other, tolerances.of(compared, same_samples=one.step in same))
-        for one, other in pairs
-        if compared.metric in one.values and compared.metric in other.values
-    )
+    metric = compared.metric
+    rows = []
+    for one, other in pairs:
+        if metric not in one.values or metric not in other.values:
+            continue
+        run, reference = one.values[metric], other.values[metric]
+        tolerance, allowed = tolerances.of(compared, same_samples=one.step in same), None
+        if tolerance is not None and math.isfinite(reference):
+            larger = max(abs(reference), abs(run)) if math.isfinite(run) else abs(reference)
+            # The widest range that either step gives for a metric `x/mean`: `x/max` less `x/min`.
+            low, high = (f"{metric.rpartition('/')[0]}/{end}" for end in ("min", "max"))
+            widths = [step.values.get(high, 0.0) - step.values.get(low, 0.0) for step in (one, other)]
+            width = max(filter(math.isfinite, widths), default=0.0)
+            allowed = tolerance.absolute + tolerance.relative * larger + tolerance.spread * width
+        rows.append(MetricRow(one.step, metric, run, reference, tolerance, allowed))
     if not rows:
         return None
     judged = [row.excess for row in rows if row.agreement is not Agreement.SHOWN]
     excess = median(judged) if judged else 0.0
     ratios = [row.run / row.reference for row in rows if row.reference > 0 and row.run > 0]
     ratio = median(ratios) if ratios else math.nan
-    agreement = _agreement(excess) if judged else Agreement.SHOWN
-    if any(row.agreement is Agreement.BEYOND and not math.isfinite(row.run) for row in rows):
-        agreement = Agreement.BEYOND
-    return MetricComparison(compared, rows, excess, ratio, agreement)
-
-
-def _row(compared: Compared, item: StepValues, other: StepValues, tolerance: Tolerance | None) -> MetricRow:
-    run, reference = item.values[compared.metric], other.values[compared.metric]
-    shown = tolerance is None or not math.isfinite(reference)
-    allowed = None if tolerance is None or shown else _allowed(compared.metric, item, other, tolerance)
-    row = MetricRow(item.step, compared.metric, run, reference, tolerance, allowed, Agreement.SHOWN)
-    if shown:
-        return row
-    return MetricRow(item.step, compared.metric, run, reference, tolerance, allowed, _agreement(row.excess))
-
-
-def _agreement(excess: float) -> Agreement:
-    return Agreement.WITHIN if abs(excess) <= 1 else Agreement.BEYOND
-
-
-def _allowed(metric: str, step: StepValues, other: StepValues, tolerance: Tolerance) -> float:
-    larger = max(abs(other.values[metric]), abs(step.values[metric]))
-    larger = larger if math.isfinite(larger) else abs(other.values[metric])
-    return tolerance.absolute + tolerance.relative * larger + tolerance.spread * _range(metric, step, other)
-
-
-def _range(metric: str, item: StepValues, other: StepValues) -> float:
-    """The widest range that either step gives for a metric `x/mean`: `x/max` less `x/min`."""
-    stem = metric.rpartition("/")[0]
-    ranges = [step.values.get(f"{stem}/max", 0.0) - step.values.get(f"{stem}/min", 0.0) for step in (item, other)]
-    return max((width for width in ranges if math.isfinite(width)), default=0.0)
+    agreement = Agreement.SHOWN
+    if judged:
+        lost = any(row.agreement is Agreement.BEYOND and not math.isfinite(row.run) for row in rows)
+        # The median of opposite infinities is not a number, and not within anything.
+        agreement = Agreement.WITHIN if abs(excess) <= 1 and not lost else Agreement.BEYOND
+    return MetricComparison(compared, tuple(rows), excess, ratio, agreement)
 
 
 def _first_difference(pairs: Sequence[tuple[StepValues, StepValues]], metrics: Sequence[str]) -> str:
