@@ -14,29 +14,22 @@ from verl_e2e.core.signal.curves import (
     direction,
     inflation,
     noise,
-    theil_sen,
     thinned,
     trend,
 )
 from verl_e2e.core.signal.report import SignalOutcome
 
 
-def test_a_line_has_its_own_slope_and_no_noise() -> None:
+def test_a_line_has_no_noise() -> None:
     found = trend([1.0, 3.0, 5.0, 7.0, 9.0, 11.0], autocorrelation=0.0)
-    assert (found.slope, found.noise, found.tau, found.shift) == (2.0, 0.0, 1.0, math.inf)
+    assert (found.noise, found.tau, found.shift) == (0.0, 1.0, math.inf)
     assert (found.start, found.end) == (2.0, 10.0)
 
 
 def test_a_constant_goes_nowhere() -> None:
     found = trend([0.25] * 20, autocorrelation=0.5)
-    assert (found.slope, found.tau, found.shift, found.p_up, found.p_down) == (0.0, 0.0, 0.0, 1.0, 1.0)
+    assert (found.tau, found.shift, found.p_up, found.p_down) == (0.0, 0.0, 1.0, 1.0)
     assert direction(found, TrendRule()) is Direction.NONE
-
-
-def test_one_wild_step_moves_no_slope() -> None:
-    values = [float(at) for at in range(20)]
-    values[7] = 1e6
-    assert theil_sen(values) == pytest.approx(1.0)
 
 
 def test_a_falling_series_mirrors_a_rising_one() -> None:
@@ -93,7 +86,8 @@ def test_a_long_series_is_judged_by_blocks() -> None:
     values = [float(at) for at in range(1000)]
     assert len(thinned(values)) == 200
     assert thinned(values)[:2] == (2.0, 7.0)
-    assert trend(values, autocorrelation=0.5).slope == pytest.approx(1.0, rel=0.01)
+    found = trend(values, autocorrelation=0.5)
+    assert (found.count, found.start, found.end, found.tau) == (1000, 164.5, 834.5, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
@@ -189,22 +189,19 @@ def pair_of(first: HealthyRun, other: HealthyRun) -> RunPair:
     if first.run == other.run:
         raise NotHealthyError(f"{both}: one and the same run; run the job a second time")
     # Without the step after a resume: what a resume changes is not noise.
-    found = compare_steps(
-        *(
-            [step for step in run.steps if step.step <= run.job.steps - (run.job.level is Level.SAVE_RESUME)]
-            for run in (first, other)
-        )
+    ours, theirs = (
+        {step.step: step for step in run.steps if step.step <= run.job.steps - (run.job.level is Level.SAVE_RESUME)}
+        for run in (first, other)
     )
+    found = compare_steps(tuple(ours.values()), tuple(theirs.values()))
     if found.data_differs or not found.steps:
         why = found.data_differs or "no training step in common"
         raise NotHealthyError(f"{both}: {why}; a pair trains on the same data")
-    kept = (
-        {
-            step.step: {name: value for name in _KEPT if math.isfinite(value := step.values.get(name, math.nan))}
-            for step in run.steps
-        }
-        for run in (first, other)
+
+    def kept(values: Mapping[str, float]) -> dict[str, float]:
+        return {name: values[name] for name in _KEPT if name in values and math.isfinite(values[name])}
+
+    steps = tuple(
+        PairStep(step=step, first=kept(ours[step].values), second=kept(theirs[step].values)) for step in found.steps
     )
-    ours, theirs = kept
-    steps = tuple(PairStep(step=step, first=ours[step], second=theirs[step]) for step in found.steps)
     return RunPair(runs=(first.run, other.run), job=first.job.id, steps=steps)

@@ -124,14 +124,14 @@ def cell_map(
     files = {}
     for path in sorted(functions.keys() | lines.keys()):
         # Lines that follow one another and have one set, together.
-        ranges: list[tuple[int, int, int]] = []
+        together: list[tuple[int, int, int]] = []
         for line, bits in sorted(lines.get(path, {}).items()):
-            if ranges and ranges[-1][1:] == (line - 1, places[bits]):
-                ranges[-1] = (ranges[-1][0], line, places[bits])
+            if together and together[-1][1:] == (line - 1, places[bits]):
+                together[-1] = (together[-1][0], line, places[bits])
             else:
-                ranges.append((line, line, places[bits]))
+                together.append((line, line, places[bits]))
         entered = {name: places[bits] for name, bits in sorted(functions.get(path, {}).items())}
-        files[path] = FileCells(blob=blobs[path], functions=entered, lines=tuple(ranges))
+        files[path] = FileCells(blob=blobs[path], functions=entered, lines=tuple(together))
     return CellMap(commit=commit, cells=cells, sets=tuple(f"{bits:x}" for bits in sorted(numbers)), files=files)
 
 

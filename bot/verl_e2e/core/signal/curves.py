@@ -52,8 +52,8 @@ class Curve:
 
     def finite(self) -> "Curve":
         """The curve without values that are NaN or infinite."""
-        kept = [(step, value) for step, value in zip(self.steps, self.values, strict=True) if math.isfinite(value)]
-        return Curve(self.name, tuple(step for step, _ in kept), tuple(value for _, value in kept))
+        kept = {step: value for step, value in self.at().items() if math.isfinite(value)}
+        return Curve(self.name, tuple(kept), tuple(kept.values()))
 
 
 # The score is what the reward function said; `rewards` may have a KL penalty taken off.
@@ -83,15 +83,12 @@ def train_steps(steps: Iterable[MetricStep]) -> tuple[MetricStep, ...]:
 def curve(steps: Sequence[MetricStep], quantity: CurveQuantity) -> Curve | None:
     """The quantity over the steps, under the first of its names that any step prints; None when none does."""
     for name in quantity.names:
-        found = [(item.step, item.values[name]) for item in steps if name in item.values]
-        if found:
-            return Curve(name, tuple(step for step, _ in found), tuple(value for _, value in found))
+        if found := [(item.step, item.values[name]) for item in steps if name in item.values]:
+            return Curve(name, *zip(*found, strict=True))
     return None
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-# A value that is not a number.
-GAP = "×"
 
 
 def sparkline(values: Sequence[float], width: int = 20) -> str:
@@ -104,15 +101,15 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     points = [median(item) if all(map(math.isfinite, item)) else math.nan for item in bins]
     finite = [point for point in points if math.isfinite(point)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    return "".join(_block(point, low, high) for point in points)
-
-
-def _block(point: float, low: float, high: float) -> str:
-    if not math.isfinite(point):
-        return GAP
-    # Divided before it is subtracted, so that values near the largest float do not overflow.
-    share = 0.5 if high == low else (point / 2 - low / 2) / (high / 2 - low / 2)
-    return _BLOCKS[min(int(share * len(_BLOCKS)), len(_BLOCKS) - 1)]
+    drawn = ""
+    for point in points:
+        if math.isfinite(point):
+            # Divided before it is subtracted, so that values near the largest float do not overflow.
+            share = 0.5 if high == low else (point / 2 - low / 2) / (high / 2 - low / 2)
+            drawn += _BLOCKS[min(int(share * len(_BLOCKS)), len(_BLOCKS) - 1)]
+        else:
+            drawn += "×"
+    return drawn
 
 
 # The pairs of a series grow with the square of its length; longer ones are judged by the medians of equal blocks.
@@ -167,15 +164,13 @@ class TrendRule:
 class Trend:
     """How a series moves. `start` and `end` are the medians of its first and last third.
 
-    `slope` is the Theil-Sen slope per step, `noise` the spread of one point, both in the unit of the series;
-    `tau` is Kendall's, between -1 and 1; `p_up` and `p_down` are the one-sided chances of that much order in
-    noise alone.
+    `noise` is the spread of one point in the unit of the series; `tau` is Kendall's, between -1 and 1; `p_up` and
+    `p_down` are the one-sided chances of that much order in noise alone.
     """
 
     count: int
     start: float
     end: float
-    slope: float
     noise: float
     tau: float
     p_up: float
@@ -194,17 +189,23 @@ def trend(values: Sequence[float], *, autocorrelation: float) -> Trend:
     """The trend of at least four finite values in equal steps, under noise of that lag-one autocorrelation."""
     points = thinned(values)
     count, third = len(points), max(1, len(points) // 3)
-    score = sum(_sign(later - earlier) for earlier, later in combinations(points, 2))
-    spread = math.sqrt(_variance(points) * inflation(count, autocorrelation))
+    score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(points, 2))
+    # The variance of Kendall's S for exchangeable values, less what ties take from it.
+    ties = [count, *Counter(points).values()]
+    whole, *taken = (size * (size - 1) * (2 * size + 5) for size in ties)
+    spread = math.sqrt((whole - sum(taken)) / 18 * inflation(count, autocorrelation))
+    # The chance of a score of at least this, by the normal law with continuity correction.
+    p_up, p_down = (
+        0.5 * math.erfc((found - 1) / spread / math.sqrt(2)) if spread > 0 else 1.0 for found in (score, -score)
+    )
     return Trend(
         count=len(values),
         start=median(points[:third]),
         end=median(points[-third:]),
-        slope=theil_sen(points) * (count - 1) / (len(values) - 1),
         noise=noise(points),
         tau=score / (count * (count - 1) / 2),
-        p_up=_tail(score, spread),
-        p_down=_tail(-score, spread),
+        p_up=p_up,
+        p_down=p_down,
     )
 
 
@@ -222,12 +223,6 @@ def thinned(values: Sequence[float], most: int = MAX_POINTS) -> tuple[float, ...
     """The series as at most that many medians of equal neighbouring blocks."""
     size = -(-len(values) // most)
     return tuple(median(values[at : at + size]) for at in range(0, len(values), size))
-
-
-def theil_sen(values: Sequence[float]) -> float:
-    """The median of all pairwise slopes, per point."""
-    pairs = combinations(enumerate(values), 2)
-    return median((later - earlier) / (right - left) for (left, earlier), (right, later) in pairs)
 
 
 def noise(values: Sequence[float]) -> float:
@@ -250,21 +245,3 @@ def inflation(count: int, autocorrelation: float) -> float:
         for lag in range(1, count - 2)
     )
     return 1 + 2 * weighted / (count * (count - 1) * (count - 2))
-
-
-def _variance(values: Sequence[float]) -> float:
-    """The variance of Kendall's S for exchangeable values, less what ties take from it."""
-    return (_cubic(len(values)) - sum(_cubic(size) for size in Counter(values).values())) / 18
-
-
-def _cubic(size: int) -> int:
-    return size * (size - 1) * (2 * size + 5)
-
-
-def _tail(score: int, spread: float) -> float:
-    """The chance of a score of at least this, by the normal law with continuity correction."""
-    return 0.5 * math.erfc((score - 1) / spread / math.sqrt(2)) if spread > 0 else 1.0
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)

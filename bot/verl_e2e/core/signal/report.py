@@ -92,26 +92,19 @@ def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
     return None
 
 
-def stuck(steps: Sequence[MetricStep]) -> tuple[CurveFault, ...]:
+def stuck(steps: Sequence[MetricStep]) -> Iterator[CurveFault]:
     """What does not move although every training moves it: then even a rising reward was not learned."""
-    gradients = (_zero_gradient(found) for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT))
-    zero = next((fault for fault in gradients if fault is not None), None)
-    constants = (
-        CurveFault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
-        for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY)
-        if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0])
-    )
-    rates = (
-        CurveFault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
-        for found in _curves(steps, LEARNING_RATE)
-        if not any(found.values)
-    )
-    return (*([zero] if zero else []), *constants, *rates)
-
-
-def _zero_gradient(found: Curve) -> CurveFault | None:
-    zeros = [step for step, value in found.at().items() if value == 0]
-    return CurveFault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0]) if len(zeros) > 1 else None
+    for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
+        zeros = [step for step, value in found.at().items() if value == 0]
+        if len(zeros) > 1:
+            yield CurveFault(f"{found.name} is exactly 0 at {len(zeros)} steps", zeros[0])
+            break
+    for found in _curves(steps, REWARD, VALUE, LOG_PROBABILITY):
+        if len(found.values) > 2 and len(set(found.values)) == 1 and math.isfinite(found.values[0]):
+            yield CurveFault(f"{found.name} is {found.values[0]:.4g} at every step", found.steps[-1])
+    for found in _curves(steps, LEARNING_RATE):
+        if not any(found.values):
+            yield CurveFault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
 
 
 def _curves(steps: Sequence[MetricStep], *quantities: CurveQuantity) -> Iterator[Curve]:
@@ -201,13 +194,8 @@ def band(runs: Sequence[BaselineRun], quantity: CurveQuantity) -> BaselineBand |
     if not shared:
         return None
     columns = [[item[step] for item in curves] for step in shared]
-    return BaselineBand(
-        steps=tuple(shared),
-        middle=tuple(median(column) for column in columns),
-        low=tuple(min(column) for column in columns),
-        high=tuple(max(column) for column in columns),
-        runs=len(curves),
-    )
+    middle, low, high = zip(*((median(column), min(column), max(column)) for column in columns), strict=True)
+    return BaselineBand(tuple(shared), middle, low, high, len(curves))
 
 
 def compare_curves(
@@ -327,27 +315,25 @@ def signal_figure(title: str, steps: Sequence[MetricStep], baselines: Sequence[B
     trained = train_steps(steps)
     panels = []
     for name, (unit, quantities) in _PANELS.items():
-        found = [(quantity, mine) for quantity in quantities if (mine := curve(trained, quantity)) is not None]
-        lines = tuple(_line(quantity, mine, baselines) for quantity, mine in found)
+        lines = []
+        for quantity in quantities:
+            if (mine := curve(trained, quantity)) is not None:
+                # NaN is not smaller than anything.
+                shown = {step: value for step, value in mine.at().items() if abs(value) < _LARGEST}
+                faults = tuple(step for step in mine.steps if step not in shown)
+                kept = Curve(mine.name, tuple(shown), tuple(shown.values()))
+                lines.append(FigureLine(quantity.title, kept, band(baselines, quantity), faults))
         if not lines:
             continue
         values = [line.candidate.values for line in lines]
-        sizes = sorted(max(map(abs, shown), default=0.0) for shown in values)
+        sizes = sorted(max(map(abs, points), default=0.0) for points in values)
         apart = len(sizes) > 1 and sizes[0] > 0 and sizes[-1] / sizes[0] >= _APART_FROM
         if apart:
             logarithmic = min(map(min, values)) > 0 and any(map(_spans_factors, values))
         else:
-            logarithmic = _spans_factors([value for shown in values for value in shown])
-        panels.append(Panel(name, unit, lines, logarithmic, apart))
+            logarithmic = _spans_factors([value for points in values for value in points])
+        panels.append(Panel(name, unit, tuple(lines), logarithmic, apart))
     return SignalFigure(title, tuple(panels), len(baselines))
-
-
-def _line(quantity: CurveQuantity, found: Curve, baselines: Sequence[BaselineRun]) -> FigureLine:
-    # NaN is not smaller than anything.
-    shown = {step: value for step, value in found.at().items() if abs(value) < _LARGEST}
-    faults = tuple(step for step in found.steps if step not in shown)
-    kept = Curve(found.name, tuple(shown), tuple(shown.values()))
-    return FigureLine(quantity.title, kept, band(baselines, quantity), faults)
 
 
 def _spans_factors(values: Sequence[float]) -> bool:
@@ -483,10 +469,22 @@ def signal_report(
     # A baseline is judged by itself; it may be shorter than the job that it is compared with.
     own = replace(options, requested_steps=None)
     reports = [(run.name, signal_report(run.steps, options=own)) for run in baseline]
+    weak, notes = [], []
+    if share is not None and math.isnan(share) and options.max_cap_share < 1:
+        weak.append("no number tells how many responses end at the length cap")
+    if share is not None and share > options.max_cap_share:
+        weak.append(f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may")
+    if found.outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
+        waived = f": {options.cap_waived}" if options.cap_waived else ""
+        notes.append(f"{share:.0%} of the responses end at the length cap{waived}")
+    for comparison in comparisons:
+        if comparison.standing in (CurveStanding.ABOVE, CurveStanding.BELOW) and comparison.gap is not None:
+            change = abs(_rise(comparison.gap))
+            notes.append(f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {change:.3g}")
     return replace(
         found,
-        weak=tuple(_weak(share, options)),
-        notes=tuple(_notes(found.outcome, share, comparisons, options)),
+        weak=tuple(weak),
+        notes=tuple(notes),
         baselines=tuple(BaselineSignal(name, report.outcome, report.cause, report.trend) for name, report in reports),
         comparisons=comparisons,
     )
@@ -511,14 +509,9 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
     if wanted is not None and last < wanted:
         return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"the run stops at step {last} of {wanted}", last, reward)
     moved = trend(reward.values, autocorrelation=options.rise.autocorrelation)
-    still = stuck(trained)
-    if still:
+    if still := list(stuck(trained)):
         cause = "; ".join(item.text for item in still)
         return SignalReport(SignalOutcome.FLAT, cause, still[0].step, reward, moved, stuck=True)
-    return _by_trend(reward, moved, trained, options)
-
-
-def _by_trend(reward: Curve, moved: Trend, trained: Sequence[MetricStep], options: SignalOptions) -> SignalReport:
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"over {moved.count} steps (tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step)"
     if direction(moved, options.fall) is Direction.DOWN:
@@ -531,22 +524,3 @@ def _by_trend(reward: Curve, moved: Trend, trained: Sequence[MetricStep], option
         more = "" if moving is None else f"; the policy {verb} from the reference"
         outcome, way = SignalOutcome.FLAT, "stayed at"
     return SignalReport(outcome, f"{reward.name} {way} {sizes} {order}{more}", reward.steps[-1], reward, moved)
-
-
-def _weak(share: float | None, options: SignalOptions) -> Iterator[str]:
-    if share is not None and math.isnan(share) and options.max_cap_share < 1:
-        yield "no number tells how many responses end at the length cap"
-    if share is not None and share > options.max_cap_share:
-        yield f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may"
-
-
-def _notes(
-    outcome: SignalOutcome, share: float | None, comparisons: Sequence[CurveComparison], options: SignalOptions
-) -> Iterator[str]:
-    if outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
-        waived = f": {options.cap_waived}" if options.cap_waived else ""
-        yield f"{share:.0%} of the responses end at the length cap{waived}"
-    for comparison in comparisons:
-        if comparison.standing in (CurveStanding.ABOVE, CurveStanding.BELOW) and comparison.gap is not None:
-            change = abs(_rise(comparison.gap))
-            yield f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {change:.3g}"
