@@ -91,7 +91,8 @@ class _Hook:
                 result = original(*args, **kwargs)
             except BaseException:
                 if steps is not None:
-                    self._guarded(steps.close)
+                    with contextlib.suppress(Exception):
+                        steps.close()
                 self._say(installed=True, problem=problem)
                 raise
             if steps is not None:
@@ -102,8 +103,13 @@ class _Hook:
         return method
 
     def _begin(self, original, args, kwargs):
+        import inspect
+
         try:
-            steps = self._around(_Call(self._folder, original.__name__, _arguments(original, args, kwargs)))
+            # By the names that the method gives them, with its defaults.
+            bound = inspect.signature(original).bind(*args, **kwargs)
+            bound.apply_defaults()
+            steps = self._around(_Call(self._folder, original.__name__, dict(bound.arguments)))
             next(steps)
             return steps, ""
         except Exception as error:
@@ -119,24 +125,12 @@ class _Hook:
             return result, _explained(error)
         return result, "the hook did not end"
 
-    def _guarded(self, action):
-        with contextlib.suppress(Exception):
-            action()
-
     def _say(self, installed, problem=""):
         import verl_e2e_snapshots
 
         line = {"kind": "hook", "target": self._target, "installed": installed, "calls": self._calls}
-        self._guarded(lambda: verl_e2e_snapshots.write_line(self._folder, {**line, "problem": problem}))
-
-
-def _arguments(original, args, kwargs):
-    """The arguments by the names that the method gives them, with its defaults."""
-    import inspect
-
-    bound = inspect.signature(original).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+        with contextlib.suppress(Exception):
+            verl_e2e_snapshots.write_line(self._folder, {**line, "problem": problem})
 
 
 def _explained(error):

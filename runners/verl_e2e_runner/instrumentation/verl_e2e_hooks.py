@@ -9,11 +9,11 @@ for log-probabilities alone does not.
 In the rollout engine, of verl's vLLM worker, for what arrived and was loaded.
 """
 
+import math
 import os
 import re
 import sys
 import threading
-import time
 import weakref
 from contextlib import contextmanager, suppress
 
@@ -53,23 +53,10 @@ def watch_inputs(engine):
         _watched[engine] = _Counts(engine.module)
 
 
-def counted_inputs(engine):
-    """What was counted so far, as the fields of a line; None for a model that has no tower and got text alone."""
-    counts = _watched.get(engine)
-    if counts is None or not (counts.inputs or counts.towers):
-        return None
-    return {
-        "t_s": time.monotonic(),
-        "inputs": list(counts.inputs.values()),
-        "towers": list(counts.towers.values()),
-    }
-
-
 class _Counts:
     """The counts of one engine's model, all its chunks together."""
 
     def __init__(self, chunks):
-        self._torch = sys.modules["torch"]
         self.inputs = {}
         self.towers = {}
         for chunk in chunks:
@@ -77,26 +64,21 @@ class _Counts:
             model.register_forward_pre_hook(self._given, with_kwargs=True)
             for name, tower in list(_towers(model))[:MOST_TOWERS]:
                 self.towers[name] = {"name": name, "type": type(tower).__name__, **_NEVER}
-                tower.register_forward_pre_hook(self._ran(name))
+                tower.register_forward_pre_hook(lambda _tower, _args, name=name: _count(self.towers[name]))
 
     def _given(self, _model, _args, kwargs):
         for name in INPUTS:
             tensor = kwargs.get(name)
-            if self._torch.is_tensor(tensor) and tensor.numel():
-                self._count(self.inputs.setdefault(name, {"name": name, "shape": list(tensor.shape)[:8], **_NEVER}))
-
-    def _ran(self, name):
-        def count(_tower, _args):
-            self._count(self.towers[name])
-
-        return count
-
-    def _count(self, entry):
-        entry["calls"] += 1
-        entry["training_calls"] += self._torch.is_grad_enabled()
+            if sys.modules["torch"].is_tensor(tensor) and tensor.numel():
+                _count(self.inputs.setdefault(name, {"name": name, "shape": list(tensor.shape)[:8], **_NEVER}))
 
 
 _NEVER = {"calls": 0, "training_calls": 0}
+
+
+def _count(entry):
+    entry["calls"] += 1
+    entry["training_calls"] += sys.modules["torch"].is_grad_enabled()
 
 
 def _unwrapped(model):
@@ -118,8 +100,11 @@ def _towers(model, prefix=""):
             yield from _towers(part, f"{prefix}{name}.")
 
 
-def adapters_of(chunks, request, tensor_size, expert_tensor_size):
-    """The adapters of a model as built; `request` is Bridge's object of the fine-tuning method, None without one."""
+def _adapters(chunks, request, sizes):
+    """The adapters of a model as built; `request` is Bridge's object of the fine-tuning method, None without one.
+
+    `sizes` are those of the tensor-parallel groups, of other weights and of experts.
+    """
     if request is None:
         return None
     modules = []
@@ -127,9 +112,18 @@ def adapters_of(chunks, request, tensor_size, expert_tensor_size):
         prefix = f"chunk{index}." if len(chunks) > 1 else ""
         for path, module in chunk.named_modules():
             adapter, wrapped = getattr(module, "adapter", None), getattr(module, "to_wrap", None)
-            if adapter is not None and wrapped is not None:
-                sizes = (tensor_size, expert_tensor_size)
-                modules += _adapters_of_module(prefix + short_name(path), wrapped, adapter, sizes)
+            if adapter is None or wrapped is None:
+                continue
+            name = prefix + short_name(path)
+            if hasattr(adapter, "linear_in"):
+                base = getattr(wrapped, "weight", None)
+                base = getattr(wrapped, "weight0", None) if base is None else base
+                modules.append(_adapter(name, adapter, base, sizes))
+            else:
+                # A module that computes several projections at once has an adapter for each.
+                parts = getattr(adapter, "named_children", tuple)()
+                with_matrices = [(key, part) for key, part in parts if hasattr(part, "linear_in")]
+                modules += [_adapter(f"{name}.{key}", part, None, sizes) for key, part in with_matrices]
     targets = getattr(request, "target_modules", None) or ()
     return {
         "type": type(request).__name__,
@@ -137,16 +131,6 @@ def adapters_of(chunks, request, tensor_size, expert_tensor_size):
         "targets": [str(target) for target in targets],
         "modules": modules,
     }
-
-
-def _adapters_of_module(name, wrapped, adapter, sizes):
-    """One entry, or one for each of the several adapters of a module that computes several projections at once."""
-    if hasattr(adapter, "linear_in"):
-        base = getattr(wrapped, "weight", None)
-        base = getattr(wrapped, "weight0", None) if base is None else base
-        return [_adapter(name, adapter, base, sizes)]
-    parts = getattr(adapter, "named_children", tuple)()
-    return [_adapter(f"{name}.{key}", part, None, sizes) for key, part in parts if hasattr(part, "linear_in")]
 
 
 def _adapter(name, adapter, base, sizes):
@@ -187,12 +171,8 @@ def initialize(call):
     with _pushed("engines", engine):
         yield
     model = _Model(engine)
-    request = adapters_of(
-        engine.module,
-        getattr(engine, "peft_cls", None),
-        model.ranks.get("tensor_size", 1),
-        model.ranks.get("expert_tensor_size", 1),
-    )
+    sizes = model.ranks.get("tensor_size", 1), model.ranks.get("expert_tensor_size", 1)
+    request = _adapters(engine.module, getattr(engine, "peft_cls", None), sizes)
     model.write(call.folder, "model built", header={"adapters": request} if request else {})
     watch_inputs(engine)
 
@@ -207,21 +187,15 @@ def load_hf_weights(call):
     if engine is not None:
         model = _Model(engine, call.arguments["model"])
         model.write(call.folder, "weights imported")
-        if model.name == "actor" and not model.ranks.get("rank", 0):
-            _files(call.folder, model, call.arguments["hf_path"])
-
-
-def _files(folder, model, path):
-    """What the checkpoint's files hold, once in a process; a fault of ours is written down."""
-    number = _counter.next(model.name, "checkpoint file")
-    if number:
-        return
-    header = model.header("checkpoint file", number)
-    try:
-        write_files(folder, path, header)
-    except Exception as error:
-        problem = explained(error)
-        write_line(folder, {"kind": "snapshot", **header, "t_s": now(), "problem": problem})
+        first_rank = model.name == "actor" and not model.ranks.get("rank", 0)
+        # What the files hold, once in a process.
+        if first_rank and not (number := _counter.next(model.name, "checkpoint file")):
+            header = model.header("checkpoint file", number)
+            try:
+                write_files(call.folder, call.arguments["hf_path"], header)
+            except Exception as error:
+                problem = explained(error)
+                write_line(call.folder, {"kind": "snapshot", **header, "t_s": now(), "problem": problem})
 
 
 def optimizer_step(call):
@@ -233,32 +207,26 @@ def optimizer_step(call):
         model.problem = "parameters are gathered after the step (overlap_param_gather): only the optimizer is read"
         model.without_parameters = True
     model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
-    _inputs(call.folder, engine, model)
-
-
-def _inputs(folder, engine, model):
-    """What the model was given besides text until now."""
-    counted = counted_inputs(engine)
-    number = _counter.next(model.name, "inputs")
-    if counted is not None and is_read(number):
-        line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, **counted}
-        write_line(folder, line)
+    # What the model was given besides text until now; nothing of one that has no tower and got text alone.
+    counts, number = _watched.get(engine), _counter.next(model.name, "inputs")
+    if counts is not None and (counts.inputs or counts.towers) and is_read(number):
+        line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, "t_s": now()}
+        lists = {"inputs": list(counts.inputs.values()), "towers": list(counts.towers.values())}
+        write_line(call.folder, {**line, **lists})
 
 
 def save_checkpoint(call):
     """What was just saved."""
-    engine = call.arguments["self"]
     yield
-    step = call.arguments.get("global_step")
+    engine, step = call.arguments["self"], call.arguments.get("global_step")
     header = {"step": step} if isinstance(step, int) else {}
     _Model(engine).write(call.folder, "checkpoint saved", optimizer=engine.optimizer, header=header)
 
 
 def load_checkpoint(call):
     """What was just loaded; the step is in the name of the checkpoint's folder."""
-    engine = call.arguments["self"]
     yield
-    found = _STEP.search(str(call.arguments.get("local_path")))
+    engine, found = call.arguments["self"], _STEP.search(str(call.arguments.get("local_path")))
     header = {"step": int(found[1])} if found else {}
     _Model(engine).write(call.folder, "checkpoint loaded", optimizer=engine.optimizer, header=header)
 
@@ -289,10 +257,9 @@ def update_weights_from_ipc(call):
         yield
         return
     torch, sample = sys.modules["torch"], _sample(worker)
-    _inside.received = Snapshot(torch, sample)
+    received = _inside.received = Snapshot(torch, sample)
     try:
         yield
-        received = _inside.received
     finally:
         _inside.received = None
     adapter_only = bool(call.arguments.get("peft_config") and call.arguments.get("base_sync_done"))
@@ -362,69 +329,50 @@ class _Model:
     def export(self):
         """A snapshot for the tensors of the whole model, all ranks together, as an export yields them."""
         parts = [self.ranks.get(f"{group}_size", 1) for group in ("tensor", "pipeline", "expert")]
-        total = self._bytes
-        for part in parts:
-            total *= part
-        return Snapshot(self._torch, Sample(total))
+        return Snapshot(self._torch, Sample(self._bytes * math.prod(parts)))
 
 
 def _exported(folder, engine, tensors, adapter_only):
-    """The tensors, each read before it is passed on and none of them held; a fault of ours ends the reading alone."""
-    export = _Export(folder, engine, {} if adapter_only is None else {"adapter_only": adapter_only})
-    export.guarded(export.begin)
+    """The tensors, each read before it is passed on and none of them held.
+
+    A fault of ours ends the reading alone, and is written down.
+    """
+    header = {} if adapter_only is None else {"adapter_only": adapter_only}
+    role, number, snapshot = _role(engine), 0, None
+
+    @contextmanager
+    def guarded():
+        nonlocal snapshot
+        try:
+            yield
+        except Exception as error:
+            snapshot, problem = None, explained(error)
+            line = {"kind": "snapshot", "point": "exported", "model": role, "number": number, "t_s": now()}
+            with suppress(Exception):
+                write_line(folder, {**line, "problem": problem})
+
+    with guarded():
+        number = _counter.next(role, "exported")
+        if is_read(number):
+            model = _Model(engine)
+            model.write(folder, "before export", header=header, number=number)
+            snapshot = model.export()
     ended = False
     try:
         for item in tensors:
-            export.guarded(export.add, item)
+            if snapshot is not None:
+                with guarded():
+                    snapshot.add(Held(str(item[0]), "parameter", item[1]))
             yield item
         ended = True
     finally:
-        export.guarded(export.end, ended)
-
-
-class _Export:
-    """The reading of one export; after a fault it reads no more, and writes what the fault was."""
-
-    def __init__(self, folder, engine, header):
-        self._folder = folder
-        self._engine = engine
-        self._header = header
-        self._model = _role(engine)
-        self._number = 0
-        self._snapshot = None
-
-    def guarded(self, action, *arguments):
-        """Do it; a fault is written down and ends the reading."""
-        try:
-            action(*arguments)
-        except Exception as error:
-            self._snapshot = None
-            problem = explained(error)
-            line = {"kind": "snapshot", "point": "exported", "model": self._model, "number": self._number}
-            with suppress(Exception):
-                write_line(self._folder, {**line, "t_s": now(), "problem": problem})
-
-    def begin(self):
-        """Read the model before the export."""
-        self._number = _counter.next(self._model, "exported")
-        if is_read(self._number):
-            model = _Model(self._engine)
-            model.write(self._folder, "before export", header=self._header, number=self._number)
-            self._snapshot = model.export()
-
-    def add(self, item):
-        """Read an exported tensor."""
-        if self._snapshot is not None:
-            self._snapshot.add(Held(str(item[0]), "parameter", item[1]))
-
-    def end(self, ended):
-        """Write what was exported, and read the model after it."""
-        if self._snapshot is not None:
-            if not ended:
-                self._snapshot.note("the export was not read to its end")
-            model = _Model(self._engine)
-            self._snapshot.close(self._folder, {**model.header("exported", self._number), **self._header})
-            model.write(self._folder, "after export", header=self._header, number=self._number)
+        with guarded():
+            if snapshot is not None:
+                if not ended:
+                    snapshot.note("the export was not read to its end")
+                model = _Model(engine)
+                snapshot.close(folder, {**model.header("exported", number), **header})
+                model.write(folder, "after export", header=header, number=number)
 
 
 def _role(engine):
