@@ -26,12 +26,6 @@ class NumPy:
         bits: Array = values.view(unsigned).astype(np.int64)
         return self._sums.folded(bits) if values.dtype.itemsize == 8 else bits
 
-    def flat(self, tensor: Array) -> Array:
-        return tensor.reshape(-1)
-
-    def length(self, flat: Array) -> int:
-        return flat.size
-
     def device(self, flat: Array) -> str:
         return "cpu"
 

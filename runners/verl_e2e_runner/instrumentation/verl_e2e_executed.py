@@ -65,22 +65,19 @@ class _File:
         """Append an entry, and before it what the process is called now, if that is new."""
         now = time.monotonic()
         try:
-            self._write(now, entry, problem)
+            with self._lock:
+                if self._handle < 0:
+                    self._open(now, problem or (_BEFORE if self._lost else ""))
+                elif now - self._titled >= TITLE_S:
+                    self._titled = now
+                    title = _title()
+                    if title != self._title:
+                        self._title = title
+                        self._append(["title", *title, now])
+            if entry:
+                self._append([*entry, now])
         except OSError:
             self._lose()
-
-    def _write(self, now, entry, problem):
-        with self._lock:
-            if self._handle < 0:
-                self._open(now, problem or (_BEFORE if self._lost else ""))
-            elif now - self._titled >= TITLE_S:
-                self._titled = now
-                title = _title()
-                if title != self._title:
-                    self._title = title
-                    self._append(["title", *title, now])
-        if entry:
-            self._append([*entry, now])
 
     def _open(self, now, problem):
         path = os.path.join(self._folder, f"{time.monotonic_ns():020d}-{self._pid}.jsonl")
@@ -161,8 +158,7 @@ class _Monitor:
 
     def line_ran(self, code, line):
         try:
-            place = self._place(code.co_filename)
-            self._write_line(place, line)
+            self._write_line(self._place(code.co_filename), line)
         except Exception:
             return None
         return DISABLE
@@ -203,19 +199,12 @@ class _Monitor:
         """The path of a file of the trees under test, or that the change touches; empty for any other."""
         place = self._places.get(file)
         if place is None:
-            place = self._places[file] = self._find_place(file)
+            candidates = [file]
+            if file[:1] != "<" and (file[:1] != "/" or "/megatron/" in file):
+                candidates.append(os.path.realpath(file))
+            ours = (path for path in candidates if path.startswith(self._roots) or path in self._changed)
+            place = self._places[file] = next(ours, "")
         return place
-
-    def _find_place(self, file):
-        if self._is_ours(file):
-            return file
-        if file[:1] == "<" or (file[:1] == "/" and "/megatron/" not in file):
-            return ""
-        real = os.path.realpath(file)
-        return real if self._is_ours(real) else ""
-
-    def _is_ours(self, path):
-        return path.startswith(self._roots) or path in self._changed
 
 
 class _Unrecorded:
@@ -265,16 +254,12 @@ def _first_lines(path):
         return first
     for node in ast.walk(tree):
         if isinstance(node, (ast.stmt, ast.ExceptHandler)):
-            for line in range(node.lineno + 1, _last_line_of_head(node) + 1):
-                first[line] = node.lineno
+            inner = getattr(node, "body", None) or [case.pattern for case in getattr(node, "cases", ())]
+            last = node.end_lineno
+            if inner:
+                last = min(item.lineno for item in [inner[0], *getattr(inner[0], "decorator_list", ())]) - 1
+            first.update(dict.fromkeys(range(node.lineno + 1, last + 1), node.lineno))
     return first
-
-
-def _last_line_of_head(node):
-    inner = getattr(node, "body", None) or [case.pattern for case in getattr(node, "cases", ())]
-    if not inner:
-        return node.end_lineno
-    return min(item.lineno for item in [inner[0], *getattr(inner[0], "decorator_list", ())]) - 1
 
 
 def _title():
@@ -284,25 +269,19 @@ def _title():
             words = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]
     except OSError:
         words = []
-    first = words[0] if words else ""
+    first, *rest = words or [""]
     if "::" in first:
         # Ray: `ray::NAME:Class.method`, the name of an actor being optional and often random.
-        kind, _, rest = first.partition("::")
-        rest = rest.partition("(")[0].partition(" ")[0].rpartition(":")[2].partition(".")[0]
-        title = f"{kind}::{rest}"
+        kind, _, name = first.partition("::")
+        name = name.partition("(")[0].partition(" ")[0].rpartition(":")[2].partition(".")[0]
+        title = f"{kind}::{name}"
     else:
-        title = " ".join([os.path.basename(first), *_program(words[1:])])
+        # The module or the script among the arguments of an interpreter.
+        title, words = os.path.basename(first), iter(rest)
+        for word in words:
+            if word in ("-X", "-W"):
+                next(words, "")
+            elif word == "-" or word in ("-m", "-c") or not word.startswith("-"):
+                title += f" {os.path.basename(word)}" + (f" {next(words, '')}" if word == "-m" else "")
+                break
     return title[:200], os.environ.get("RANK", "")[:20]
-
-
-def _program(words):
-    """The module or the script among the arguments of an interpreter."""
-    words = iter(words)
-    for word in words:
-        if word in ("-m", "-c"):
-            return [word, next(words, "")] if word == "-m" else [word]
-        if word in ("-X", "-W"):
-            next(words, "")
-        elif word == "-" or not word.startswith("-"):
-            return [os.path.basename(word)]
-    return []

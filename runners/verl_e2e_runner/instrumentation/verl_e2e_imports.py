@@ -39,20 +39,21 @@ def prove(role, path, modules):
         frames = traceback.extract_tb(error.__traceback__)
         return [frame for frame in frames if "importlib" not in frame.filename]
 
+    def missing(error):
+        return error.name if isinstance(error, ModuleNotFoundError) else None
+
     def failure(error):
         root = root_of(error)
         frames = frames_of(root)
         files = [os.path.realpath(frame.filename) for frame in (*frames_of(error), *frames)]
         asked_module, asked_name, asked_file = asked_for(root)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         return {
             "error": f"{type(error).__name__}: {error}",
             "root": f"{type(root).__name__}: {root}",
-            "root_missing": getattr(root, "name", None) if isinstance(root, ModuleNotFoundError) else None,
-            "missing": missing,
+            "root_missing": missing(root),
+            "missing": missing(error),
             "is_import_error": isinstance(error, (ImportError, OSError)),
-            "where": where,
+            "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "",
             "importer": os.path.realpath(frames[-1].filename) if frames else "",
             "asked_module": asked_module,
             "asked_name": asked_name,
@@ -123,17 +124,13 @@ def locate(name):
         spec = _find(".".join(parts[:end]), path) if end == 1 or path else None
         if spec is None:
             return None
-        path = _folders(spec)
+        try:
+            path = list(spec.submodule_search_locations or [])
+        except KeyError:
+            # A namespace package below one that was never imported cannot be recalculated, only read as found.
+            path = list(getattr(spec.submodule_search_locations, "_path", []))
     file = spec.origin or (path[0] if path else None)
     return file and (os.path.realpath(file) if os.path.exists(file) else file)
-
-
-def _folders(spec):
-    try:
-        return list(spec.submodule_search_locations or [])
-    except KeyError:
-        # A namespace package below one that was never imported cannot be recalculated, only read as found.
-        return list(getattr(spec.submodule_search_locations, "_path", []))
 
 
 def _find(name, path):
@@ -145,32 +142,25 @@ def _find(name, path):
     return PathFinder.find_spec(name, path)
 
 
-def _distributions(names, folders):
-    from importlib import metadata
-
-    versions = {}
-    by_hand = set()
-    wanted = {_canonical(name) for name in names}
-    for distribution in metadata.distributions():
-        name = _canonical(distribution.metadata["Name"] or "")
-        if name not in wanted or name in versions:
-            continue
-        versions[name] = distribution.version
-        place = os.path.realpath(str(distribution.locate_file("")))
-        if any(place == folder or place.startswith(folder + os.sep) for folder in folders):
-            by_hand.add(name)
-    return versions, by_hand
-
-
 def _canonical(name):
     return name.lower().replace("_", "-").replace(".", "-")
 
 
 def answer_question():
     """Answer the question on stdin."""
+    from importlib import metadata
+
     question = json.load(sys.stdin)
     folders = [os.path.realpath(folder) for folder in question["hand"]]
-    versions, by_hand = _distributions(question["versions"], folders)
+    wanted = {_canonical(name) for name in question["versions"]}
+    versions, by_hand = {}, set()
+    for distribution in metadata.distributions():
+        name = _canonical(distribution.metadata["Name"] or "")
+        if name in wanted and name not in versions:
+            versions[name] = distribution.version
+            place = os.path.realpath(str(distribution.locate_file("")))
+            if any(place == folder or place.startswith(folder + os.sep) for folder in folders):
+                by_hand.add(name)
     answer = {
         "located": {name: locate(name) for name in question["locate"]},
         "missing": [name for name in question["packages"] if locate(name) is None],

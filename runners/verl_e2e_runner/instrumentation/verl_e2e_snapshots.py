@@ -87,16 +87,12 @@ def held_by_model(chunks):
             expert = not getattr(parameter, "allreduce", True)
             fields = ("parameter", parameter, bool(parameter.requires_grad), split, expert)
             held.append(Held(prefix + short_name(name), *fields))
-        held += [Held(prefix + short_name(name), "buffer", buffer) for name, buffer in _persistent(chunk)]
+        for path, module in chunk.named_modules():
+            transient = getattr(module, "_non_persistent_buffers_set", ())
+            for name, buffer in module.named_buffers(recurse=False):
+                if name not in transient and buffer is not None:
+                    held.append(Held(prefix + short_name(f"{path}.{name}" if path else name), "buffer", buffer))
     return held
-
-
-def _persistent(chunk):
-    for path, module in chunk.named_modules():
-        transient = getattr(module, "_non_persistent_buffers_set", ())
-        for name, buffer in module.named_buffers(recurse=False):
-            if name not in transient and buffer is not None:
-                yield (f"{path}.{name}" if path else name), buffer
 
 
 def short_name(name):
@@ -115,30 +111,24 @@ def held_by_optimizer(optimizer, parameters):
     names = {id(held.tensor): held for held in parameters}
     held = []
     inner = getattr(optimizer, "chained_optimizers", None)
-    for index, each in enumerate([optimizer] if inner is None else inner):
-        base = getattr(each, "optimizer", None)
-        if base is not None:
-            held += _held_by_base(each, base, names, f"optimizer{index}")
-    return held
-
-
-def _held_by_base(optimizer, base, names, label):
-    held = []
-    for index, group in enumerate(base.param_groups):
-        if "step" in group:
-            held.append(Held(f"{label}.group{index}/step", "optimizer", group["step"]))
-    for order, (parameter, main, part) in enumerate(_pairs(optimizer, base)):
-        known = names.get(id(parameter))
-        name = known.name if known else f"{label}.parameter{order}"
-        place = f"[{part.start}:{part.end}]" if part is not None else ""
-        expert = known.expert if known else not getattr(parameter, "allreduce", True)
-        split = known.tensor_parallel_dim if known and part is None else None
-        if main is not parameter:
-            held.append(Held(f"{name}/main{place}", "optimizer", main, None, split, expert))
-        # `get`, because looking a missing key up would make it.
-        for key, state in (base.state.get(main) or {}).items():
-            if state is not None:
-                held.append(Held(f"{name}/{key}{place}", "optimizer", state, None, split, expert))
+    for number, each in enumerate([optimizer] if inner is None else inner):
+        base, label = getattr(each, "optimizer", None), f"optimizer{number}"
+        if base is None:
+            continue
+        for index, group in enumerate(base.param_groups):
+            if "step" in group:
+                held.append(Held(f"{label}.group{index}/step", "optimizer", group["step"]))
+        for order, (parameter, main, part) in enumerate(_pairs(each, base)):
+            known = names.get(id(parameter))
+            name = known.name if known else f"{label}.parameter{order}"
+            place = f"[{part.start}:{part.end}]" if part is not None else ""
+            expert = known.expert if known else not getattr(parameter, "allreduce", True)
+            split = known.tensor_parallel_dim if known and part is None else None
+            # `get`, because looking a missing key up would make it.
+            states = {**({"main": main} if main is not parameter else {}), **(base.state.get(main) or {})}
+            for key, state in states.items():
+                if state is not None:
+                    held.append(Held(f"{name}/{key}{place}", "optimizer", state, None, split, expert))
     return held
 
 
@@ -171,20 +161,16 @@ def local(tensor, chunks):
         return tensor.dequantize(), ""
     if tensor.numel() == 0 or tensor.untyped_storage().size():
         return tensor, ""
-    for chunk in chunks:
-        for buffer in _flat_buffers(chunk):
+    # Megatron's data-parallel wrapper holds the parameters in such lists; other modules have none.
+    lists = (getattr(chunk, name, None) for chunk in chunks for name in ("buffers", "expert_parallel_buffers"))
+    for buffers in lists:
+        for buffer in buffers if isinstance(buffers, list) else ():
             whole = getattr(buffer, "param_data", None)
             copy = getattr(whole, "cpu_data", None)
             if copy is not None and whole.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
                 start = tensor.storage_offset() - whole.storage_offset()
                 return copy[start : start + tensor.numel()].view(tensor.shape), ""
     return None, "its storage is freed"
-
-
-def _flat_buffers(chunk):
-    """The buffers in which Megatron's data-parallel wrapper holds the parameters; other modules have none."""
-    lists = (getattr(chunk, "buffers", None), getattr(chunk, "expert_parallel_buffers", None))
-    return [buffer for buffers in lists if isinstance(buffers, list) for buffer in buffers]
 
 
 def is_sharded(tensor):
@@ -236,14 +222,6 @@ class Torch:
         bits = values.view(self._integers[size]).to(self._torch.int64)
         return folded(bits) if size == 8 else bits
 
-    def flat(self, tensor):
-        """All elements in order of place; a view where that is possible."""
-        return tensor.reshape(-1)
-
-    def length(self, flat):
-        """The number of elements."""
-        return flat.numel()
-
     def device(self, flat):
         """Where the elements are read: large tensors that were offloaded pass through the accelerator in chunks."""
         cuda = self._torch.cuda
@@ -280,16 +258,15 @@ class Sums:
     def add(self, tensor):
         """Read a tensor; its sums have the number of this call."""
         operations = self._operations
-        flat = operations.flat(tensor)
+        # All elements in order of place; a view where that is possible.
+        flat = tensor.reshape(-1)
         device = operations.device(flat)
-        length = operations.length(flat)
         totals = None
-        for start in range(0, max(length, 1), self._chunk):
-            stop = min(start + self._chunk, length)
+        for start in range(0, max(len(flat), 1), self._chunk):
+            stop = min(start + self._chunk, len(flat))
             values = operations.moved(flat[start:stop], device)
             weights, factors = self._numbers(start, stop, device)
-            exact = self._operations.double(values)
-            bits = self._operations.bits(values)
+            exact, bits = operations.double(values), operations.bits(values)
             part = [exact.sum(), (exact * exact).sum(), (exact * weights).sum(), (bits * factors).sum()]
             totals = part if totals is None else [total + more for total, more in zip(totals, part, strict=True)]
         self._floats += totals[:3]
@@ -497,15 +474,20 @@ _ENDING = ".safetensors"
 
 def write_files(folder, path, header):
     """Take a snapshot of the tensors in the files of a local folder; why not, where there are none."""
-    torch = sys.modules["torch"]
     chosen, problem = _files(path)
-    total = sum(os.path.getsize(os.path.join(path, file)) for file in chosen)
-    sample = Sample(total)
-    snapshot = Snapshot(torch, sample)
+    sample = Sample(sum(os.path.getsize(os.path.join(path, file)) for file in chosen))
+    snapshot = Snapshot(sys.modules["torch"], sample)
     snapshot.note(problem)
     try:
         for file, names in sorted(chosen.items()):
-            _add_file(snapshot, sample, os.path.join(path, file), names)
+            # Each tensor is mapped from the file when it is read, and released before the next.
+            whole = os.path.join(path, file)
+            with sys.modules["safetensors"].safe_open(whole, framework="pt", device="cpu") as opened:
+                # A file is a context with names, not a mapping that could be iterated over.
+                for name in opened.keys():  # noqa: SIM118
+                    if names is None or name in names:
+                        tensor = opened.get_tensor(name) if name in sample else None
+                        snapshot.add(Held(name, "parameter", tensor))
     except Exception as error:
         snapshot.note(explained(error))
     snapshot.close(folder, header)
@@ -521,13 +503,9 @@ def _files(path):
     if path is None or not os.path.isdir(path):
         return {}, "the checkpoint is not a local folder"
     index = os.path.join(path, _INDEX)
-    if os.path.isfile(index):
-        return _files_of_index(index)
-    found = {file: None for file in os.listdir(path) if file.endswith(_ENDING)}
-    return found, "" if found else "the checkpoint's folder holds no safetensors files"
-
-
-def _files_of_index(index):
+    if not os.path.isfile(index):
+        found = {file: None for file in os.listdir(path) if file.endswith(_ENDING)}
+        return found, "" if found else "the checkpoint's folder holds no safetensors files"
     with open(index, encoding="utf-8") as opened:
         listed = json.load(opened)["weight_map"]
     chosen = {}
@@ -536,12 +514,3 @@ def _files_of_index(index):
             return {}, f"the index {_INDEX} names what is not a file of the folder"
         chosen.setdefault(file, set()).add(name)
     return chosen, ""
-
-
-def _add_file(snapshot, sample, file, names):
-    """Each tensor is mapped from the file when it is read, and released before the next."""
-    with sys.modules["safetensors"].safe_open(file, framework="pt", device="cpu") as opened:
-        # A file is a context with names, not a mapping that could be iterated over.
-        for name in opened.keys():  # noqa: SIM118
-            if names is None or name in names:
-                snapshot.add(Held(name, "parameter", opened.get_tensor(name) if name in sample else None))
