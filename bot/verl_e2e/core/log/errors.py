@@ -76,6 +76,11 @@ def was_caught(error: LoggedError, line: Line) -> bool:
     return near and (error.actor, error.pid) == (line.actor, line.pid) and not error.driver
 
 
+def as_caught(error: LoggedError) -> LoggedError:
+    """The error as one that its program had caught, unless it is known better."""
+    return replace(error, record=max(error.record, TracebackRecord.ERROR, key=list(TracebackRecord).index))
+
+
 def settled(error: LoggedError, tail: Sequence[Line]) -> LoggedError:
     """The error, marked as over where the same process printed something else below it."""
     last = max(error.at.line, error.last)

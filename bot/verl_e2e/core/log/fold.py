@@ -15,6 +15,7 @@ from typing import Any
 
 from verl_e2e.core.log.errors import (
     EXIT_STATUS,
+    as_caught,
     error_of,
     failed_exit,
     fold,
@@ -167,46 +168,6 @@ class Kept:
         for kind in ("errors", "hints"):
             fields[kind] = tuple(sorted(fields[kind], key=lambda error: error.at.line))
         return fields
-
-
-Fact = tuple[str, Hashable, Any]
-
-
-def _checkpoint(literal: Literal, line: Line, _found: re.Match[str]) -> Fact:
-    at, step = line.excerpt(), _GLOBAL_STEP.search(line.text)
-    event = CheckpointEvent(literal.name, int(step[1]) if step else None, at)
-    return "checkpoints", (event.action, event.step, at.text), event
-
-
-def _sign(name: str, line: Line) -> Fact:
-    return "signs", name, Sign(name, line.excerpt(), 1)
-
-
-def _bridge(_literal: Literal, line: Line, found: re.Match[str]) -> Fact | None:
-    """A conversion that is not at its end yet says nothing."""
-    if found[3] is None or found[1] != found[2]:
-        return None
-    return "bridges", (line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3])
-
-
-def _rank(_literal: Literal, line: Line, found: re.Match[str]) -> Fact:
-    tensor, pipeline, parameters = map(int, found.groups())
-    return "ranks", line.number, ModelRank(line.number, line.pid, tensor, pipeline, parameters)
-
-
-# The facts that follow from a line alone.
-_FACTS: Mapping[Mark, Callable[[Literal, Line, re.Match[str]], Fact | None]] = {
-    Mark.CHECKPOINT: _checkpoint,
-    Mark.LOST: lambda _, line, __: ("lost_weights", line.text, line.excerpt()),
-    Mark.NOISE: lambda literal, line, _: ("noise", literal.name, Noise(literal.name, line.excerpt(), 1)),
-    Mark.SIGN: lambda literal, line, _: _sign(literal.name, line),
-    Mark.STRATEGY: lambda _, line, found: _sign(f"{STRATEGY_SIGN}{found[1]}", line),
-    Mark.LORA: lambda _, line, found: ("lora_ranks", int(found[1]), StatedNumber(int(found[1]), line.excerpt())),
-    Mark.RANK: _rank,
-    Mark.WRAPPED: lambda _, line, found: ("wrapped", line.number, WrappedModel(line.excerpt(), line.pid, found[1])),
-    Mark.CHUNKS: lambda _, line, found: ("chunks", line.number, ModelChunks(line.number, line.pid, int(found[1]))),
-    Mark.BRIDGE: _bridge,
-}
 
 
 FIRST = frozenset({Stage.ENVIRONMENT, Stage.RAY})
@@ -403,9 +364,11 @@ class Run:
             return ()
         marks = [literal.mark for literal in literals]
         if Mark.PACKAGE in marks:
-            self._package(line)
+            for path in package_paths(line):
+                self.kept.add("packages", (path.package, path.root, path.actor, path.traced), path)
         if not self._open and marks == [Mark.VARIABLE] * len(marks):
-            self._variables(literals[0], line, None)
+            if line.driver:
+                self.echoed(line.number, line.text, line.label)
             return ()
         opens = Mark.TRACEBACK in marks
         if (opens or self._open) and self._traceback(line, literals, opens=opens):
@@ -427,9 +390,9 @@ class Run:
         """The number of its first line."""
         return 1 if self.begins is None else self.begins.number
 
-    def echoed(self, number: int, text: str) -> None:
+    def echoed(self, number: int, text: str, label: str = "") -> None:
         """Take a line on which the driver's shell echoes variables."""
-        self.asked.echoed(number, text, ended=self.openings.has_ended(""))
+        self.asked.echoed(number, text, ended=self.openings.has_ended(label))
 
     def take_misread(self, line: Line) -> None:
         """Take a line with a known beginning behind something that is not understood."""
@@ -542,22 +505,128 @@ class Run:
 
     def _learn(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
         """Take what one literal of a line says."""
-        if literal.mark is Mark.OPENING:
-            self.marker = line.number
-        elif literal.mark is Mark.BRIDGE and self.stood is Stage.CHECKPOINT_SAVE:
+        kept, mark = self.kept, literal.mark
+        if mark is Mark.OPENING or (mark is Mark.BRIDGE and self.stood is Stage.CHECKPOINT_SAVE):
             # A save exports weights too.
             self.marker = line.number
         elif literal.stage is not None and literal.name != "scratch":
             self._enter(literal.stage, line)
-        if literal.builds or literal.mark in (Mark.STAGE, Mark.CONFIG, Mark.BRIDGE):
-            self._worker(line, builds=literal.builds)
-        make, handle = _FACTS.get(literal.mark), _HANDLERS.get(literal.mark)
-        if make is not None and (fact := make(literal, line, found)) is not None:
-            self.kept.add(*fact)
-        if handle is not None:
-            handle(self, literal, line, found)
+        if line.pid is not None and (literal.builds or mark in (Mark.STAGE, Mark.CONFIG, Mark.BRIDGE)):
+            worker = LoggedProcess(line.pid, line.actor, line.number, literal.builds)
+            known = kept.add("workers", line.pid, worker)
+            if literal.builds and not known.built_model and line.pid in kept.rows["workers"]:
+                kept.rows["workers"][line.pid] = replace(known, built_model=True)
         if literal.opens:
             self.openings.take(literal, line)
+        self._advance(literal, line, found)
+        self._describe(literal, line, found)
+        self._complain(literal, line)
+
+    def _advance(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
+        """How far the run came."""
+        match mark := literal.mark:
+            case Mark.STEP:
+                self.last_step = self._reader.read(line)
+                if len(self.steps) < MAX_STEPS:
+                    # Of identical lines the first is kept.
+                    self.last_step = self.steps.setdefault(hash(line.text), self.last_step)
+                self._trainer[mark] = (line.label, line.actor)
+            case Mark.PROGRESS:
+                percent, done, total = map(int, found.groups())
+                self.progress = ProgressBar(percent, done, total, line.excerpt())
+                self._trainer[mark] = (line.label, line.actor)
+                if done >= total > 0:
+                    self._complete(line)
+            case Mark.EPOCHS:
+                # The bar of one epoch completes nothing that is tested here.
+                epoch, epochs, percent, done, total = map(int, found.groups())
+                self._epochs = ProgressBar(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
+            case Mark.FINAL:
+                # verl prints the line after the last step, with or without metrics.
+                if "None" not in line.text[:40]:
+                    self._final = line.excerpt()
+                self._complete(line)
+            case Mark.CHECKPOINT:
+                at, step = line.excerpt(), _GLOBAL_STEP.search(line.text)
+                event = CheckpointEvent(literal.name, int(step[1]) if step else None, at)
+                self.kept.add("checkpoints", (event.action, event.step, at.text), event)
+            case _:
+                pass
+
+    def _describe(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
+        """What the run was asked for, and what it built."""
+        kept = self.kept
+        match literal.mark:
+            case Mark.VARIABLE if line.driver:
+                self.echoed(line.number, line.text, line.label)
+            case Mark.COMMAND:
+                self.asked.command(line)
+            case Mark.PLANNED:
+                self._planned = StatedNumber(int(found[1]), line.excerpt())
+            case Mark.CONFIG if len(kept.rows["configs"]) < self._max_configs and self._collector is None:
+                self._collector = ConfigCollector(line)
+                self._end_config(only_if_done=True)
+            case Mark.LORA:
+                rank = StatedNumber(int(found[1]), line.excerpt())
+                kept.add("lora_ranks", rank.value, rank)
+                self.lora = self.lora or (rank.at if rank.value > 0 else None)
+            case Mark.TOTAL if len(self._totals) < MAX_SMALL:
+                self._totals[line.source] = _number(found)
+            case Mark.ADAPTER:
+                if literal.name == "asked":
+                    self.lora = self.lora or line.excerpt()
+                report = AdapterReport(line.number, line.pid, self._totals.pop(line.source, 0), _number(found))
+                kept.add("adapters", (report.pid, report.total, report.adapter), report)
+            case Mark.RANK:
+                tensor, pipeline, parameters = map(int, found.groups())
+                kept.add("ranks", line.number, ModelRank(line.number, line.pid, tensor, pipeline, parameters))
+            case Mark.WRAPPED:
+                kept.add("wrapped", line.number, WrappedModel(line.excerpt(), line.pid, found[1]))
+            case Mark.CHUNKS:
+                kept.add("chunks", line.number, ModelChunks(line.number, line.pid, int(found[1])))
+            case Mark.BRIDGE if found[3] is not None and found[1] == found[2]:
+                # A conversion that is not at its end yet says nothing.
+                kept.add("bridges", (line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3]))
+            case Mark.SIGN | Mark.STRATEGY:
+                name = f"{STRATEGY_SIGN}{found[1]}" if literal.mark is Mark.STRATEGY else literal.name
+                kept.add("signs", name, Sign(name, line.excerpt(), 1))
+            case _:
+                pass
+
+    def _complain(self, literal: Literal, line: Line) -> None:
+        """What went wrong, or looks like it."""
+        kept = self.kept
+        match literal.mark:
+            case Mark.LOST:
+                kept.add("lost_weights", line.text, line.excerpt())
+            case Mark.REFUSED:
+                if line.text not in kept.rows["refused_weights"] and refuses(line, self.stood):
+                    kept.add("refused_weights", line.text, line.excerpt())
+            case Mark.DRIVER:
+                self._driver_next = line.label
+                self.asked.listed(line)
+                self.openings.program(line.label).ended = True
+            case Mark.NOISE:
+                kept.add("noise", literal.name, Noise(literal.name, line.excerpt(), 1))
+                if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
+                    self._ignored.add(line.source)
+            case Mark.RETRY:
+                # The process of the line says that it tries again: it had caught what it printed last.
+                opened = self._open.get(line.source)
+                if opened is not None and opened.reader.settled:
+                    self._close(line.source)
+                kept.change_error(lambda error: was_caught(error, line), as_caught)
+            case Mark.SAMPLE:
+                self._samples.pop(line.source, None)
+                if literal.name and len(self._samples) < MAX_SMALL:
+                    self._samples[line.source] = line.number
+            case Mark.LONE:
+                self._lone(literal, line)
+            case Mark.BARE if self._lone_message is None and (raised := exception_of(line.text)) is not None:
+                kept.add_error(self._lone_error(raised[0], line, raised[1], soft=True), "hints")
+                self._lone_message = LoneMessage(line, raised[1])
+            case _:
+                pass
 
     def _enter(self, stage: Stage, line: Line) -> None:
         """The line proves that the run is in `stage`; `move` said before that it begins no other run."""
@@ -567,121 +636,17 @@ class Run:
             self.kept.add("stages", stage, StageMark(stage, line.excerpt()))
         self.marker = line.number
 
-    def _worker(self, line: Line, *, builds: bool) -> None:
-        if line.pid is None:
-            return
-        known: LoggedProcess = self.kept.add(
-            "workers", line.pid, LoggedProcess(line.pid, line.actor, line.number, builds)
-        )
-        if builds and not known.built_model and line.pid in self.kept.rows["workers"]:
-            self.kept.rows["workers"][line.pid] = replace(known, built_model=True)
-
-    # How far it came
-
-    def _step(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        """Of identical lines the first is kept."""
-        step = self._reader.read(line)
-        if len(self.steps) < MAX_STEPS:
-            step = self.steps.setdefault(hash(line.text), step)
-        self.last_step = step
-        self._trainer[Mark.STEP] = (line.label, line.actor)
-
-    def _bar(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        percent, done, total = map(int, found.groups())
-        self.progress = ProgressBar(percent, done, total, line.excerpt())
-        self._trainer[Mark.PROGRESS] = (line.label, line.actor)
-        if done >= total > 0:
-            self._complete(line)
-
-    def _epoch(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        """The bar of one epoch completes nothing that is tested here."""
-        epoch, epochs, percent, done, total = map(int, found.groups())
-        self._epochs = ProgressBar(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
-
-    def _final_metrics(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        """verl prints the line after the last step, with or without metrics."""
-        if "None" not in line.text[:40]:
-            self._final = line.excerpt()
-        self._complete(line)
-
     def _complete(self, line: Line) -> None:
         self.completed = line.excerpt()
         self.openings.program(line.label).ended = True
         self._enter(Stage.SHUTDOWN, line)
-
-    # What it was asked for, and what it built
-
-    def _package(self, line: Line) -> None:
-        for path in package_paths(line):
-            self.kept.add("packages", (path.package, path.root, path.actor, path.traced), path)
-
-    def _variables(self, _literal: Literal, line: Line, _found: re.Match[str] | None) -> None:
-        if line.driver:
-            self.asked.echoed(line.number, line.text, ended=self.openings.has_ended(line.label))
-
-    def _command(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        self.asked.command(line)
-
-    def _plan(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        self._planned = StatedNumber(int(found[1]), line.excerpt())
-
-    def _lora_asked(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        if self.lora is None and int(found[1]) > 0:
-            self.lora = line.excerpt()
-
-    def _total(self, _literal: Literal, line: Line, found: re.Match[str]) -> None:
-        if len(self._totals) < MAX_SMALL:
-            self._totals[line.source] = _number(found)
-
-    def _adapter(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
-        if literal.name == "asked" and self.lora is None:
-            self.lora = line.excerpt()
-        report = AdapterReport(line.number, line.pid, self._totals.pop(line.source, 0), _number(found))
-        self.kept.add("adapters", (report.pid, report.total, report.adapter), report)
-
-    def _refused(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        if line.text not in self.kept.rows["refused_weights"] and refuses(line, self.stood):
-            self.kept.add("refused_weights", line.text, line.excerpt())
-
-    def _config(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        if len(self.kept.rows["configs"]) < self._max_configs and self._collector is None:
-            self._collector = ConfigCollector(line)
-            self._end_config(only_if_done=True)
 
     def _end_config(self, *, only_if_done: bool = False) -> None:
         if self._collector is not None and (self._collector.done or not only_if_done):
             config, self._collector = self._collector.result(), None
             self.kept.add("configs", config.line, config)
 
-    # Errors
-
-    def _driver_ends(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        self._driver_next = line.label
-        self.asked.listed(line)
-        self.openings.program(line.label).ended = True
-
-    def _exit_noise(self, literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
-            self._ignored.add(line.source)
-
-    def _retry(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        """The process of the line says that it tries again: it had caught what it printed last."""
-        opened = self._open.get(line.source)
-        if opened is not None and opened.reader.settled:
-            self._close(line.source)
-        self.kept.change_error(
-            lambda error: was_caught(error, line),
-            lambda error: replace(
-                error, record=max(error.record, TracebackRecord.ERROR, key=list(TracebackRecord).index)
-            ),
-        )
-
-    def _sample(self, literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        self._samples.pop(line.source, None)
-        if literal.name and len(self._samples) < MAX_SMALL:
-            self._samples[line.source] = line.number
-
-    def _lone(self, literal: Literal, line: Line, _found: re.Match[str]) -> None:
+    def _lone(self, literal: Literal, line: Line) -> None:
         if line.number - self._samples.get(line.source, -SAMPLE_LINES) < SAMPLE_LINES:
             return  # a model wrote it
         if not literal.soft and line.driver:
@@ -691,13 +656,6 @@ class Run:
         if literal.name in MULTILINE:
             self._end_lone_message()
             self._lone_message = LoneMessage(line)
-
-    def _bare(self, _literal: Literal, line: Line, _found: re.Match[str]) -> None:
-        raised = exception_of(line.text)
-        if raised is not None and self._lone_message is None:
-            kind, message = raised
-            self.kept.add_error(self._lone_error(kind, line, message, soft=True), "hints")
-            self._lone_message = LoneMessage(line, message)
 
     def _lone_error(self, kind: str, line: Line, message: str = "", *, soft: bool = False) -> LoggedError:
         stood, completed = self.stood or Stage.ENVIRONMENT, self.completed is not None
@@ -788,28 +746,6 @@ class Run:
             if opened.reader.settled and source not in self._ignored:
                 self._record(kept, opened)
         return kept
-
-
-_HANDLERS: Mapping[Mark, Callable[[Run, Literal, Line, re.Match[str]], None]] = {
-    Mark.DRIVER: Run._driver_ends,
-    Mark.STEP: Run._step,
-    Mark.PROGRESS: Run._bar,
-    Mark.EPOCHS: Run._epoch,
-    Mark.FINAL: Run._final_metrics,
-    Mark.ADAPTER: Run._adapter,
-    Mark.TOTAL: Run._total,
-    Mark.LORA: Run._lora_asked,
-    Mark.CONFIG: Run._config,
-    Mark.REFUSED: Run._refused,
-    Mark.VARIABLE: Run._variables,
-    Mark.COMMAND: Run._command,
-    Mark.PLANNED: Run._plan,
-    Mark.NOISE: Run._exit_noise,
-    Mark.LONE: Run._lone,
-    Mark.RETRY: Run._retry,
-    Mark.BARE: Run._bare,
-    Mark.SAMPLE: Run._sample,
-}
 
 
 @dataclass(frozen=True, slots=True)
