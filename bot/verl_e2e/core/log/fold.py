@@ -82,53 +82,40 @@ MULTILINE = frozenset({"ConfigCompositionException", "MissingConfigException", "
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How facts of one kind are kept: at most `limit`; of two with one key the first, or what `merge` makes of both."""
-
-    limit: int = MAX_SMALL
-    merge: Callable[[Any, Any], Any] | None = None
-
-
-def _counted(known: Any, again: Any) -> Any:
-    return replace(known, count=known.count + again.count)
-
-
-# By the name of the field of `LogFacts`.
-KINDS: Mapping[str, Kind] = {
-    "stages": Kind(),
-    "configs": Kind(MAX_CONFIGS),
-    "adapters": Kind(),
-    "workers": Kind(MAX_WORKERS),
-    "errors": Kind(200, fold),
-    "hints": Kind(200, fold),
-    "noise": Kind(merge=_counted),
-    "lost_weights": Kind(),
-    "refused_weights": Kind(),
-    "packages": Kind(64),
-    "lora_ranks": Kind(),
-    "checkpoints": Kind(),
-    "ranks": Kind(MAX_BUILDS),
-    "wrapped": Kind(MAX_BUILDS),
-    "chunks": Kind(MAX_BUILDS),
-    "bridges": Kind(MAX_BUILDS),
-    "signs": Kind(merge=_counted),
+# How many facts of a kind are kept, by the name of the field of `LogFacts`.
+KINDS: Mapping[str, int] = {
+    "stages": MAX_SMALL,
+    "configs": MAX_CONFIGS,
+    "adapters": MAX_SMALL,
+    "workers": MAX_WORKERS,
+    "errors": 200,
+    "hints": 200,
+    "noise": MAX_SMALL,
+    "lost_weights": MAX_SMALL,
+    "refused_weights": MAX_SMALL,
+    "packages": 64,
+    "lora_ranks": MAX_SMALL,
+    "checkpoints": MAX_SMALL,
+    **dict.fromkeys(("ranks", "wrapped", "chunks", "bridges"), MAX_BUILDS),
+    "signs": MAX_SMALL,
 }
 
 
 class Kept:
-    """Facts by kind and key, in the order of their first lines; bounded."""
+    """Facts by kind and key, in the order of their first lines; bounded. Of equal ones the first, errors folded."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[Hashable, Any]] = {kind: {} for kind in KINDS}
 
     def add(self, kind: str, key: Hashable, fact: Any) -> Any:
         """Keep a fact, and return what is kept under its key now."""
-        rows, how = self.rows[kind], KINDS[kind]
+        rows = self.rows[kind]
         known = rows.get(key)
-        if known is not None:
-            rows[key] = known if how.merge is None else how.merge(known, fact)
-        elif len(rows) < how.limit:
+        if known is not None and isinstance(fact, LoggedError):
+            rows[key] = fold(known, fact)
+        elif known is not None:
+            rows[key] = replace(known, count=known.count + fact.count) if isinstance(fact, Noise | Sign) else known
+        elif len(rows) < KINDS[kind]:
             rows[key] = fact
         elif isinstance(fact, LoggedError) and (fact.driver or is_deadly(fact)):
             # What ends the run is kept, whatever came before it.
@@ -485,23 +472,19 @@ class Run:
     def _begins_another(self, literal: Literal, line: Line, found: re.Match[str]) -> bool:
         """Whether a line that holds `literal` begins a run after this one."""
         if literal.mark in (Mark.PROGRESS, Mark.STEP):
-            # An error ended the driver, and another process trains; or this one counts back.
+            # The trainer counts back; or an error ended the driver, and another process trains.
+            back, bar, last = False, self.progress, self.last_step
+            if (line.label, line.actor) == self._trainer.get(literal.mark) and literal.mark is Mark.STEP:
+                back = last is not None and int(found[1]) < last.step
+            elif (line.label, line.actor) == self._trainer.get(literal.mark):
+                back = bar is not None and int(found[2]) < (int(found[3]) if self.completed else bar.done)
             ended = self.completed is None and self.openings.has_ended(line.label)
-            return self._goes_back(literal.mark, line, found) or (ended and self.openings.is_of_another(line))
+            return back or (ended and self.openings.is_of_another(line))
         if literal.opens and self.openings.begins(literal, line):
             return True
-        stage = literal.stage
-        if stage not in FIRST or self.openings.goes_on(line.label):
+        if literal.stage not in FIRST or self.openings.goes_on(line.label):
             return False
-        return move(self.stood, stage, driver=line.driver) is Move.NEW_RUN
-
-    def _goes_back(self, mark: Mark, line: Line, found: re.Match[str]) -> bool:
-        if (line.label, line.actor) != self._trainer.get(mark):
-            return False
-        if mark is Mark.STEP:
-            return self.last_step is not None and int(found[1]) < self.last_step.step
-        done, total = int(found[2]), int(found[3])
-        return self.progress is not None and done < (total if self.completed else self.progress.done)
+        return move(self.stood, literal.stage, driver=line.driver) is Move.NEW_RUN
 
     def _learn(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
         """Take what one literal of a line says."""
@@ -669,7 +652,12 @@ class Run:
 
     def _traceback(self, line: Line, literals: Sequence[Literal], *, opens: bool) -> bool:
         """Give the line to the open traceback of its source, or open one; True when it is part of one."""
-        own = self._open_traceback(line)
+        if line.number % EXPIRE_EVERY == 0:
+            for source, waiting in list(self._open.items()):
+                window = SETTLED_WINDOW if waiting.reader.settled else OPEN_WINDOW
+                if line.number - waiting.reader.touched > window:
+                    self._close(source)
+        own = self._open.get(line.source)
         if own is not None:
             taken = own.reader.take(line, plain=_is_plain(line, literals))
             if own.reader.closed:
@@ -693,15 +681,6 @@ class Run:
         reader.take(line)
         self._open[line.source] = _Opened(reader, line, stood, completed, record_above(line, self._before()))
         return True
-
-    def _open_traceback(self, line: Line) -> _Opened | None:
-        """The open traceback of the line's source; those that wait for too long are closed now and then."""
-        if line.number % EXPIRE_EVERY == 0:
-            for source, opened in list(self._open.items()):
-                window = SETTLED_WINDOW if opened.reader.settled else OPEN_WINDOW
-                if line.number - opened.reader.touched > window:
-                    self._close(source)
-        return self._open.get(line.source)
 
     def _torn(self, line: Line) -> bool:
         """Give the line to a traceback that another process of the same kind began.
@@ -780,7 +759,7 @@ class LogFold:
         """Learn from one line and the literals that it holds."""
         left = self.latest.take(line, literals)
         if left:
-            self._end_run(line)
+            self._begin_run(line)
             self.latest.take(line, left)
         self._seen = line
 
@@ -789,13 +768,19 @@ class LogFold:
     ) -> LogFacts:
         """Everything known so far, frozen; `tail` are the last lines of the log."""
         run = self.latest
-        begins = run.first_line()
-        kept = run.final([line for line in tail if line.number >= begins])
+        kept = run.final([line for line in tail if line.number >= run.first_line()])
         if not self._ended:
             return run.facts(kept, line_count, first, last)
         whole = self._joined.copy()
         whole.join(kept)
-        *_, own = parts = self._parts(_Ended(run, kept, line_count, last))
+        parts = []
+        for number, row in enumerate(
+            [*self._ended, _Ended(run, kept, line_count, last)], self._count - len(self._ended)
+        ):
+            begins = None if row.run.begins is None else row.run.begins.excerpt()
+            facts = row.run.facts(row.kept, row.ends, begins, row.last)
+            parts.append(RunFacts(number, row.run.first_line(), row.ends, facts))
+        own = parts[-1]
         new = (step for step in own.facts.steps if id(step.values) not in self._steps)
         return replace(
             own.facts,
@@ -806,20 +791,11 @@ class LogFold:
             earlier=tuple(self._earlier),
             lora_at=self._lora or run.lora,
             misread=self._misread or run.misread,
-            parts=parts,
+            parts=tuple(parts),
         )
 
-    def _parts(self, latest: _Ended) -> tuple[RunFacts, ...]:
-        rows = [*self._ended, latest]
-        parts = []
-        for number, row in enumerate(rows, self._count - len(self._ended)):
-            begins = None if row.run.begins is None else row.run.begins.excerpt()
-            facts = row.run.facts(row.kept, row.ends, begins, row.last)
-            parts.append(RunFacts(number, row.run.first_line(), row.ends, facts))
-        return tuple(parts)
-
-    def _end_run(self, line: Line) -> None:
-        """The latest run has ended in the line before; `line` begins the next one."""
+    def _begin_run(self, line: Line) -> None:
+        """The latest run has ended in the line before."""
         run, kept = self.latest, self.latest.final()
         self._joined.join(kept)
         self._earlier += [run.progress] if run.progress is not None and len(self._earlier) < MAX_EARLIER else []
