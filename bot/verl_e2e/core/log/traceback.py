@@ -13,7 +13,7 @@ caught the exception; the lines below the exception are its message; the frame o
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from verl_e2e.core.log.lines import FOLDED, Line
@@ -59,7 +59,10 @@ def record_above(line: Line, before: Iterable[Line]) -> TracebackRecord:
     mark = _MARK.search(line.printed[:_SEARCHED])
     if mark is not None:
         return TracebackRecord.WARNING if mark[1].lower() in _BELOW_ERROR else TracebackRecord.PREFIXED
-    lines = [other for other in before if _same_process(other, line) and other.text.strip()]
+    # What Ray folded is a stream of its own.
+    process = (line.label, line.actor, line.pid, line.source.endswith(FOLDED))
+    rows = (other for other in before if other.text.strip())
+    lines = [row for row in rows if (row.label, row.actor, row.pid, row.source.endswith(FOLDED)) == process]
     said = _MARK.search(lines[0].printed[:_SEARCHED]) if lines else None
     if said is not None and said[1].lower() not in _BELOW_ERROR:
         return TracebackRecord.ERROR
@@ -72,12 +75,6 @@ def record_above(line: Line, before: Iterable[Line]) -> TracebackRecord:
         if record is not TracebackRecord.RAISED:
             return record
     return TracebackRecord.RAISED
-
-
-def _same_process(other: Line, line: Line) -> bool:
-    """Whether both lines are of one process; what Ray folded is a stream of its own."""
-    folded = other.source.endswith(FOLDED) == line.source.endswith(FOLDED)
-    return folded and (other.label, other.actor, other.pid) == (line.label, line.actor, line.pid)
 
 
 def record_of(text: str) -> TracebackRecord:
@@ -134,20 +131,16 @@ class Message:
 
     def add(self, text: str, *, plain: bool) -> None:
         """Take the next line of the same process; a line that is not part of the message ends it."""
-        if not self.is_open or not plain or self._ends(text):
-            self.is_open = False
+        other = not plain or _FOREIGN.match(text) or _BAR in text[:MAX_SOURCE]
+        after = self._blank and not _AFTER_BLANK.match(text)
+        record = not text[:1].isspace() and record_of(text) is not TracebackRecord.RAISED
+        self.is_open = self.is_open and not (other or after or record)
+        if not self.is_open:
             return
         if len(self._rows) < MAX_LINES and self._size < MAX_TEXT:
             self._rows += ["", text.rstrip()] if self._blank and self._rows else [text.rstrip()]
             self._size += len(text)
         self._blank = False
-
-    def _ends(self, text: str) -> bool:
-        if _FOREIGN.match(text) or _BAR in text[:MAX_SOURCE]:
-            return True
-        if self._blank and not _AFTER_BLANK.match(text):
-            return True
-        return not text[:1].isspace() and record_of(text) is not TracebackRecord.RAISED
 
     def __str__(self) -> str:
         return "\n".join(self._rows)[:MAX_TEXT]
@@ -171,30 +164,6 @@ class LoneMessage:
             return False
         self.text.add(line.text, plain=plain)
         return self.text.is_open
-
-
-class InnerFrame:
-    """The last frame of a stack that lies in Megatron-Bridge, Megatron-LM or verl, with its source line."""
-
-    def __init__(self) -> None:
-        self._frame: tuple[str, int, str] | None = None
-        self._source = ""
-        self._waits = False
-
-    def add(self, path: str, line: int, function: str) -> None:
-        """Take the next frame, from the outermost to the innermost."""
-        self._waits = is_ours(path)
-        if self._waits:
-            self._frame, self._source = (path, line, function), ""
-
-    def source(self, text: str) -> None:
-        """Take a line below a frame; the first one is the frame's source."""
-        if self._waits:
-            self._source, self._waits = text.strip()[:MAX_SOURCE], False
-
-    def frame(self) -> Frame | None:
-        """The frame, None when no frame so far is one of ours."""
-        return None if self._frame is None else Frame(*self._frame, self._source)
 
 
 def is_ours(path: str) -> bool:
@@ -261,39 +230,42 @@ class Raised:
 
 
 class _Frames:
-    """The first and the last frames of a stack of any depth."""
+    """The first and the last frames of a stack of any depth, and the innermost one of ours with its source line."""
 
     def __init__(self) -> None:
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=MAX_FRAMES // 2)
-        self.previous = ""
-        self.inner = InnerFrame()
+        self._previous = ""
+        self.inner: Frame | None = None
+        self._waits = False
 
     def add(self, path: str, line: int, function: str) -> None:
+        """Take the next frame, from the outermost to the innermost."""
         called = function.strip()
-        self.inner.add(path, line, called)
-        if called == "<module>" and self.previous and not _ENTRY.search(self.previous):
+        self._waits = is_ours(path)
+        if self._waits:
+            self.inner = Frame(path, line, called, "")
+        if called == "<module>" and self._previous and not _ENTRY.search(self._previous):
             called = "<import>"
-        self.previous = path
+        self._previous = path
         self._keep(f"{'/'.join(path.split('/')[-5:])}:{called}")
 
     def add_remote(self, called: str) -> None:
-        self.previous = ""
+        """Take a call of another process."""
+        self._previous = ""
         self._keep(f"ray::{called}")
+
+    def add_source(self, text: str) -> None:
+        """Take a line below a frame; the first one is the frame's source."""
+        if self._waits and self.inner is not None:
+            self.inner, self._waits = replace(self.inner, source=text.strip()[:MAX_SOURCE]), False
 
     def _keep(self, call: str) -> None:
         (self._first if len(self._first) < MAX_FRAMES // 2 else self._last).append(call)
 
     def kept(self) -> tuple[str, ...]:
+        """The frames as `path:function`, outermost first."""
         return (*self._first, *self._last)
-
-    def take(self) -> tuple[str, ...]:
-        taken = self.kept()
-        self._first.clear()
-        self._last.clear()
-        self.previous = ""
-        self.inner = InnerFrame()
-        return taken
 
     def __bool__(self) -> bool:
         return bool(self._first)
@@ -364,16 +336,24 @@ class TracebackReader:
                 return self._close()
             text = text[gutter.end() :] if gutter is not None else text
         if not text.strip():
-            return self._blank()
+            if self._phase in (_Phase.MESSAGE, _Phase.TAIL, _Phase.GAP):
+                self.chain.segments[-1][-1].text.blank()
+            if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
+                self._phase = _Phase.GAP
+                self._patience = GAP_LINES
+            return True
         if self._phase is _Phase.FRAMES:
             return self._in_frames(line, text)
         if _LINK.match(text):
             return self._link()
         if self._phase is _Phase.MESSAGE:
             return self._in_message(line, text)
-        if self._phase is _Phase.LINK:
-            return self._in_link(line, text)
-        return self._after(line, text)
+        if self._phase is not _Phase.LINK:
+            return self._after(line, text)
+        if _HEADER.match(text) or self._frame(line, text):
+            self._phase = _Phase.FRAMES
+            return True
+        return self._foreign()
 
     def wants(self, text: str, *, folded: bool = False) -> bool:
         """Whether a line of another process of the same kind may go on where this traceback stopped.
@@ -403,27 +383,19 @@ class TracebackReader:
                 [list(segment) for segment in self.chain.segments],
                 self._frames.kept(),
                 self._last_frame.excerpt(),
-                self._frames.inner.frame(),
+                self._frames.inner,
             )
         return self.chain
 
-    def _blank(self) -> bool:
-        if self._phase in (_Phase.MESSAGE, _Phase.TAIL, _Phase.GAP):
-            self.chain.segments[-1][-1].text.blank()
-        if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
-            self._phase = _Phase.GAP
-            self._patience = GAP_LINES
-        return True
-
     def _in_frames(self, line: Line, text: str) -> bool:
         if text.startswith("    ") and 'File "' not in text:
-            self._frames.inner.source(text)
+            self._frames.add_source(text)
             self._bare_source = False
             return True  # a source line below its frame: the most frequent case
         if self._bare_source and not text[0].isspace() and not (_FRAME.match(text) or exception_of(text)):
             # Pasted without its indentation.
             self._bare_source = False
-            self._frames.inner.source(text)
+            self._frames.add_source(text)
             return True
         if self._frame(line, text) or _HEADER.match(text):
             return True
@@ -451,8 +423,9 @@ class TracebackReader:
         return False
 
     def _raise(self, line: Line, kind: str, message: str) -> None:
-        frame = self._frames.inner.frame()
-        raised = Raised(kind, message[:_MAX_MESSAGE], line.excerpt(), self._frames.take(), frame, Message(message))
+        frames, self._frames = self._frames, _Frames()
+        at, calls = line.excerpt(), frames.kept()
+        raised = Raised(kind, message[:_MAX_MESSAGE], at, calls, frames.inner, Message(message))
         if len(self.chain.segments[-1]) < MAX_SEGMENTS:
             self.chain.segments[-1].append(raised)
         remote = _REMOTE.search(message)
@@ -468,34 +441,28 @@ class TracebackReader:
         if _FRAME.match(text):
             self._phase = _Phase.FRAMES
             return self._frame(line, text)
-        if text.startswith(_REMOTE_MARK):
-            return self._carried(text)
-        if _REMOTE.search(text):
+        remote = _REMOTE.search(text)
+        if remote is not None and text.startswith(_REMOTE_MARK):
+            # Ray prints it for each `Traceback` line of an exception's text, so it begins the traceback that the
+            # exception carries: torch's CheckpointException carries those of its ranks.
+            self._frames.add_remote(remote[1])
+            return self._more_frames()
+        if remote is not None or text.startswith(_REMOTE_MARK):
             return self._close()
         if not text[0].isspace() or self._patience <= 0:
             self._phase = _Phase.TAIL
             self._patience = MESSAGE_LINES * 2
             return self._after(line, text)
-        if self._remote_source(text):
-            return True
-        self._extend(text)
+        if not self._remote_source(text):
+            self._patience -= 1
+            raised = self.chain.segments[-1][-1]
+            raised.message = f"{raised.message} {text.strip()}"[:_MAX_MESSAGE]
+            raised.text.add(text, plain=True)
         return True
 
     def _remote_source(self, text: str) -> bool:
         """Source lines and `^^^^` marks below a wrapper of a remote traceback are not a message."""
         return bool(self._frames) and (text.startswith("     ") or set(text.strip()) <= set("^~"))
-
-    def _extend(self, text: str) -> None:
-        self._patience -= 1
-        raised = self.chain.segments[-1][-1]
-        raised.message = f"{raised.message} {text.strip()}"[:_MAX_MESSAGE]
-        raised.text.add(text, plain=True)
-
-    def _in_link(self, line: Line, text: str) -> bool:
-        if _HEADER.match(text) or self._frame(line, text):
-            self._phase = _Phase.FRAMES
-            return True
-        return self._foreign()
 
     def _after(self, line: Line, text: str) -> bool:
         if _FRAME.match(text) and self._frames:
@@ -518,19 +485,9 @@ class TracebackReader:
         carried = header["rank"] is not None or header["nested"] is not None
         if not carried and not (self._grouped and self.chain.segments[-1][-1].kind.endswith("Group")):
             return self._close()
-        self._phase = _Phase.FRAMES
-        self._patience = _PATIENCE
-        return True
+        return self._more_frames()
 
-    def _carried(self, text: str) -> bool:
-        """A remote call right below an exception: Ray prints it for each `Traceback` line of an exception's text.
-
-        So it begins the traceback that the exception carries: torch's CheckpointException carries those of its ranks.
-        """
-        remote = _REMOTE.match(text)
-        if remote is None:
-            return self._close()
-        self._frames.add_remote(remote[1])
+    def _more_frames(self) -> bool:
         self._phase = _Phase.FRAMES
         self._patience = _PATIENCE
         return True
@@ -538,7 +495,7 @@ class TracebackReader:
     def _link(self) -> bool:
         if len(self.chain.segments) < MAX_SEGMENTS:
             self.chain.segments.append([])
-        self._frames.take()
+        self._frames = _Frames()
         self._phase = _Phase.LINK
         self._patience = _PATIENCE
         return True
