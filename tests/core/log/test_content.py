@@ -1,6 +1,5 @@
 """A file that is not text is named by its first bytes; one that may be a console log never is."""
 
-import json
 import pickle
 import random
 import struct
@@ -10,16 +9,13 @@ import pytest
 from verl_e2e.core.log.scan import foreign, wide_encoding
 
 NOISE = random.Random(1).randbytes(4096)
-HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
 FILES = (
-    (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00", "a program, a library or a core dump (ELF)"),
-    (b"PK\x03\x04" + bytes(26) + b"archive/data.pkl", "a PyTorch checkpoint"),
     (b"PK\x03\x04" + bytes(26) + b"run.log", "a zip archive"),
     (b"run.log" + bytes(93) + b"0000644\x00" + bytes(149) + b"ustar\x0000", "a tar archive"),
     (b"BZh91AY&SY", "a bzip2 file"),
-    (b"\x89PNG\r\n\x1a\n" + NOISE, "a PNG image"),
-    (b"\x80\x04" + pickle.dumps({"a": 1})[2:], "a Python pickle, such as an older PyTorch checkpoint"),
-    (struct.pack("<Q", len(HEADER)) + HEADER + bytes(8), "a safetensors file"),
+    (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00", "a binary file"),
+    (b"\x89PNG\r\n\x1a\n" + NOISE, "a binary file"),
+    (b"\x80\x04" + pickle.dumps({"a": 1})[2:], "a binary file"),
     (b"\x1f\x8b\x08" + NOISE, "a gzip file"),
     (NOISE, "a binary file"),
     (struct.pack("<1000f", *range(1000)), "a binary file"),
@@ -34,7 +30,6 @@ TEXTS = (
     bytes(8192),
     "text\r\n".encode("utf-16"),
     "text\n".encode("utf-16-be"),
-    "text\n".encode("utf-32"),
 )
 
 
@@ -51,7 +46,7 @@ def test_text_in_any_encoding_is_not_foreign(head: bytes) -> None:
     assert foreign(head) is None
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_wide_encodings_are_known_without_a_mark(encoding: str) -> None:
     assert wide_encoding("+ export X=1\n".encode(encoding)) == encoding
     assert wide_encoding("\ufeff+ export\n".encode(encoding)) == encoding

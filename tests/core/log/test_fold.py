@@ -145,4 +145,4 @@ def test_what_ends_the_run_is_kept_after_any_number_of_errors(last: str, kind: s
     scanner.feed(lines(*before, last, "over")[0])
     assert scanner.fatal is not None
     assert scanner.fatal.kind == kind
-    assert len(scanner.facts().errors) == KINDS["errors"].limit
+    assert len(scanner.facts().errors) == KINDS["errors"]

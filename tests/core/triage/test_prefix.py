@@ -201,17 +201,3 @@ def test_nothing_is_inferred_from_a_log_without_a_launcher() -> None:
         assert scan([joined(whole(log))]).misread is None
     rows = ["+ echo 'Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]'"] * 8
     assert scan([joined(rows)]).completed_at is None
-
-
-def test_a_line_that_the_runtime_split_is_read_as_one() -> None:
-    names = " - ".join(f"metric/{number}:{number}.5" for number in range(1500))
-    row = f"step:1 - {names} - actor/grad_norm:0.25"
-    before = [f"(TaskRunner pid=3) row {number}" for number in range(12)]
-    parts = [f"2026-11-20T14:07:01.000000001Z stdout F {text}" for text in before]
-    parts += [
-        f"2026-11-20T14:07:02.5Z stdout {'P' if end < len(row) else 'F'} {row[end - 8192 : end]}"
-        for end in range(8192, len(row) + 8192, 8192)
-    ]
-    (step,) = scan([joined(parts)]).steps
-    assert step.values["actor/grad_norm"] == 0.25
-    assert len(step.values) == 1501

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from verl_e2e.core.log.errors import (
@@ -253,28 +253,6 @@ def _counts(literal: Literal, line: Line) -> bool:
     return not (connects and not line.driver) and not line.source.endswith(FOLDED)
 
 
-class StepReader:
-    """Reads metric lines; one that was read before, in this run or another, is not read again."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, StepMetrics] = {}
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-
-    def read(self, line: Line) -> StepMetrics:
-        """The metrics of a line that has the shape of a metric line."""
-        known = self._known.get(hash(line.text))
-        if known is not None:
-            return known if known.line == line.number else replace(known, line=line.number)
-        parsed = parse_step(line.text)
-        assert parsed is not None  # the literal's shape is the same
-        if len(self._names) > _MAX_NAMES:
-            self._names.clear()
-        step = StepMetrics(parsed[0], line.number, pack(parsed[1], self._names))
-        if len(self._known) < MAX_STEPS:
-            self._known[hash(line.text)] = step
-        return step
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """A traceback in the making, with what the run was doing when it began."""
@@ -296,7 +274,7 @@ class Run:
 
     def __init__(
         self,
-        reader: StepReader,
+        names: dict[tuple[str, ...], tuple[str, ...]],
         before: Callable[[], Iterable[Line]],
         begins: Line | None = None,
         asked: Asked | None = None,
@@ -318,7 +296,7 @@ class Run:
         self._final: Excerpt | None = None
         self._epochs: ProgressBar | None = None
         self._planned: StatedNumber | None = None
-        self._reader = reader
+        self._names = names
         self._before = before
         self._max_configs = MAX_CONFIGS if configs else 0
         self._collector: ConfigCollector | None = None
@@ -336,12 +314,6 @@ class Run:
         """Whether every next line must be decoded: a traceback or a configuration is not finished."""
         traceback_or_config = bool(self._open) or self._collector is not None
         return traceback_or_config or self._lone_message is not None or self.asked.is_open
-
-    @property
-    def reads_driver(self) -> bool:
-        """Whether one of the next lines of the driver may belong to something that is not finished."""
-        config = self._collector is not None and not self._collector.source
-        return config or "" in self._open or self._lone_message is not None or self.asked.is_open
 
     def take(self, line: Line, literals: Sequence[Literal]) -> Sequence[Literal]:
         """Learn from one line and the literals that it holds; returns those with which another run begins."""
@@ -509,10 +481,15 @@ class Run:
         """How far the run came."""
         match mark := literal.mark:
             case Mark.STEP:
-                self.last_step = self._reader.read(line)
-                if len(self.steps) < MAX_STEPS:
-                    # Of identical lines the first is kept.
-                    self.last_step = self.steps.setdefault(hash(line.text), self.last_step)
+                # Of identical lines the first is kept.
+                step = self.steps.get(hash(line.text))
+                if step is None and (parsed := parse_step(line.text)) is not None:
+                    if len(self._names) > _MAX_NAMES:
+                        self._names.clear()
+                    step = StepMetrics(parsed[0], line.number, pack(parsed[1], self._names))
+                    if len(self.steps) < MAX_STEPS:
+                        self.steps[hash(line.text)] = step
+                self.last_step = step
                 self._trainer[mark] = (line.label, line.actor)
             case Mark.PROGRESS:
                 percent, done, total = map(int, found.groups())
@@ -530,8 +507,8 @@ class Run:
                     self._final = line.excerpt()
                 self._complete(line)
             case Mark.CHECKPOINT:
-                at, step = line.excerpt(), _GLOBAL_STEP.search(line.text)
-                event = CheckpointEvent(literal.name, int(step[1]) if step else None, at)
+                at, named = line.excerpt(), _GLOBAL_STEP.search(line.text)
+                event = CheckpointEvent(literal.name, int(named[1]) if named else None, at)
                 self.kept.add("checkpoints", (event.action, event.step, at.text), event)
             case _:
                 pass
@@ -741,9 +718,10 @@ class LogFold:
     """The runs of a log: what all of them show, and the facts of each of the last `MAX_RUNS`; `latest` still grows."""
 
     def __init__(self, before: Callable[[], Iterable[Line]]) -> None:
-        self._reader = StepReader()
+        # The names of metrics, shared by the steps that print the same ones.
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._before_line = before
-        self.latest = Run(self._reader, before)
+        self.latest = Run(self._names, before)
         self._seen: Line | None = None
         self._count = 1
         # The last of the runs that ended, and what all of them show.
@@ -752,7 +730,7 @@ class LogFold:
         self._earlier: list[ProgressBar] = []
         self._lora: Excerpt | None = None
         self._misread: Misread | None = None
-        # The steps of the runs before, each once: the reader gives equal lines of several runs one object.
+        # The steps of the runs before, each once, by the hash of their line.
         self._steps: dict[int, StepMetrics] = {}
 
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
@@ -781,12 +759,12 @@ class LogFold:
             facts = row.run.facts(row.kept, row.ends, begins, row.last)
             parts.append(RunFacts(number, row.run.first_line(), row.ends, facts))
         own = parts[-1]
-        new = (step for step in own.facts.steps if id(step.values) not in self._steps)
+        steps = self._steps | {key: step for key, step in run.steps.items() if key not in self._steps}
         return replace(
             own.facts,
             **whole.facts(),
             first=first,
-            steps=tuple(islice(chain(self._steps.values(), new), MAX_STEPS)),
+            steps=tuple(islice(steps.values(), MAX_STEPS)),
             runs=self._count,
             earlier=tuple(self._earlier),
             lora_at=self._lora or run.lora,
@@ -800,14 +778,14 @@ class LogFold:
         self._joined.join(kept)
         self._earlier += [run.progress] if run.progress is not None and len(self._earlier) < MAX_EARLIER else []
         self._lora, self._misread = self._lora or run.lora, self._misread or run.misread
-        for step in islice(run.steps.values(), MAX_STEPS - len(self._steps)):
-            self._steps.setdefault(id(step.values), step)
+        for key, step in islice(run.steps.items(), MAX_STEPS - len(self._steps)):
+            self._steps.setdefault(key, step)
         run.steps = dict(islice(run.steps.items(), MAX_STEPS_KEPT))
         last = None if self._seen is None else self._seen.excerpt()
         self._ended.append(_Ended(run, kept, line.number - 1, last))
         self._count += 1
         configs, asked = self._count <= MAX_CONFIG_RUNS, run.asked.following()
-        self.latest = Run(self._reader, self._before_line, line, asked, configs=configs)
+        self.latest = Run(self._names, self._before_line, line, asked, configs=configs)
 
 
 @lru_cache(maxsize=1024)

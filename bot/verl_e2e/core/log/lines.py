@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
 from verl_e2e.core.model.facts import Excerpt
@@ -180,22 +179,21 @@ def parse_record(text: str) -> Mapping[str, str] | None:
     text = text.strip()
     if text[:1] in ("[", ","):
         text = text[1:].lstrip()
-    if text.startswith("{"):
-        return _json(
-            text.removesuffix(",") if text.endswith(",") else text.removesuffix("]") if text[-2:] == "}]" else text
-        )
-    return _pairs(text) if '="' in text else None
-
-
-def _json(text: str) -> Mapping[str, str] | None:
-    if not text.endswith("}"):
-        return None
+    leaves: dict[str, str] = {}
+    if not text.startswith("{"):
+        at = 0
+        while '="' in text and at < len(text) and len(leaves) < MAX_LEAVES:
+            pair = _PAIR.match(text, at)
+            if pair is None:
+                return None
+            leaves[pair[1]] = pair[3] if pair[2] is None else _unquoted(pair[2])
+            at = pair.end()
+        return leaves if len(leaves) > 1 else None
+    text = text.removesuffix(",").removesuffix("]" if text.endswith("}]") else "")
     try:
-        value = json.loads(text)
+        _flatten("", json.loads(text), leaves, MAX_NESTING)
     except (ValueError, RecursionError):
         return None
-    leaves: dict[str, str] = {}
-    _flatten("", value, leaves, MAX_NESTING)
     return leaves or None
 
 
@@ -209,21 +207,8 @@ def _flatten(path: str, value: object, leaves: dict[str, str], depth: int) -> No
         leaves[path] = value if isinstance(value, str) else str(value)
 
 
-def _pairs(text: str) -> Mapping[str, str] | None:
-    leaves: dict[str, str] = {}
-    at = 0
-    while at < len(text) and len(leaves) < MAX_LEAVES:
-        pair = _PAIR.match(text, at)
-        if pair is None:
-            return None
-        leaves[pair[1]] = _unquoted(pair[2]) if pair[2] is not None else pair[3]
-        at = pair.end()
-    return leaves if len(leaves) > 1 else None
-
-
 def _unquoted(value: str) -> str:
-    if "\\" not in value:
-        return value
+    """What is not an escape of JSON stays as it is."""
     try:
         return str(json.loads(f'"{value}"'))
     except ValueError:
@@ -235,19 +220,16 @@ def message_path(records: Sequence[Mapping[str, str]], begins_known: Callable[[s
 
     A field with a value that begins as a program's known line does comes before all others.
     """
-    paths = dict.fromkeys(path for record in records for path in record)
-    return max((path for path in paths), key=lambda path: _weight(path, records, begins_known), default=None)
 
+    def weight(path: str) -> tuple[bool, int, int]:
+        values = [record[path] for record in records if path in record]
+        # What differs in digits only is a time, a count or an id.
+        text = {_DIGITS.sub("0", value): len(value) for value in values if " " in value.strip() or not value.strip()}
+        name = path.rsplit(".", 1)[-1]
+        rank = len(_NAMES) - _NAMES.index(name) if name in _NAMES else 0
+        return any(map(begins_known, values)), sum(text.values()), rank
 
-def _weight(
-    path: str, records: Sequence[Mapping[str, str]], begins_known: Callable[[str], bool]
-) -> tuple[bool, int, int]:
-    values = [record[path] for record in records if path in record]
-    # What differs in digits only is a time, a count or an id.
-    text = {_DIGITS.sub("0", value): len(value) for value in values if " " in value.strip() or not value.strip()}
-    name = path.rsplit(".", 1)[-1]
-    rank = len(_NAMES) - _NAMES.index(name) if name in _NAMES else 0
-    return any(map(begins_known, values)), sum(text.values()), rank
+    return max(dict.fromkeys(path for record in records for path in record), key=weight, default=None)
 
 
 MAX_HEAD: Final = 200
@@ -269,95 +251,55 @@ _TIME = (
 _WORD = r"\w[\w./@%~-]*"
 _TOKEN = re.compile(rf"(?P<time>{_TIME})|(?P<number>\d+(?![\w./@%~-]))|(?P<word>{_WORD})|(?P<space>[ \t]+)|(?P<sign>.)")
 _TIMED = re.compile(_TIME)
-_HEAD_DIGITS = re.compile(r"\d+")
-_QUOTES = ('"', "'", "`")
 _GUTTER = re.compile(r"[\s|+\-]*")
 XTRACE = re.compile(r"\+{1,5} ")
 """How a shell with `set -x` begins the lines that it echoes."""
-_OPENING = frozenset("[(<{")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a head: `kind` is time, number, word, space or sign."""
-
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What heads like the one that it was made of look like."""
+    """What heads like the one that it was made of look like; the groups of both patterns are the words and numbers."""
 
     exact: str
-    """A pattern of heads with the same words, where digits may differ; its groups are the words and numbers."""
+    """A pattern of heads with the same words, where digits may differ."""
     broad: str
-    """A pattern of heads with parts of the same kinds; its groups are the words and numbers."""
+    """A pattern of heads with parts of the same kinds."""
     timed: bool
     """Whether a time is among the parts."""
     bare: bool
     """Whether no time and no sign is among the parts, so that the beginning of any text fits the broad pattern."""
 
 
-def parts_of(head: str) -> tuple[Part, ...]:
-    """The parts of a head, from left to right."""
-    return tuple(Part(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(head))
-
-
-def is_time(text: str) -> bool:
-    """Whether the whole text is a time, or a number that can only be one."""
-    return _TIMED.fullmatch(text) is not None
-
-
 def shape_of(head: str) -> Shape | None:
     """The shape of a head, None for text that no launcher writes before a line."""
     if len(head) > MAX_HEAD or not head.strip() or _GUTTER.fullmatch(head) or XTRACE.match(head):
         return None
-    if any(head.count(quote) % 2 for quote in _QUOTES):
+    if any(head.count(quote) % 2 for quote in "\"'`"):
         return None
-    parts = parts_of(head)
-    timed = any(part.kind == "time" for part in parts)
-    signed = any(part.kind == "sign" for part in parts)
-    return Shape(_pattern(parts, exact=True), _pattern(parts, exact=False), timed, not (timed or signed))
+    parts = [(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(head)]
+    kinds = {kind for kind, _ in parts}
+    # Launchers pad a rank on its left.
+    exact = broad = "[ \t]{0,12}" if parts[0][0] == "number" else ""
+    for index, (kind, text) in enumerate(parts):
+        word = r"\d+".join(map(re.escape, _DIGITS.split(text)))
+        if kind == "space" and index == len(parts) - 1:
+            # These are exact, for the text has its own indentation, unless the line ends with them.
+            pattern = f"(?:{text}|[ \t]*$)"
+        elif kind == "space":
+            padded = index == 0 or parts[index - 1][1] in "[(<{"
+            pattern = "[ \t]*" if padded else "[ \t]+"
+        else:
+            pattern = {"time": f"(?:{_TIME})", "number": r"(\d+)", "word": f"({_WORD})"}.get(kind, re.escape(text))
+        exact += f"({word})" if kind == "word" else pattern
+        broad += pattern
+    return Shape(exact, broad, "time" in kinds, kinds.isdisjoint(("time", "sign")))
 
 
 def without_clock(head: str) -> str:
     """The head without the clock at its end that a recorder inside wrote; whole where nothing else is in it."""
-    parts = parts_of(head)
-    last = next((index for index in range(len(parts) - 1, -1, -1) if parts[index].kind != "space"), 0)
-    if last == 0 or parts[last].kind != "time" or program_head(parts[last].text + " ").clock_end == 0:
-        return head
-    return "".join(part.text for part in parts[:last])
-
-
-def _pattern(parts: Sequence[Part], *, exact: bool) -> str:
-    # Launchers pad a rank on its left.
-    rows = ["[ \t]{0,12}"] if parts[0].kind == "number" else []
-    for index, part in enumerate(parts):
-        match part.kind:
-            case "time":
-                rows.append(f"(?:{_TIME})")
-            case "number":
-                rows.append(r"(\d+)")
-            case "word":
-                rows.append(f"({_word(part.text) if exact else _WORD})")
-            case "space":
-                rows.append(_space(parts, index))
-            case _:
-                rows.append(re.escape(part.text))
-    return "".join(rows)
-
-
-def _word(word: str) -> str:
-    return r"\d+".join(re.escape(piece) for piece in _HEAD_DIGITS.split(word))
-
-
-def _space(parts: Sequence[Part], index: int) -> str:
-    """The spaces at the end are exact, for the text has its own indentation, unless the line ends with them."""
-    if index == len(parts) - 1:
-        return f"(?:{parts[index].text}|[ \t]*$)"
-    padded = index == 0 or (parts[index - 1].kind == "sign" and parts[index - 1].text in _OPENING)
-    return "[ \t]*" if padded else "[ \t]+"
+    parts = [match for match in _TOKEN.finditer(head) if match.lastgroup != "space"]
+    clock = len(parts) > 1 and parts[-1].lastgroup == "time" and program_head(parts[-1][0] + " ").clock_end
+    return head[: parts[-1].start()] if clock else head
 
 
 # What one program writes to both is one source, as it is where both go into one file.
@@ -369,11 +311,10 @@ _ENOUGH = 1024
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What all levels share."""
+class Learned:
+    """How often something was learned that would have changed how earlier lines were read."""
 
-    learned: int = 0
-    split: dict[str, str] = field(default_factory=dict)
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -391,8 +332,9 @@ class _Seen:
         self.count, self.last, self.rising = 0, -1, True
         self.values.clear()
 
-    def take(self, value: str) -> None:
-        """Count one more value; what comes again tells, what only rises or is always new does not."""
+    def take(self, value: str) -> bool:
+        """Count one more value; what comes again tells, what only rises or is always new does not. True at a change."""
+        before = self.tells
         self.count += 1
         self.values.add(hash(value))
         number = int(value) if value.isdecimal() else -1
@@ -403,13 +345,14 @@ class _Seen:
             self.tells = True
         elif self.count >= 64 and (new > 0.9 or counts):
             self.tells = False
+        return self.tells != before
 
 
 class Labels:
     """Finds the parts of heads that tell programs apart: their values come again, those of counters and ids do not."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, learned: Learned) -> None:
+        self._learned = learned
         self._seen: dict[int | str, _Seen] = {}
 
     def begin(self) -> None:
@@ -419,31 +362,20 @@ class Labels:
 
     def of(self, items: Iterable[tuple[int | str, str]], *, learn: bool) -> str:
         """The label made of the items, each with the key of its place."""
-        return " ".join(value for key, value in items if self._tells(key, value, learn=learn))
-
-    def _tells(self, key: int | str, value: str, *, learn: bool) -> bool:
-        seen = self._seen.get(key)
-        if seen is None:
-            seen = self._seen[key] = _Seen()
-        if value in STREAMS:
-            return False
-        if seen.count >= _ENOUGH:
-            return seen.tells
-        if len(value) > _LONGEST or is_time(value):
-            return False
-        if learn:
-            tells_before = seen.tells
-            seen.take(value)
-            self._ledger.learned += seen.tells != tells_before
-        return seen.tells
+        telling = []
+        for key, value in items:
+            seen = self._seen.setdefault(key, _Seen())
+            if value in STREAMS:
+                continue
+            if seen.count < _ENOUGH:
+                if len(value) > _LONGEST or _TIMED.fullmatch(value):
+                    continue
+                self._learned.count += learn and seen.take(value)
+            telling += [value] if seen.tells else []
+        return " ".join(telling)
 
 
 MAX_EXACT = 256
-# A runtime that splits long lines does so at 8 KiB or more.
-_SPLIT_AT = 4096
-MAX_SPLIT = 64
-
-
 # The label of what is around a line, and the lines inside.
 Opened = tuple[str, list[str]]
 
@@ -454,20 +386,17 @@ class TextLayer:
     is_record = False
     """Whether what is inside is written differently than it was."""
 
-    def __init__(self, shape: Shape, ledger: Ledger) -> None:
+    def __init__(self, shape: Shape, learned: Learned) -> None:
         self.broad = shape.broad
         self._broad = re.compile(shape.broad) if shape.timed else None
-        self._ledger = ledger
         self._exact: dict[str, None] = {}
         self._known: re.Pattern[str] | None = None
-        self.labels = Labels(ledger)
+        self.labels = Labels(learned)
 
     def learn(self, heads: Sequence[str]) -> None:
         """Take heads of this shape whose words are known from now on."""
-        for head in heads:
-            shape = shape_of(head)
-            if shape is not None:
-                self._exact[shape.exact] = None
+        shapes = [shape for head in heads if (shape := shape_of(head)) is not None]
+        self._exact |= dict.fromkeys(shape.exact for shape in shapes)
         for exact in list(self._exact)[:-MAX_EXACT]:
             del self._exact[exact]
         # The longest first: what is padded on its right would else lose a space of its text.
@@ -479,20 +408,8 @@ class TextLayer:
         match = self._known.match(text) or (self._broad.match(text) if self._broad is not None else None)
         if match is None:
             return None
-        words = [word for word in match.groups() if word is not None]
-        tag = _take_tag(words) if "F" in words or "P" in words else ""
-        label, rest = self.labels.of(enumerate(words), learn=learn), text[match.end() :]
-        if not learn or (tag != "P" and not self._ledger.split):
-            return label, [rest]
-        return label, _joined(self._ledger, f"{id(self)} {label}", rest, more=tag == "P")
-
-
-def _take_tag(words: list[str]) -> str:
-    """Take the tag of the CRI log format out of a head: F for a full line, P for a part of one; else empty."""
-    tag = next((tag for stream, tag in pairwise(words) if stream in STREAMS and tag in ("F", "P")), "")
-    if tag:
-        words.remove(tag)
-    return tag
+        words = (word for word in match.groups() if word is not None)
+        return self.labels.of(enumerate(words), learn=learn), [text[match.end() :]]
 
 
 class RecordLayer:
@@ -501,51 +418,27 @@ class RecordLayer:
     is_record = True
     """See `TextLayer.is_record`."""
 
-    def __init__(self, path: str, ledger: Ledger) -> None:
+    def __init__(self, path: str, learned: Learned) -> None:
         self._path = path
-        self._ledger = ledger
-        self.labels = Labels(ledger)
-        self._ended = 0
+        self.labels = Labels(learned)
 
     def open(self, text: str, *, learn: bool = True) -> Opened | None:
         """See `TextLayer.open`."""
         record = parse_record(text)
         if record is None or self._path not in record:
             return None
-        label = self.label(record, learn=learn)
-        message = without_colours(record[self._path])
-        if not learn:
-            return label, message.removesuffix("\n").split("\n")
-        ended = message.endswith("\n")
-        self._ended += ended
-        more = self._ended > 0 and not ended and len(message) >= _SPLIT_AT
-        rows = _joined(self._ledger, f"{id(self)} {label}", message.removesuffix("\n"), more=more)
-        return label, [row for joined in rows for row in joined.split("\n")]
+        message = without_colours(record[self._path]).removesuffix("\n")
+        return self.label(record, learn=learn), message.split("\n")
 
     def label(self, record: Mapping[str, str], *, learn: bool = True) -> str:
         """The label that a record gives."""
         return self.labels.of((item for item in record.items() if item[0] != self._path), learn=learn)
 
 
-def _joined(ledger: Ledger, key: str, text: str, *, more: bool) -> list[str]:
-    """The line with the parts before it that its runtime split off, or nothing while a part is still to come."""
-    if key in ledger.split:
-        text = ledger.split.pop(key) + text
-    if more and len(text) < LINE_CAP and len(ledger.split) < MAX_SPLIT:
-        ledger.split[key] = text
-        return []
-    return [text]
-
-
-Layer = TextLayer | RecordLayer
-
-
 RECENT_LINES: Final = 16
 _MAX_DEPTH: Final = 6
 MAX_LAYERS: Final = 8
 MAX_TRIED: Final = 256
-# How many lines to wait for the rest of a line that was split.
-MAX_WAIT: Final = 256
 _SEARCHED: Final = 2 * MAX_HEAD
 
 # How lines begin that verl, Ray, vLLM, PyTorch, Python, bash and Slurm print: after a head, what follows is the line.
@@ -576,81 +469,47 @@ class Piece:
 
 
 class Unwrapper:
-    """Opens line after line, and learns from them; `learned` counts what it learned, for earlier lines may profit."""
+    """Opens line after line, and learns from them: the layers that were found around the lines at one depth."""
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
-        self._waited = 0
-        self._top = _Level(self.ledger, 0)
-
-    @property
-    def learned(self) -> int:
-        """How often something was learned that would have changed how earlier lines were read."""
-        return self.ledger.learned
+    def __init__(self, learned: Learned | None = None, depth: int = 0) -> None:
+        self.learned = learned or Learned()
+        self._depth = depth
+        # Each with what may be inside it.
+        self._layers: list[tuple[TextLayer | RecordLayer, Unwrapper]] = []
+        self._tried: dict[str, int] = {}
 
     @property
     def bare(self) -> bool:
         """Whether nothing was found around the lines so far."""
-        return not self._top.layers
-
-    @property
-    def pending(self) -> bool:
-        """Whether a line waits for the rest that its runtime split off."""
-        return bool(self.ledger.split) and self._waited < MAX_WAIT
-
-    def pieces(self, text: str, recent: Callable[[], Sequence[str]] | None = None) -> list[Piece]:
-        """The lines inside one line of a file; `recent` gives the lines before it, None to learn nothing."""
-        if self.ledger.split:
-            self._waited += 1
-            if self._waited >= MAX_WAIT:
-                self.ledger.split.clear()
-        else:
-            self._waited = 0
-        return self._top.pieces(text, text, recent)
+        return not self._layers
 
     def begin(self) -> None:
         """The lines are read again from the first; what was learned stays."""
-        self.ledger.split.clear()
-        self._top.begin()
-
-    def glance(self, text: str) -> list[Piece]:
-        """The lines inside one line, without learning from it."""
-        return self._top.pieces(text, text, None, learn=False)
-
-
-class _Level:
-    """The layers that were found around the lines at one depth."""
-
-    def __init__(self, ledger: Ledger, depth: int) -> None:
-        self._ledger = ledger
-        self._depth = depth
-        # Each with what may be inside it.
-        self.layers: list[tuple[Layer, _Level]] = []
-        self._tried: dict[str, int] = {}
+        for layer, inner in self._layers:
+            layer.labels.begin()
+            inner.begin()
 
     def pieces(
-        self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None, *, learn: bool = True
+        self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None = None, *, learn: bool = True
     ) -> list[Piece]:
-        """The lines inside `text`; labels are learned as `learn` says, layers where there are `recent` lines."""
-        for layer, inner in self.layers:
+        """The lines inside `text`, which is what is left of `whole`.
+
+        Labels are learned as `learn` says, layers where `recent` gives the lines before.
+        """
+        for layer, inner in self._layers:
             opened = layer.open(text, learn=learn)
-            if opened is not None:
-                label, texts = opened
-                before = None if recent is None else partial(_opened, layer, recent)
-                inside = (inner.pieces(row, row if layer.is_record else whole, before, learn=learn) for row in texts)
-                return [_named(label, piece) for pieces in inside for piece in pieces]
+            if opened is None:
+                continue
+            label, texts = opened
+            before = None if recent is None else partial(_opened, layer, recent)
+            inside = [inner.pieces(row, row if layer.is_record else whole, before, learn=learn) for row in texts]
+            return [replace(piece, label=f"{label} {piece.label}".strip()) for pieces in inside for piece in pieces]
         strange = False
         if recent is not None and self._depth < _MAX_DEPTH:
             learned, strange = self._learn(text, recent)
             if learned:
                 return self.pieces(text, whole, recent)
         return [Piece(text, "", whole, strange)]
-
-    def begin(self) -> None:
-        """See `Unwrapper.begin`."""
-        for layer, inner in self.layers:
-            layer.labels.begin()
-            inner.begin()
 
     def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
         """Whether a layer was learned that opens this line, and whether it is strange that none was."""
@@ -668,20 +527,40 @@ class _Level:
         return False, strange
 
     def _try(self, text: str, at: int, recent: Callable[[], Sequence[str]]) -> bool:
-        if len(self.layers) >= MAX_LAYERS:
+        """Whether what is before position `at` of the text is a layer, as the lines before show."""
+        if len(self._layers) >= MAX_LAYERS:
             return False
+        layer: TextLayer | RecordLayer | None
         if at == 0 or text[:at].strip() in ("[", ","):
-            return self._try_record(text, recent)
-        head = without_clock(text[:at])
-        shape = shape_of(head)
-        if shape is None or not self._due(shape.exact):
-            return False
-        rows = list(recent())[-RECENT_LINES:]
-        broad = re.compile(shape.broad)
-        heads = [match[0] if (match := broad.match(row)) else None for row in rows]
-        if not _shared([row is not None for row in heads]) or (shape.bare and not _again(shape, heads)):
-            return False
-        self._add_text(shape, [row for row in heads if row is not None], head)
+            record = parse_record(text) if self._due("record") else None
+            rows = [parse_record(row) for row in list(recent())[-RECENT_LINES:]] if record is not None else []
+            before = [row for row in rows if row is not None]
+            path = message_path([*before, record], begins_known) if record is not None else None
+            if path is None or not _shared([row is not None for row in rows]):
+                return False
+            layer = RecordLayer(path, self.learned)
+            for row in before:
+                layer.label(row)
+            self._layers.insert(0, (layer, Unwrapper(self.learned, self._depth + 1)))
+        else:
+            head = without_clock(text[:at])
+            shape = shape_of(head)
+            if shape is None or not self._due(shape.exact):
+                return False
+            broad = re.compile(shape.broad)
+            heads = [match[0] if (match := broad.match(row)) else None for row in list(recent())[-RECENT_LINES:]]
+            if not _shared([row is not None for row in heads]) or (shape.bare and not _again(shape, heads)):
+                return False
+            texts = (layer for layer, _ in self._layers if isinstance(layer, TextLayer))
+            layer = next((layer for layer in texts if layer.broad == shape.broad), None)
+            if layer is None:
+                layer = TextLayer(shape, self.learned)
+                self._layers.insert(0, (layer, Unwrapper(self.learned, self._depth + 1)))
+            known = [row for row in heads if row is not None]
+            layer.learn([*known, head])
+            for text in known:
+                layer.open(text)
+        self.learned.count += 1
         return True
 
     def _due(self, key: str) -> bool:
@@ -691,45 +570,8 @@ class _Level:
         count = self._tried[key] = self._tried.get(key, 0) + 1
         return count <= 8 or count & (count - 1) == 0
 
-    def _add_text(self, shape: Shape, before: Sequence[str], head: str) -> None:
-        texts = (layer for layer, _ in self.layers if isinstance(layer, TextLayer))
-        layer = next((layer for layer in texts if layer.broad == shape.broad), None)
-        if layer is None:
-            layer = TextLayer(shape, self._ledger)
-            self._add(layer)
-        layer.learn([*before, head])
-        for row in before:
-            layer.open(row)
-        self._ledger.learned += 1
 
-    def _add(self, layer: Layer) -> None:
-        self.layers.insert(0, (layer, _Level(self._ledger, self._depth + 1)))
-
-    def _try_record(self, text: str, recent: Callable[[], Sequence[str]]) -> bool:
-        record = parse_record(text) if self._due("record") else None
-        if record is None:
-            return False
-        rows = [parse_record(row) for row in list(recent())[-RECENT_LINES:]]
-        if not _shared([row is not None for row in rows]):
-            return False
-        before = [row for row in rows if row is not None]
-        path = message_path([*before, record], begins_known)
-        if path is None:
-            return False
-        layer = RecordLayer(path, self._ledger)
-        for row in before:
-            layer.label(row)
-        self._add(layer)
-        self._ledger.learned += 1
-        return True
-
-
-def _named(label: str, piece: Piece) -> Piece:
-    """The piece with the label of what is around it, too."""
-    return replace(piece, label=f"{label} {piece.label}" if piece.label else label) if label else piece
-
-
-def _opened(layer: Layer, recent: Callable[[], Sequence[str]]) -> list[str]:
+def _opened(layer: TextLayer | RecordLayer, recent: Callable[[], Sequence[str]]) -> list[str]:
     """The lines inside those of the recent lines that the layer opens."""
     opened = (layer.open(row, learn=False) for row in recent())
     return [inside for row in opened if row is not None for inside in row[1]]

@@ -448,11 +448,6 @@ _HARMLESS = re.compile(
 )
 
 
-def may_refuse(text: str) -> bool:
-    """Whether `refuses` may hold of a line without colours, the person who wrote it."""
-    return bool((_REFUSED.search(text) and _WEIGHT.search(text)) or _NONE_LOADED.search(text))
-
-
 def refuses(line: Line, stood: Stage | None) -> bool:
     """Whether the line says that the engine did not take a weight; `stood` is the stage that the run is in."""
     if _NONE_LOADED.search(line.text):

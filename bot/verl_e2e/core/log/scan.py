@@ -16,8 +16,7 @@ from typing import Final, Protocol
 from verl_e2e.core.log.errors import TAIL_LINES
 from verl_e2e.core.log.fold import LogFold
 from verl_e2e.core.log.lines import LINE_CAP, RECENT_LINES, Line, Unwrapper, decode, parse_line, parse_text
-from verl_e2e.core.log.literals import LITERALS, Literal, Mark
-from verl_e2e.core.log.printed import may_refuse
+from verl_e2e.core.log.literals import LITERALS, Literal
 from verl_e2e.core.log.traceback import LINES_BACK
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage
@@ -25,26 +24,16 @@ from verl_e2e.core.model.outcome import Stage
 SNIFFED: Final = 8192
 """How many of the first bytes are looked at."""
 
-_UNPACK: Final = "Unpack it and give the console log that is in it."
-_GIVE_LOG: Final = "Give the console log that the run printed."
-
-# Signatures as the formats' own specifications and file(1) have them: offset, bytes, name, what to do.
-_SIGNATURES: Final = (
-    (0, b"\x7fELF", "a program, a library or a core dump (ELF)", _GIVE_LOG),
-    (0, b"PK\x03\x04", "a zip archive", _UNPACK),
-    (257, b"ustar", "a tar archive", _UNPACK),
-    (0, b"BZh", "a bzip2 file", _UNPACK),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
-    (0, b"\x1f\x8b", "a gzip file", _UNPACK),
-    (0, b"\xfd7zXZ\x00", "an xz file", _UNPACK),
-    (0, b"\x28\xb5\x2f\xfd", "a Zstandard file", _UNPACK),
-    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", _GIVE_LOG),
-    (0, b"\xff\xd8\xff", "a JPEG image", _GIVE_LOG),
-    (0, b"%PDF-", "a PDF document", _GIVE_LOG),
-    (0, b"PAR1", "a Parquet file", _GIVE_LOG),
+# Signatures as the formats' own specifications and file(1) have them: offset, bytes, name.
+_ARCHIVES: Final = (
+    (0, b"PK\x03\x04", "a zip archive"),
+    (257, b"ustar", "a tar archive"),
+    (0, b"BZh", "a bzip2 file"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (0, b"\x1f\x8b", "a gzip file"),
+    (0, b"\xfd7zXZ\x00", "an xz file"),
+    (0, b"\x28\xb5\x2f\xfd", "a Zstandard file"),
 )
-_PICKLE: Final = re.compile(rb"\x80[\x02-\x05][^\x20-\x7e]")
-_SAFETENSORS: Final = re.compile(rb"[\x00-\xff]{3}[\x00-\x05]\x00{4}\{ *\"")
 # A crash or a rotation that truncates leaves runs of zero bytes in a log.
 _ZEROS: Final = re.compile(rb"\x00{32,}")
 _CONTROL: Final = bytes(byte for byte in range(32) if byte not in b"\x00\x07\x08\t\n\x0b\x0c\r\x1b") + b"\x7f"
@@ -63,26 +52,15 @@ class Foreign:
 
 def foreign(head: bytes) -> Foreign | None:
     """What a file is whose first bytes are `head`, None when it may be a console log in any encoding."""
-    if head.startswith(b"PK\x03\x04") and (b"/data.pkl" in head or b"/version" in head):
-        return Foreign("a PyTorch checkpoint", _GIVE_LOG)
-    for offset, signature, name, hint in _SIGNATURES:
+    for offset, signature, name in _ARCHIVES:
         if head.startswith(signature, offset):
-            return Foreign(name, hint)
-    if _SAFETENSORS.match(head):
-        return Foreign("a safetensors file", _GIVE_LOG)
-    if _PICKLE.match(head):
-        return Foreign("a Python pickle, such as an older PyTorch checkpoint", _GIVE_LOG)
-    return Foreign("a binary file", _GIVE_LOG) if _is_binary(head[:SNIFFED]) else None
-
-
-def _is_binary(head: bytes) -> bool:
-    if wide_encoding(head) is not None:
-        return False
-    rest = _ZEROS.sub(b"", head)
-    if not rest:
-        return False
+            return Foreign(name, "Unpack it and give the console log that is in it.")
+    head = head[:SNIFFED]
+    rest = b"" if wide_encoding(head) is not None else _ZEROS.sub(b"", head)
     control = len(rest) - len(rest.translate(None, _CONTROL))
-    return rest.count(0) > _MOST_ZEROS * len(rest) or control > _MOST_CONTROL * len(rest)
+    if rest.count(0) > _MOST_ZEROS * len(rest) or control > _MOST_CONTROL * len(rest):
+        return Foreign("a binary file", "Give the console log that the run printed.")
+    return None
 
 
 def wide_encoding(head: bytes) -> str | None:
@@ -94,26 +72,13 @@ def wide_encoding(head: bytes) -> str | None:
     return next((name for shape, name in _UNMARKED if shape.match(head)), None)
 
 
-_MARKS: Final = (
-    (b"\xff\xfe\x00\x00", "utf-32-le"),
-    (b"\x00\x00\xfe\xff", "utf-32-be"),
-    (b"\xff\xfe", "utf-16-le"),
-    (b"\xfe\xff", "utf-16-be"),
-)
+_MARKS: Final = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _ASCII: Final = rb"[\x07-\x0d\x1b\x20-\x7e]"
-_UNMARKED: Final = tuple(
-    (re.compile(shape), name)
-    for shape, name in (
-        (_ASCII + rb"\x00\x00\x00", "utf-32-le"),
-        (rb"\x00\x00\x00" + _ASCII, "utf-32-be"),
-        (rb"(?:" + _ASCII + rb"\x00){2}", "utf-16-le"),
-        (rb"(?:\x00" + _ASCII + rb"){2}", "utf-16-be"),
-    )
+_UNMARKED: Final = (
+    (re.compile(rb"(?:" + _ASCII + rb"\x00){2}"), "utf-16-le"),
+    (re.compile(rb"(?:\x00" + _ASCII + rb"){2}"), "utf-16-be"),
 )
-
-
 _SNIFFED: Final = 4
-_UTF8_MARK: Final = b"\xef\xbb\xbf"
 
 
 class LogDecoder:
@@ -131,15 +96,10 @@ class LogDecoder:
                 self._start = chunk
                 return b""
             self._start = None
-            chunk = self._without_mark(chunk)
+            encoding = wide_encoding(chunk)
+            chunk = chunk.removeprefix("\ufeff".encode(encoding or "utf-8"))
+            self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)("replace")
         return chunk if self._decoder is None else self._decoder.decode(chunk, final).encode()
-
-    def _without_mark(self, start: bytes) -> bytes:
-        encoding = wide_encoding(start)
-        if encoding is None:
-            return start.removeprefix(_UTF8_MARK)
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        return start.removeprefix("\ufeff".encode(encoding))
 
 
 class Prefilter(Protocol):
@@ -180,10 +140,6 @@ _WINDOW = 32 * 1024
 # Where a launcher joins in, a few lines pass before its prefix is learned.
 FORGIVEN_LINES = 128
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
-_VARIABLES = frozenset(index for index, literal in enumerate(LITERALS) if literal.mark is Mark.VARIABLE)
-_REFUSALS = frozenset(index for index, literal in enumerate(LITERALS) if literal.mark is Mark.REFUSED)
-# A recorder may have written the time of day before what the shell echoes.
-_ECHO = re.compile(rb"(?:\d\d:\d\d:\d\d )?(?=\+{1,4} )")
 
 
 def literal_bytes() -> tuple[bytes, ...]:
@@ -218,7 +174,6 @@ class Scanner:
         self._unwrapper.begin()
         self._lines = 0
         self._size = 0
-        self._held: list[int] = []
         self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
         self._book = LogFold(self._lines_before)
@@ -251,8 +206,22 @@ class Scanner:
 
     def facts(self) -> LogFacts:
         """Everything known so far."""
-        last = None if self._last is None else self._quoted(*self._last)
-        return self._book.facts(self._lines, self._first, last, self._tail())
+        last = None
+        if self._last is not None:
+            number, raw = self._last
+            text = decode(raw)
+            pieces = self._unwrapper.pieces(text, text, learn=False)
+            whole = pieces[-1].whole if pieces else text
+            last = parse_text(number, whole, whole).excerpt()
+        # The last lines that are not empty, of those that the window holds whole.
+        rows = self._above.split(b"\n")[len(self._above) >= _WINDOW : -1]
+        numbered = enumerate(rows, self._lines - len(rows) + 1)
+        tail = [
+            parse_text(number, piece.text, piece.whole, piece.label)
+            for number, row in [(number, decode(row)) for number, row in numbered if row.strip()][-TAIL_LINES:]
+            for piece in self._unwrapper.pieces(row, row, learn=False)
+        ]
+        return self._book.facts(self._lines, self._first, last, tail)
 
     @property
     def stage(self) -> Stage | None:
@@ -298,9 +267,9 @@ class Scanner:
     def _pass(self, block: bytes) -> bool:
         """Read a block of whole lines; False when the log is to be read again from its start with what was learned."""
         hits = self._prefilter.hits(block)
-        number, at, position, learned = self._lines, 0, 0, self._unwrapper.learned
+        number, at, position, learned = self._lines, 0, 0, self._unwrapper.learned.count
         while True:
-            opened = self._is_open
+            opened = self._book.latest.is_open
             if at >= len(hits) and not (opened and position < len(block)):
                 break
             if opened:
@@ -314,10 +283,9 @@ class Scanner:
             while at < len(hits) and hits[at][0] < end:
                 marks.append(hits[at][1])
                 at += 1
-            if not self._settled(number, block, start, end, marks, opened=opened):
-                self._take(number, block, start, end, marks)
-            if self._unwrapper.learned != learned:
-                learned = self._unwrapper.learned
+            self._take(number, block, start, end, marks)
+            if self._unwrapper.learned.count != learned:
+                learned = self._unwrapper.learned.count
                 self._book.latest.understood(number - FORGIVEN_LINES)
                 if self._size + start < HEAD and learned <= MAX_LEARNED:
                     return False
@@ -326,50 +294,23 @@ class Scanner:
         self._remember_ends(block)
         return True
 
-    @property
-    def _is_open(self) -> bool:
-        return self._book.latest.is_open or self._unwrapper.pending
-
-    def _take(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> None:
+    def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
         self._at = (block, start)
         self._pieces = []
         raw = decode(ends_of(block[start:end]))
-        if not marks and self._unwrapper.bare:
-            self._book.take(parse_text(number, raw, raw), ())
-            return
-        known: Line | None = None
-        if self._unwrapper.bare and not self._held:
-            known = parse_text(number, raw, raw)
-            if not known.driver:
-                # The line begins with a process's name, so no launcher's prefix is before it and none is to be learned.
-                self._book.take(known, _literals(tuple(marks)))
-                self._pieces.append(known)
-                return
-        marks += self._held
-        pieces = self._unwrapper.pieces(raw, self._recent if marks else None)
-        self._held = [] if pieces else marks
         literals = _literals(tuple(marks))
-        for piece in pieces:
-            # Nothing was taken off of a line that is still the raw one.
-            if known is not None and piece.text is raw:
-                line = known
-            else:
-                line = parse_text(number, piece.text, piece.whole, piece.label)
+        if self._unwrapper.bare:
+            line = parse_text(number, raw, raw)
+            if not marks or not line.driver:
+                # A line that begins with a process's name has no launcher's prefix before it, nor can one be learned.
+                self._book.take(line, literals)
+                return
+        for piece in self._unwrapper.pieces(raw, raw, self._recent if marks else None):
+            line = parse_text(number, piece.text, piece.whole, piece.label)
             self._book.take(line, literals)
             self._pieces.append(line)
             if piece.strange:
                 self._book.latest.take_misread(line)
-
-    def _settled(self, number: int, block: bytes, start: int, end: int, marks: list[int], *, opened: bool) -> bool:
-        """Whether the line need not be read as a whole: one that only echoes variables, or says nothing of weights."""
-        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.latest.reads_driver):
-            return False
-        if marks[0] in _VARIABLES and _VARIABLES.issuperset(marks):
-            before = _ECHO.match(block, start)
-            if before is not None:
-                self._book.latest.echoed(number, decode(ends_of(block[before.end() : end])))
-            return before is not None
-        return not opened and _REFUSALS.issuperset(marks) and not may_refuse(decode(ends_of(block[start:end])))
 
     def _recent(self, count: int = RECENT_LINES) -> list[str]:
         """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""
@@ -380,28 +321,12 @@ class Scanner:
         texts = (decode(row) for row in rows[-2 * count :])
         return [text for text in texts if text.strip()][-count:]
 
-    def _tail(self) -> list[Line]:
-        """The last lines that are not empty, of those that the window holds whole."""
-        rows = self._above.split(b"\n")[len(self._above) >= _WINDOW : -1]
-        numbered = enumerate(rows, self._lines - len(rows) + 1)
-        kept = [(number, decode(row)) for number, row in numbered if row.strip()][-TAIL_LINES:]
-        return [
-            parse_text(number, piece.text, piece.whole, piece.label)
-            for number, text in kept
-            for piece in self._unwrapper.glance(text)
-        ]
-
     def _lines_before(self) -> Iterator[Line]:
         """The lines above the one that is being read, the nearest first."""
         yield from reversed(self._pieces)
         for text in reversed(self._recent(LINES_BACK)):
-            for piece in reversed(self._unwrapper.glance(text)):
+            for piece in reversed(self._unwrapper.pieces(text, text, learn=False)):
                 yield parse_text(0, piece.text, piece.whole, piece.label)
-
-    def _quoted(self, number: int, raw: bytes) -> Excerpt:
-        text = decode(raw)
-        whole = next((piece.whole for piece in reversed(self._unwrapper.glance(text))), text)
-        return parse_text(number, whole, whole).excerpt()
 
     def _remember_ends(self, block: bytes) -> None:
         self._above = (self._above + block[-_WINDOW:])[-_WINDOW:]
