@@ -82,15 +82,37 @@ def title(words: str) -> str:
 
 def job_check_text(standing: Standing) -> CheckText:
     """The check of a job: the verdict, the deliverables and the lines to look at first; the rest as text."""
-    run = standing.run
+    wanted, run = standing.wanted, standing.run
     verdict = read_verdict(run.verdict) if run is not None else None
-    blocks = (_job_head(standing, verdict), *(() if verdict is None else _job_summary(verdict)))
-    # The options tell it from the same job with other options.
-    options = standing.wanted.options
-    line = _status_line(standing)
+    waiting = waits(standing)
+    # Gate and card say what it waits for; here it would be one more write for each job.
+    line = _NOT_BEGUN if waiting and standing.attempt is None else standing.clause
+    kind = "Required by the plan."
+    if not wanted.required:
+        kind = "Requested in addition to the plan: it never satisfies the gate."
+    asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
+    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
+    if wanted.job is not None:
+        rows.extend(f"Made {sentence(row, 600)}." for row in purpose_rows(wanted.job.purposes))
+    if run is not None and not waiting:
+        parts = [f"Attempt {run.attempt}"]
+        used = used_minutes(standing)
+        if used or wanted.gpu_minutes:
+            planned = f"about {wanted.gpu_minutes} planned ({wanted.cost_basis})"
+            parts.append(f"{used:.1f} GPU minutes used, {planned}")
+        if run.carried_from:
+            parts.append(markdown(origin_text(run)))
+        rows.append(f"{', '.join(parts)}.{links(run.url)}")
+    rows.extend(verdict_sentence(row, 600) for row in attempt_rows(standing))
+    if standing.override is not None:
+        rows.append(f"⚠️ {sentence(standing.reason, 600)}")
+    judged = verdict is not None and not isinstance(standing.attempt, NextAttempt)
+    text = f"{verdict.result}: {verdict.sentence}" if verdict is not None and judged else line
+    head = TextBlock(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
     return CheckText(
-        title=title(f"with {options}: {line}" if options else line),
-        summary=fit_blocks(blocks, MAX_OUTPUT, _CUT),
+        # The options tell it from the same job with other options.
+        title=title(f"with {wanted.options}: {line}" if wanted.options else line),
+        summary=fit_blocks((head, *(() if verdict is None else _job_summary(verdict))), MAX_OUTPUT, _CUT),
         text="" if verdict is None else fit_blocks(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
 
@@ -101,46 +123,6 @@ def waits(standing: Standing) -> bool:
     ordered = standing.state is JobStatus.RUNNING and run is not None and run.state in _ORDERED
     in_queue = run is not None and run.waits_for_slot and standing.state in _IN_QUEUE
     return ordered or in_queue or (standing.state is JobStatus.WAITING and (run is None or run.state.final))
-
-
-def _status_line(standing: Standing) -> str:
-    # Gate and card say what it waits for; here it would be one more write for each job.
-    quiet = waits(standing) and standing.attempt is None
-    return _NOT_BEGUN if quiet else standing.clause
-
-
-def _job_head(standing: Standing, verdict: Verdict | None) -> TextBlock:
-    wanted, run = standing.wanted, standing.run
-    kind = (
-        "Required by the plan."
-        if wanted.required
-        else "Requested in addition to the plan: it never satisfies the gate."
-    )
-    asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
-    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
-    if wanted.job is not None:
-        rows.extend(f"Made {sentence(row, 600)}." for row in purpose_rows(wanted.job.purposes))
-    if run is not None and not waits(standing):
-        rows.append(_how_it_ran(standing))
-    rows.extend(f"{verdict_sentence(row, 600)}" for row in attempt_rows(standing))
-    if standing.override is not None:
-        rows.append(f"⚠️ {sentence(standing.reason, 600)}")
-    judged = verdict is not None and not isinstance(standing.attempt, NextAttempt)
-    text = f"{verdict.result}: {verdict.sentence}" if verdict is not None and judged else _status_line(standing)
-    return TextBlock(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
-
-
-def _how_it_ran(standing: Standing) -> str:
-    run = standing.run
-    assert run is not None
-    parts = [f"Attempt {run.attempt}"]
-    used = used_minutes(standing)
-    if used or standing.wanted.gpu_minutes:
-        planned = f"about {standing.wanted.gpu_minutes} planned ({standing.wanted.cost_basis})"
-        parts.append(f"{used:.1f} GPU minutes used, {planned}")
-    if run.carried_from:
-        parts.append(markdown(origin_text(run)))
-    return f"{', '.join(parts)}.{links(run.url)}"
 
 
 def _job_summary(verdict: Verdict) -> Iterator[TextBlock]:
@@ -160,14 +142,12 @@ def _job_details(verdict: Verdict) -> Iterator[TextBlock]:
     if verdict.limitations:
         rows = tuple(f"- {verdict_sentence(limitation, 600)}" for limitation in verdict.limitations)
         yield TextBlock("### What this does not show\n", rows, "", 24_000)
-    evidence = (*verdict.repositories, *key_lines(verdict))
-    if evidence:
-        yield folded_text("Evidence", evidence, 16_000)
-    if verdict.related:
-        yield folded_text("Related runs", verdict.related, 8_000)
-    command = command_rows(verdict)
-    if command:
-        yield folded_text("Command", command, 14_000)
+    folds = (
+        ("Evidence", (*verdict.repositories, *key_lines(verdict)), 16_000),
+        ("Related runs", verdict.related, 8_000),
+        ("Command", command_rows(verdict), 14_000),
+    )
+    yield from (folded_text(heading, rows, share) for heading, rows, share in folds if rows)
 
 
 def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = ()) -> CheckText:
@@ -178,75 +158,52 @@ def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = 
     rows = tuple(found)
     required = tuple(row for row in rows if row.wanted.required)
     extras = tuple(row for row in rows if not row.wanted.required)
-    blocks = (
-        *_count_of(required, gate),
-        *(TextBlock("", (sentence(notice, 600),), "", 1_000) for notice in notices),
-        *_executed(required, gate),
-        *_jobs("| required job | status | reason |", required),
-        *_to_green(required, gate),
-        *_reason(gate),
-    )
+    left = minutes_left(required)
+    if required:
+        done = sum(standing.state in SATISFIED for standing in required)
+        time = f" About {left} minutes to an answer where no job waits for a machine." if left else ""
+        count = f"**{done} of {len(required)} required jobs satisfied.**{time}"
+    else:
+        # "No job is required" only where a plan says so.
+        count = "**No job is required.**" if gate.is_open else f"**{sentence(gate.title, 600)}**"
+    blocks = [TextBlock("", (count,), "", 1_000)]
+    blocks += [TextBlock("", (sentence(notice, 600),), "", 1_000) for notice in notices]
+    executed = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
+    if executed:
+        blocks.append(TextBlock("", (f"{TITLE}: {sentence(executed, 1500)}",), "", 4_000))
+    blocks += _jobs("| required job | status | reason |", required)
+    if not gate.is_open:
+        unsatisfied = [standing for standing in required if standing.state not in SATISFIED]
+        holds = {standing.hold: None for standing in unsatisfied if standing.hold is not None and standing.hold.action}
+        steps = [
+            *([f"{sentence(gate.action)}."] if gate.action else []),
+            *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
+            *(_step(standing) for standing in unsatisfied if standing.hold is None),
+        ]
+        if steps:
+            blocks.append(TextBlock("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000))
+    if gate.general:
+        reasons = tuple(f"- {verdict_sentence(reason, 800)}" for reason in gate.general)
+        blocks.append(folded(f"Reasons ({len(reasons)})", reasons, 16_000))
     in_addition = _jobs("| requested in addition to the plan | status | reason |", extras)
     note = TextBlock("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
         title=title(gate.title),
-        summary=fit_blocks(blocks, MAX_OUTPUT, _CUT),
+        summary=fit_blocks(tuple(blocks), MAX_OUTPUT, _CUT),
         text=fit_blocks((*in_addition, note), MAX_OUTPUT, _CUT) if extras else "",
     )
 
 
-def _count_of(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
-    """How many required jobs are satisfied; "no job is required" only where a plan says so."""
-    if required:
-        done, left = sum(standing.state in SATISFIED for standing in required), minutes_left(required)
-        time = f" About {left} minutes to an answer where no job waits for a machine." if left else ""
-        yield TextBlock("", (f"**{done} of {len(required)} required jobs satisfied.**{time}",), "", 300)
-    elif gate.is_open:
-        yield TextBlock("", ("**No job is required.**",), "", 200)
-    else:
-        yield TextBlock("", (f"**{sentence(gate.title, 600)}**",), "", 1_000)
-
-
-def _executed(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
-    """What the required jobs executed of the change, where they are planned for changed functions."""
-    line = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
-    if line:
-        yield TextBlock("", (f"{TITLE}: {sentence(line, 1500)}",), "", 4_000)
-
-
-def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[TextBlock]:
-    if standings:
-        yield TextBlock(f"{heading}\n|---|---|---|", tuple(_job_row(standing) for standing in standings), "", 24_000)
-
-
-def _job_row(standing: Standing) -> str:
-    # The job's own check shows progress and link, so the gate is not written again for them.
-    running = standing.state is JobStatus.RUNNING
-    url = standing.run.url if standing.run is not None and standing.run.state.final else ""
-    why = "see its own check for progress" if running else verdict_sentence(standing.reason, 500) + links(url)
-    options = f" {code(standing.wanted.options, 200)}" if standing.wanted.options else ""
-    return f"| {markdown(standing.wanted.id, 80)}{options} | {standing.state.icon} {standing.state} | {why} |"
-
-
-def _reason(gate: Gate) -> Iterator[TextBlock]:
-    """The reasons that are in no row of the table."""
-    if gate.general:
-        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in gate.general)
-        yield folded(f"Reasons ({len(rows)})", rows, 16_000)
-
-
-def _to_green(required: tuple[Standing, ...], gate: Gate) -> Iterator[TextBlock]:
-    if gate.is_open:
-        return
-    unsatisfied = tuple(standing for standing in required if standing.state not in SATISFIED)
-    holds = {standing.hold: None for standing in unsatisfied if standing.hold is not None and standing.hold.action}
-    steps = (
-        *([f"{sentence(gate.action)}."] if gate.action else []),
-        *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
-        *(_step(standing) for standing in unsatisfied if standing.hold is None),
-    )
-    if steps:
-        yield TextBlock("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000)
+def _jobs(heading: str, standings: tuple[Standing, ...]) -> list[TextBlock]:
+    rows = []
+    for standing in standings:
+        # The job's own check shows progress and link, so the gate is not written again for them.
+        running = standing.state is JobStatus.RUNNING
+        url = standing.run.url if standing.run is not None and standing.run.state.final else ""
+        why = "see its own check for progress" if running else verdict_sentence(standing.reason, 500) + links(url)
+        options = f" {code(standing.wanted.options, 200)}" if standing.wanted.options else ""
+        rows.append(f"| {markdown(standing.wanted.id, 80)}{options} | {standing.state.icon} {standing.state} | {why} |")
+    return [TextBlock(f"{heading}\n|---|---|---|", tuple(rows), "", 24_000)] if rows else []
 
 
 def _step(standing: Standing) -> str:
@@ -277,55 +234,35 @@ def _step(standing: Standing) -> str:
 
 REHEARSAL_TITLE = "Rehearsal on a CPU"
 _CUT_REHEARSAL = "_Cut to fit; the run folder has the rest._"
-_WAITING = frozenset({RunState.QUEUED, RunState.SUBMITTED})
-
-
-def rehearsal_waits(standing: RehearsalStanding) -> bool:
-    """Whether no machine has begun it."""
-    run = standing.run
-    ordered = standing.status is JobStatus.RUNNING and run is not None and run.state in _WAITING
-    return standing.status is JobStatus.WAITING or ordered
 
 
 def rehearsal_line(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
-    """One sentence for the card: what it found, or what is waited for."""
-    if standing.status in (JobStatus.PASSED, JobStatus.FAILED):
-        # The sentence of a verdict says that it is a rehearsal.
-        return f"{standing.reason}{_who_looks(standing, levels)}"
-    return f"{REHEARSAL_TITLE} {standing.status}: {standing.reason}"
-
-
-def _who_looks(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
-    """Which levels look at what the cells moved or did not enter, as a clause; empty where nothing is left open."""
+    """One sentence for the card: what it found and which levels look at what it left open, or what is waited for."""
+    if standing.status not in (JobStatus.PASSED, JobStatus.FAILED):
+        return f"{REHEARSAL_TITLE} {standing.status}: {standing.reason}"
+    # The sentence of a verdict says that it is a rehearsal.
     rehearsed = standing.run.rehearsed if standing.run is not None else None
-    if rehearsed is None or (rehearsed.outcome is not CellOutcome.CHANGED and not rehearsed.unentered):
-        return ""
-    left = [f"changed lines of {rehearsed.unentered} functions that no cell entered"] * bool(rehearsed.unentered)
-    left = [*["what moved"] * (rehearsed.outcome is CellOutcome.CHANGED), *left]
+    left = []
+    if rehearsed is not None and rehearsed.outcome is CellOutcome.CHANGED:
+        left.append("what moved")
+    if rehearsed is not None and rehearsed.unentered:
+        left.append(f"changed lines of {rehearsed.unentered} functions that no cell entered")
+    if not left:
+        return standing.reason
     asked = [str(int(level)) for level in levels]
     named = f"level{'s' * (len(asked) > 1)} {', '.join(asked)} of the plan" if asked else "no level is required to"
-    return f"; {named} look{'s' * (len(asked) == 1)} at {' and '.join(left)}"
+    return f"{standing.reason}; {named} look{'s' * (len(asked) == 1)} at {' and '.join(left)}"
 
 
 def rehearsal_block(standing: RehearsalStanding, share: int) -> tuple[TextBlock, ...]:
     """The section of the card, folded; nothing before there is one."""
     section = _section(standing)
-    return (folded(REHEARSAL_TITLE, tuple(section.splitlines()), share),) if section else ()
+    return (folded(REHEARSAL_TITLE, section, share),) if section else ()
 
 
-def rehearsal_check(standing: RehearsalStanding, levels: Iterable[Level]) -> CheckText:
-    """The text of its check run."""
-    line = rehearsal_line(standing, levels)
-    rows = [] if standing.run is None else [f"Attempt {standing.run.attempt}.{links(standing.run.url)}"]
-    head = TextBlock(f"**{sentence(line[:1].upper() + line[1:], 1200)}**\n", ("  \n".join(rows),), "", 4_000)
-    section = tuple(_section(standing).splitlines())
-    blocks = (head, TextBlock("", section, "", MAX_OUTPUT)) if section else (head,)
-    return CheckText(title=title(line), summary=fit_blocks(blocks, MAX_OUTPUT, _CUT_REHEARSAL))
-
-
-def _section(standing: RehearsalStanding) -> str:
+def _section(standing: RehearsalStanding) -> tuple[str, ...]:
     rehearsed = standing.run.rehearsed if standing.run is not None else None
-    return rehearsed.section if rehearsed is not None else ""
+    return tuple(rehearsed.section.splitlines()) if rehearsed is not None else ()
 
 
 def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, ...]:
@@ -341,24 +278,61 @@ def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, 
 
 
 def _own(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
-    yield _gate_check(target_state, steps.standings, steps.gate)
-    yield from _rehearsal_check(target_state, steps.rehearsal)
-    yield from _job_checks(target_state, steps.standings)
-    yield from _left_over(target_state, steps)
-
-
-def _gate_check(target_state: TargetState, found: tuple[Standing, ...], gate: Gate) -> CheckRun:
-    words = gate_text(found, gate, tuple(queue_notices(target_state, gate.status)))
-    return CheckRun(
+    """The gate, the rehearsal, the jobs, and those jobs of this head that no one asks for any more."""
+    found, gate = steps.standings, steps.gate
+    text = gate_text(found, gate, tuple(queue_notices(target_state, gate.status)))
+    yield CheckRun(
         name=target_state.policy.gate.name,
         head_sha=target_state.head_sha,
         status=gate.status.check,
         conclusion=gate.conclusion or "",
-        title=words.title,
-        summary=words.summary,
-        text=words.text,
+        title=text.title,
+        summary=text.summary,
+        text=text.text,
         external_id=str(CheckId(target_state.number or 0, target_state.head_sha)),
         actions=_actions(found),
+    )
+    opened = {check.name for check in target_state.opened if check.head_sha == target_state.head_sha}
+    rehearsal, name = steps.rehearsal, check_name(target_state.policy.gate.name, REHEARSAL)
+    # The gate alone says why nothing starts, but a check that was shown as waiting must not wait for ever.
+    if rehearsal is not None and (rehearsal.status is not JobStatus.HELD or name in opened):
+        run, status = rehearsal.run, rehearsal.status
+        ordered = status is JobStatus.RUNNING and run is not None and run.state in _ORDERED
+        line = rehearsal_line(rehearsal, target_state.plan.levels if target_state.plan is not None else ())
+        attempt = "" if run is None else f"Attempt {run.attempt}.{links(run.url)}"
+        blocks = [TextBlock(f"**{sentence(line[:1].upper() + line[1:], 1200)}**\n", (attempt,), "", 4_000)]
+        if section := _section(rehearsal):
+            blocks.append(TextBlock("", section, "", MAX_OUTPUT))
+        text = CheckText(title=title(line), summary=fit_blocks(tuple(blocks), MAX_OUTPUT, _CUT_REHEARSAL))
+        waiting = ordered or status is JobStatus.WAITING
+        yield _job_check(target_state, REHEARSAL, text, status, run, waiting=waiting)
+    for standing in found:
+        run, name = standing.run, check_name(target_state.policy.gate.name, standing.wanted.id)
+        # Nor does each job say that all of them are held.
+        if standing.hold is None or run is not None or name in opened:
+            text, waiting = job_check_text(standing), waits(standing)
+            yield _job_check(target_state, standing.wanted.id, text, standing.state, run, waiting=waiting)
+    wanted = {standing.wanted.id for standing in found} | ({REHEARSAL} if rehearsal is not None else set())
+    # As after a change of the base.
+    here = sorted((run for run in steps.runs if run.head_sha == target_state.head_sha), key=lambda run: run.attempt)
+    last = {run.job_id: run for run in here if run.job_id not in wanted and target_state.plan is not None}
+    for run in last.values():
+        yield _of_earlier(target_state, run, "This job is no longer requested; it does not count.")
+
+
+def _job_check(
+    target_state: TargetState, job_id: str, text: CheckText, status: JobStatus, run: Run | None, *, waiting: bool
+) -> CheckRun:
+    return CheckRun(
+        name=check_name(target_state.policy.gate.name, job_id),
+        head_sha=target_state.head_sha,
+        status=CheckStatus.QUEUED if waiting else status.check,
+        conclusion="" if waiting else status.conclusion or "",
+        title=text.title,
+        summary=text.summary,
+        text=text.text,
+        details_url=run.url if run is not None else "",
+        external_id=str(CheckId(target_state.number or 0, target_state.head_sha, job_id)),
     )
 
 
@@ -376,72 +350,22 @@ def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     return tuple(actions)
 
 
-def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterator[CheckRun]:
-    opened = {check.name for check in target_state.opened if check.head_sha == target_state.head_sha}
-    for standing in found:
-        # The gate alone says that all jobs are held, but a check that was shown as waiting must not wait for ever.
-        if (
-            standing.hold is not None
-            and standing.run is None
-            and check_name(target_state.policy.gate.name, standing.wanted.id) not in opened
-        ):
-            continue
-        waiting = waits(standing)
-        status = CheckStatus.QUEUED if waiting else standing.state.check
-        run, words = standing.run, job_check_text(standing)
-        yield CheckRun(
-            name=check_name(target_state.policy.gate.name, standing.wanted.id),
-            head_sha=target_state.head_sha,
-            status=status,
-            conclusion="" if waiting else standing.state.conclusion or "",
-            title=words.title,
-            summary=words.summary,
-            text=words.text,
-            details_url=run.url if run is not None else "",
-            external_id=str(CheckId(target_state.number or 0, target_state.head_sha, standing.wanted.id)),
-        )
-
-
-def _rehearsal_check(target_state: TargetState, standing: RehearsalStanding | None) -> Iterator[CheckRun]:
-    name = check_name(target_state.policy.gate.name, REHEARSAL)
-    opened = {check.name for check in target_state.opened if check.head_sha == target_state.head_sha}
-    # The gate alone says why nothing starts, but a check that was shown as waiting must not wait for ever.
-    if standing is None or (standing.status is JobStatus.HELD and name not in opened):
-        return
-    waits, run = rehearsal_waits(standing), standing.run
-    levels = target_state.plan.levels if target_state.plan is not None else ()
-    words = rehearsal_check(standing, levels)
-    yield CheckRun(
-        name=name,
-        head_sha=target_state.head_sha,
-        status=CheckStatus.QUEUED if waits else standing.status.check,
-        conclusion="" if waits else standing.status.conclusion or "",
-        title=words.title,
-        summary=words.summary,
-        details_url=run.url if run is not None else "",
-        external_id=str(CheckId(target_state.number or 0, target_state.head_sha, REHEARSAL)),
-    )
-
-
-def _left_over(target_state: TargetState, steps: Actions) -> Iterator[CheckRun]:
-    """The checks of jobs that ran on this head and that no one asks for any more, as after a change of the base."""
-    wanted = {standing.wanted.id for standing in steps.standings} | (
-        {REHEARSAL} if steps.rehearsal is not None else set()
-    )
-    here = sorted((run for run in steps.runs if run.head_sha == target_state.head_sha), key=lambda run: run.attempt)
-    last = {run.job_id: run for run in here if run.job_id not in wanted and target_state.plan is not None}
-    why = "This job is no longer requested; it does not count."
-    return (_of_earlier(target_state, item, why) for item in last.values())
-
-
 def _closing(target_state: TargetState, check: OpenCheck, runs: tuple[Run, ...]) -> CheckRun | None:
     """How a check ends that no one waits for any more: as its last run did, open only while that run is not over.
 
     None while that is not known: the run goes on, and no plan says yet whether it is wanted.
     """
+    if check.head_sha != target_state.head_sha:
+        why = f"The head is now `{target_state.head_sha}`; this check no longer counts."
+        in_short = f"Superseded by {target_state.head_sha[:12]}"
+    elif target_state.over:
+        why, in_short = f"{target_state.over[:1].upper()}{target_state.over[1:]}.", title(target_state.over)
+    elif target_state.plan is None:
+        why, in_short = "This head has no plan now, so this check is not needed.", "There is no plan"
+    else:
+        why, in_short = "This check is no longer requested; it does not count.", "No longer requested"
     own = read_check_id(check.external_id)
     of_job = [run for run in runs if own is not None and (run.head_sha, run.job_id) == (check.head_sha, own.job_id)]
-    why, in_short = _why_closed(target_state, check)
     if of_job:
         last = max(of_job, key=lambda run: run.attempt)
         of_head = check.head_sha == target_state.head_sha and not target_state.over
@@ -457,18 +381,6 @@ def _closing(target_state: TargetState, check: OpenCheck, runs: tuple[Run, ...])
         summary=why,
         external_id=check.external_id,
     )
-
-
-def _why_closed(target_state: TargetState, check: OpenCheck) -> tuple[str, str]:
-    """Why no one waits for a check any more: a sentence, and a title."""
-    if check.head_sha != target_state.head_sha:
-        why = f"The head is now `{target_state.head_sha}`; this check no longer counts."
-        return why, f"Superseded by {target_state.head_sha[:12]}"
-    if target_state.over:
-        return f"{target_state.over[:1].upper()}{target_state.over[1:]}.", title(target_state.over)
-    if target_state.plan is None:
-        return "This head has no plan now, so this check is not needed.", "There is no plan"
-    return "This check is no longer requested; it does not count.", "No longer requested"
 
 
 def _of_earlier(target_state: TargetState, run: Run, why: str) -> CheckRun:
