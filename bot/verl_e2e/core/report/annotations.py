@@ -5,7 +5,7 @@ failed lies on the chain by which verl reaches it. No other part of a change get
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -51,53 +51,39 @@ def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, ChangedSource])
     """
     found: dict[tuple[str, int, int], Annotation] = {}
     for meeting in _meetings(plan, verdict):
-        if meeting.path in sources:
-            first, last = _lines(meeting.symbol, sources[meeting.path])
-            found.setdefault((meeting.path, first, last), _annotation(meeting, first, last, verdict))
+        if meeting.path not in sources:
+            continue
+        first, last = _lines(meeting.symbol, sources[meeting.path])
+        what, frame = one_line(meeting.symbol, 200) or "this file", one_line(meeting.frame, 200)
+        how = "The traceback passes through" if meeting.passed else "The function that failed leads to"
+        annotation = Annotation(
+            path=meeting.path,
+            first_line=first,
+            last_line=last,
+            level="failure" if meeting.passed else "warning",
+            title=one_line(f"{verdict.job_id} failed at {verdict.stage}", 200),
+            message=f"{how} {what}, which this change touches ({frame}). {one_line(verdict.cause, 500)}",
+        )
+        found.setdefault((meeting.path, first, last), annotation)
     return tuple(found.values())[:MAX_ANNOTATIONS]
-
-
-def _annotation(meeting: _Meeting, first: int, last: int, verdict: Verdict) -> Annotation:
-    what = one_line(meeting.symbol, 200) or "this file"
-    how = "The traceback passes through" if meeting.passed else "The function that failed leads to"
-    message = (
-        f"{how} {what}, which this change touches ({one_line(meeting.frame, 200)}). {one_line(verdict.cause, 500)}"
-    )
-    return Annotation(
-        path=meeting.path,
-        first_line=first,
-        last_line=last,
-        level="failure" if meeting.passed else "warning",
-        title=one_line(f"{verdict.job_id} failed at {verdict.stage}", 200),
-        message=message,
-    )
 
 
 def _meetings(plan: Plan, verdict: Verdict) -> tuple[_Meeting, ...]:
     """Where the failure meets the change: passed through first, and the innermost frame before the others."""
     if verdict.result is not Result.FAIL:
         return ()
-    calls = tuple(reversed(verdict.calls))
-    reasons = tuple(reason for reason in plan.reasons if reason.path)
-    found: dict[tuple[str, str], _Meeting] = {}
-    passed = (
-        _Meeting(reason.path or "", reason.symbol or "", call, passed=True)
-        for call in calls
-        for reason in reasons
-        if _lies_in(reason, call)
-    )
-    for meeting in (*passed, *_led(calls, reasons)):
-        found.setdefault((meeting.path, meeting.symbol), meeting)
-    return tuple(found.values())
-
-
-def _led(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
-    """The changed places that the innermost frame on any chain leads to: it may have been given what they made."""
+    calls = verdict.calls[::-1]
+    reasons = [reason for reason in plan.reasons if reason.path]
+    passed = [(reason, call) for call in calls for reason in reasons if _lies_in(reason, call)]
+    # The innermost frame on any chain: the places that it leads to may have made what it was given.
     steps = {step for reason in reasons for step in reason.via}
     failed = next((call for call in calls if any(_leads(step, call) for step in steps)), "")
-    for reason in reasons:
-        if failed and any(_leads(step, failed) for step in reason.via):
-            yield _Meeting(reason.path or "", reason.symbol or "", failed, passed=False)
+    led = [(reason, failed) for reason in reasons if any(_leads(step, failed) for step in reason.via)]
+    found: dict[tuple[str, str], _Meeting] = {}
+    for number, (reason, call) in enumerate((*passed, *led)):
+        path, symbol = reason.path or "", reason.symbol or ""
+        found.setdefault((path, symbol), _Meeting(path, symbol, call, passed=number < len(passed)))
+    return tuple(found.values())
 
 
 def _lies_in(reason: Reason, call: str) -> bool:
@@ -121,20 +107,17 @@ def _leads(step: str, call: str) -> bool:
 
 def _lines(symbol: str, source: ChangedSource) -> tuple[int, int]:
     """The changed lines of a symbol at the head, else all of its lines, else the first line of the file."""
-    first, last = _range(symbol, source.head)
+    first, last = 1, max(1, source.head.count(b"\n") + 1)
+    if symbol not in ("", _MODULE_LEVEL):
+        tree = parse(source.head)
+        # Of several definitions of one name the last one, as Python itself has it.
+        node = None if isinstance(tree, str) else dict(_definitions(tree)).get(symbol)
+        last = 1
+        if node is not None:
+            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+            last = node.end_lineno or node.lineno
     changed = [line for line in _changed_lines(source) if first <= line <= last]
     return (min(changed), max(changed)) if changed else (first, last if symbol else first)
-
-
-def _range(symbol: str, content: bytes) -> tuple[int, int]:
-    if symbol in ("", _MODULE_LEVEL):
-        return 1, max(1, content.count(b"\n") + 1)
-    tree = parse(content)
-    # Of several definitions of one name the last one, as Python itself has it.
-    node = None if isinstance(tree, str) else dict(_definitions(tree)).get(symbol)
-    if node is None:
-        return 1, 1
-    return min([node.lineno, *(item.lineno for item in node.decorator_list)]), node.end_lineno or node.lineno
 
 
 def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Definition]]:

@@ -51,7 +51,13 @@ def attempt_rows(standing: Standing) -> tuple[str, ...]:
     runs = _runs(standing)
     if len(runs) < 2 and standing.attempt is None:
         return ()
-    return tuple(_row(run) for run in runs)
+    rows = []
+    for run in runs:
+        used = f" ({run.gpu_minutes:.1f} GPU minutes)" if run.gpu_minutes else ""
+        again = ", run again by itself" if run.retry_of else ""
+        what = run.sentence or run.reason
+        rows.append(f"{_in_short(run)}{again}{used}{f': {what}' if what else ''}")
+    return tuple(rows)
 
 
 def attempts_line(standing: Standing) -> str:
@@ -74,34 +80,23 @@ def _in_short(run: Run) -> str:
     return f"attempt {run.attempt}: {status.word}{f', {words}' if words else ''}"
 
 
-def _row(run: Run) -> str:
-    used = f" ({run.gpu_minutes:.1f} GPU minutes)" if run.gpu_minutes else ""
-    again = ", run again by itself" if run.retry_of else ""
-    what = run.sentence or run.reason
-    return f"{_in_short(run)}{again}{used}{f': {what}' if what else ''}"
-
-
 NONE = "no cause came and went: no attempt disagreed with another, and no failure was on two pull requests"
 FLAKY_SCHEMA = 1
 
 
 def flaky_text(found: Iterable[FlakyCause]) -> str:
     """A few lines for each cause, with what an entry of the policy's quarantine needs."""
-    return "\n".join(line for item in found for line in _rows(item)) or NONE
-
-
-def _rows(item: FlakyCause) -> Iterator[str]:
-    mark = f" fingerprint {item.fingerprint}" if item.fingerprint else ""
-    yield f"{item.cause_id}{mark}"
-    yield f"  {cause_words(item.cause_id)}; a {item.found}"
-    jobs = one_line(", ".join(item.job_ids), 300)
-    yield f"  {count_of(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {jobs}"
-    if item.stages:
-        yield f"  at {', '.join(item.stages)}"
-    yield (
-        f"  {count_of(item.disagreed, 'head')} where another attempt passed, {count_of(item.pulls, 'pull request')}, "
-        f"{count_of(item.merge_bases, 'merge base')}"
-    )
+    rows = []
+    for item in found:
+        rows.append(f"{item.cause_id}{f' fingerprint {item.fingerprint}' if item.fingerprint else ''}")
+        rows.append(f"  {cause_words(item.cause_id)}; a {item.found}")
+        jobs = one_line(", ".join(item.job_ids), 300)
+        rows.append(f"  {count_of(item.runs, 'run')}, the last on {item.last:%Y-%m-%d}, in {jobs}")
+        if item.stages:
+            rows.append(f"  at {', '.join(item.stages)}")
+        passed = f"{count_of(item.disagreed, 'head')} where another attempt passed"
+        rows.append(f"  {passed}, {count_of(item.pulls, 'pull request')}, {count_of(item.merge_bases, 'merge base')}")
+    return "\n".join(rows) or NONE
 
 
 def flaky_json(found: Iterable[FlakyCause]) -> dict[str, object]:

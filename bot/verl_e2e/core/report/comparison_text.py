@@ -12,14 +12,13 @@ from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, 
 from verl_e2e.core.signal.curves import (
     CAP_SHARE,
     SHOWN,
-    CurveQuantity,
     MetricStep,
     Trend,
     curve,
     sparkline,
     train_steps,
 )
-from verl_e2e.core.signal.report import CurveComparison, SignalReport
+from verl_e2e.core.signal.report import SignalReport
 from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"
@@ -30,19 +29,15 @@ _ROW_HEAD = ("step", "metric", "run", "reference", "difference", "relative", "al
 
 def verdict_of(found: RunComparison) -> str:
     """The comparison in a few words."""
-    if not found.steps:
-        return "not comparable: no training step in common"
-    differs = found.data_differs or found.counters_differ
-    if differs:
-        return f"not comparable: {differs}"
-    if not found.comparable:
-        return "not comparable: no metric that can be judged"
-    if found.beyond:
-        return f"beyond tolerance: {', '.join(metric_comparison.compared.metric for metric_comparison in found.beyond)}"
-    return "within tolerance"
+    gap = found.data_differs or found.counters_differ or ("" if found.comparable else "no metric that can be judged")
+    gap = gap if found.steps else "no training step in common"
+    if gap:
+        return f"not comparable: {gap}"
+    beyond = ", ".join(item.compared.metric for item in found.beyond)
+    return f"beyond tolerance: {beyond}" if beyond else "within tolerance"
 
 
-def basis_of(found: RunComparison) -> str:
+def _basis(found: RunComparison) -> str:
     """Which steps were compared, with which samples, by which tolerances."""
     steps = ", ".join(map(str, found.steps)) or "none"
     same = ", ".join(map(str, found.same_samples)) or "none"
@@ -52,7 +47,7 @@ def basis_of(found: RunComparison) -> str:
 def render_report(report: Report) -> str:
     """The report as text: a line for each metric, then one for each metric of each step."""
     found = report.comparison
-    lines = [f"{one_line(report.title)}: {verdict_of(found)}", basis_of(found), *map(one_line, report.notes)]
+    lines = [f"{one_line(report.title)}: {verdict_of(found)}", _basis(found), *map(one_line, report.notes)]
     lines += ["", *_aligned([_HEAD, *map(_metric_cells, found.metrics)])]
     lines += ["", *_aligned([_ROW_HEAD, *map(_row_cells, _rows(found))])]
     return "\n".join(lines) + "\n"
@@ -70,7 +65,7 @@ def render_report_markdown(reports: tuple[Report, ...]) -> str:
 def markdown_rows(report: Report) -> tuple[str, ...]:
     """The report's sentences and tables as rows of Markdown, for a card that cuts from the end."""
     found = report.comparison
-    rows = [markdown(basis_of(found)), *map(markdown, report.notes), ""]
+    rows = [markdown(_basis(found)), *map(markdown, report.notes), ""]
     rows += _table(_HEAD, map(_metric_cells, found.metrics))
     return (*rows, "", *_table(_ROW_HEAD, map(_row_cells, _rows(found))))
 
@@ -78,7 +73,7 @@ def markdown_rows(report: Report) -> tuple[str, ...]:
 def report_json(reports: tuple[Report, ...]) -> str:
     """The reports as one document, deterministic; NaN and infinity are the strings nan, inf and -inf."""
     document = {"schema": 2, "reports": [_report(report) for report in reports]}
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(_to_json(document), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _report(report: Report) -> dict[str, object]:
@@ -87,40 +82,34 @@ def _report(report: Report) -> dict[str, object]:
         "title": report.title,
         "verdict": verdict_of(found),
         "within": found.comparable and not found.beyond and not found.counters_differ,
-        "steps": list(found.steps),
-        "same_samples": list(found.same_samples),
+        "steps": found.steps,
+        "same_samples": found.same_samples,
         "tolerances": found.source,
-        "notes": list(report.notes),
-        "metrics": [_metric(metric) for metric in found.metrics],
+        "notes": report.notes,
+        "metrics": [
+            {
+                "metric": metric.compared.metric,
+                "title": metric.compared.title,
+                "verdict": metric.agreement.value,
+                "median_ratio": metric.ratio,
+                "excess": metric.excess,
+                "steps": [
+                    {
+                        "step": row.step,
+                        "run": row.run,
+                        "reference": row.reference,
+                        "difference": row.difference,
+                        "relative": row.relative,
+                        "tolerance": row.tolerance.shown() if row.tolerance else None,
+                        "allowed": row.allowed,
+                        "verdict": row.agreement.value,
+                    }
+                    for row in metric.rows
+                ],
+            }
+            for metric in found.metrics
+        ],
     }
-
-
-def _metric(metric_comparison: MetricComparison) -> dict[str, object]:
-    return {
-        "metric": metric_comparison.compared.metric,
-        "title": metric_comparison.compared.title,
-        "verdict": metric_comparison.agreement.value,
-        "median_ratio": _number(metric_comparison.ratio),
-        "excess": _number(metric_comparison.excess),
-        "steps": [_step(row) for row in metric_comparison.rows],
-    }
-
-
-def _step(row: MetricRow) -> dict[str, object]:
-    return {
-        "step": row.step,
-        "run": _number(row.run),
-        "reference": _number(row.reference),
-        "difference": _number(row.difference),
-        "relative": _number(row.relative),
-        "tolerance": row.tolerance.shown() if row.tolerance else None,
-        "allowed": None if row.allowed is None else _number(row.allowed),
-        "verdict": row.agreement.value,
-    }
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
 
 
 def _rows(found: RunComparison) -> Iterator[MetricRow]:
@@ -129,17 +118,11 @@ def _rows(found: RunComparison) -> Iterator[MetricRow]:
         yield from (row for metric in found.metrics for row in metric.rows if row.step == step)
 
 
-def _metric_cells(metric_comparison: MetricComparison) -> tuple[str, ...]:
-    ratio = "" if math.isnan(metric_comparison.ratio) else f"{metric_comparison.ratio:.3g}"
-    farthest = max(metric_comparison.rows, key=lambda row: abs(row.excess))
+def _metric_cells(metric: MetricComparison) -> tuple[str, ...]:
+    ratio = "" if math.isnan(metric.ratio) else f"{metric.ratio:.3g}"
+    farthest = max(metric.rows, key=lambda row: abs(row.excess))
     shown = f"{farthest.run:.4g} / {farthest.reference:.4g} at {farthest.step}"
-    return (
-        metric_comparison.compared.metric,
-        str(len(metric_comparison.rows)),
-        ratio,
-        shown,
-        metric_comparison.agreement.value,
-    )
+    return metric.compared.metric, str(len(metric.rows)), ratio, shown, metric.agreement.value
 
 
 def _row_cells(row: MetricRow) -> tuple[str, ...]:
@@ -165,24 +148,19 @@ def render_signal(report: SignalReport, steps: Sequence[MetricStep]) -> str:
     trained = train_steps(steps)
     by_key = {comparison.quantity.key: comparison for comparison in report.comparisons}
     rows = [report.sentence, ""]
-    rows += [row for text in (*SHOWN, CAP_SHARE) for row in _curve_row(text, trained, by_key.get(text.key))]
+    for quantity in (*SHOWN, CAP_SHARE):
+        found, comparison = curve(trained, quantity), by_key.get(quantity.key)
+        if found is None:
+            continue
+        against = f"  {comparison.standing} the baseline" if comparison else ""
+        # Where not the whole curve was compared.
+        if comparison and comparison.shared != len(found.values):
+            against += f" over {comparison.shared} of {len(found.values)} steps"
+        drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
+        rows.append(f"{quantity.title:<28} {drawn} {found.name}{against}")
     rows += [f"baseline {baseline.name}: {baseline.outcome}: {baseline.cause}" for baseline in report.baselines]
     rows += [f"note: {note}" for note in report.notes]
     return "\n".join(rows).rstrip() + "\n"
-
-
-def _curve_row(
-    quantity: CurveQuantity, trained: Sequence[MetricStep], comparison: CurveComparison | None
-) -> Iterable[str]:
-    found = curve(trained, quantity)
-    if found is None:
-        return
-    against = f"  {comparison.standing} the baseline" if comparison else ""
-    # Where not the whole curve was compared.
-    if comparison and comparison.shared != len(found.values):
-        against += f" over {comparison.shared} of {len(found.values)} steps"
-    drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
-    yield f"{quantity.title:<28} {drawn} {found.name}{against}"
 
 
 def signal_json(report: SignalReport, steps: Sequence[MetricStep]) -> str:

@@ -9,7 +9,7 @@ through `verl_e2e.core.text.escape`.
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.judge.criteria.table import Criterion
@@ -41,7 +41,8 @@ _MAX_COMMAND = 12_000
 _COMMAND_WIDTH = 150
 # A page of our documentation, which is not in the repository that is tested.
 _OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
-_LINK_SIGNS = frozenset(":/._-?=&%#~")
+_PLAIN_LINK = re.compile(r"https?://[A-Za-z0-9:/._?=&%#~-]*")
+_WORKFLOW_RUN = re.compile(r".*?/actions/runs/[0-9]+(?=[/#]|\Z)")
 
 
 def verdict_sentence(text: str, limit: int = 1000) -> str:
@@ -112,25 +113,15 @@ def _aligned(curves: list[str]) -> Iterator[str]:
         yield f"  {title:<{widths[0]}}  {first:>{widths[1]}} {line:<{widths[2]}} {last}"
 
 
-def is_plain_link(url: str) -> bool:
-    """Whether an address can stand in Markdown as it is; it comes from a back end, which is not trusted."""
-    safe = url.startswith(("https://", "http://")) and len(url) <= _MAX_LINK
-    return safe and all(sign.isascii() and (sign.isalnum() or sign in _LINK_SIGNS) for sign in url)
-
-
-def artifacts_url(url: str) -> str:
-    """The address of the run folder, next to the log of a workflow run on GitHub; empty for other back ends."""
-    head, mark, rest = url.partition("/actions/runs/")
-    number = rest.split("/")[0].split("#")[0]
-    return f"{head}{mark}{number}#artifacts" if number.isascii() and number.isdigit() else ""
-
-
 def links(url: str) -> str:
-    """Links to the log and the artifacts of a run in Markdown, empty where the address cannot be relied on."""
-    if not is_plain_link(url):
+    """Links to the log of a run in Markdown, and to its folder where it is a workflow run of GitHub's.
+
+    Empty where the address, which a back end gave, cannot stand in Markdown as it is.
+    """
+    if len(url) > _MAX_LINK or not _PLAIN_LINK.fullmatch(url):
         return ""
-    artifacts = artifacts_url(url)
-    return f" [log]({url})" + (f" · [artifacts]({artifacts})" if artifacts else "")
+    run = _WORKFLOW_RUN.match(url)
+    return f" [log]({url})" + (f" · [artifacts]({run[0]}#artifacts)" if run else "")
 
 
 SHOWN_PLACES = 4
@@ -140,20 +131,20 @@ SHOWN_STEPS = 8
 def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     """A folded block for each required level and one for the rest; together they take about `share` characters."""
     each = max(600, share // (len(plan.levels) + 1))
-    required = []
+    blocks = []
     for level in plan.levels:
         paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
         verb = "requires" if len(paths) == 1 else "require"
         asked = f"{count_of(len(paths), 'changed path')} {verb} it" if paths else "requested"
         jobs = count_of(sum(job.variant.level is level for job in plan.jobs), "job")
         title = f"Why level {int(level)}, {level.title}: {asked}, {jobs}"
-        required.append(folded_text(title, tuple(_rows(level, plan)), each))
-    rest = tuple(_rest(plan))
+        blocks.append(folded_text(title, tuple(_required_rows(level, plan)), each))
+    rest = tuple(_other_rows(plan))
     title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
-    return (*required, *([folded_text(title, rest, each)] if rest else []))
+    return (*blocks, *([folded_text(title, rest, each)] if rest else []))
 
 
-def _rows(level: Level, plan: Plan) -> Iterator[str]:
+def _required_rows(level: Level, plan: Plan) -> Iterator[str]:
     groups: dict[str, list[Reason]] = {}
     for reason in plan.reasons:
         if reason.level is level:
@@ -163,7 +154,11 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
         placed = [reason for reason in reasons if reason.path is not None]
         for reason in placed[:SHOWN_PLACES]:
             yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
-            yield from (f"    {step}" for step in _chain(reason.via))
+            # The chain from verl, outermost first; a long one is shortened in the middle, because its ends say most.
+            via, left, head = reason.via, len(reason.via) - SHOWN_STEPS + 1, SHOWN_STEPS // 2
+            if left > 1:
+                via = (*via[:head], f"... {count_of(left, 'step')} ...", *via[head + left :])
+            yield from (f"    {step}" for step in via)
         if len(placed) > SHOWN_PLACES:
             yield f"  and {count_of(len(placed) - SHOWN_PLACES, 'more place')}"
     for job in plan.jobs:
@@ -171,35 +166,15 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
         yield from (f"job {job.id}: {row}" for row in rows)
 
 
-def _chain(via: tuple[str, ...]) -> Iterable[str]:
-    """The chain from verl, outermost first; a long one is shortened in the middle, because its ends say most."""
-    if len(via) <= SHOWN_STEPS:
-        return via
-    left = len(via) - SHOWN_STEPS + 1
-    head = SHOWN_STEPS // 2
-    return (*via[:head], f"... {count_of(left, 'step')} ...", *via[head + left :])
-
-
-def _rest(plan: Plan) -> Iterator[str]:
+def _other_rows(plan: Plan) -> Iterator[str]:
+    """Why other levels are not required, what the planned jobs do not show or are not known to, and the rest."""
     if len({item.reason for item in plan.not_required}) == 1 and not plan.levels:
         yield plan.not_required[0].reason
     else:
         yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
     yield from (*plan.switched_off, *plan.incomplete, *plan.notes)
-    yield from _left_open(plan)
-    if not plan.levels and plan.looked_at is not None:
-        yield plan.looked_at.sentence
-    for test in plan.tests.tests:
-        yield f"Bridge test chosen: {test.test}: {test.reason}"
-    if plan.levels:
-        for item in plan.exempted:
-            yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
-
-
-def _left_open(plan: Plan) -> Iterator[str]:
-    """What the planned jobs do not show, or are not known to."""
-    for left in plan.not_covered[:SHOWN_PLACES]:
-        yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+    for open_place in plan.not_covered[:SHOWN_PLACES]:
+        yield from (f"No job is planned {row}: {open_place.reason}" for row in purpose_rows([open_place.purpose]))
     if len(plan.not_covered) > SHOWN_PLACES:
         yield f"No job is planned for {count_of(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
     for place in plan.not_entered[:SHOWN_PLACES]:
@@ -209,6 +184,11 @@ def _left_open(plan: Plan) -> Iterator[str]:
     for unshown in plan.unshown:
         more = f" and {len(unshown.places) - 1} more" if len(unshown.places) > 1 else ""
         yield f"Level {int(unshown.level)} {unshown.reason}, so it cannot show {unshown.places[0]}{more}"
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
+    yield from (f"Bridge test chosen: {test.test}: {test.reason}" for test in plan.tests.tests)
+    for item in plan.exempted if plan.levels else ():
+        yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
@@ -321,11 +301,11 @@ def render(card: PullCard) -> str:
 
 def _head(card: PullCard) -> TextBlock:
     heading = f"### {card.status.icon} verl-e2e: {card.status.word} - {sentence(card.sentence, 600)}\n"
-    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
-    if card.problem:
-        rows.append(f"> {sentence(card.problem, 1000)}")
-    if card.rehearsal:
-        rows.append(f"> {sentence(card.rehearsal, 1000)}")
+    planned, used = sum(row.planned for row in card.jobs), sum(row.used for row in card.jobs)
+    left = f", about {card.minutes_left} minutes to an answer where no job waits" if card.minutes_left else ""
+    cost = f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}" if planned or used else ""
+    rows = [f"Head `{card.head_sha[:12]}`{cost}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
+    rows += [f"> {sentence(text, 1000)}" for text in (card.problem, card.rehearsal) if text]
     executed = execution_line(card.executed, done=card.status is not JobStatus.RUNNING)
     if executed:
         rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
@@ -338,49 +318,54 @@ def _head(card: PullCard) -> TextBlock:
     return TextBlock(heading, tuple(rows), "", 8_000)
 
 
-def _cost(card: PullCard) -> str:
-    planned = sum(row.planned for row in card.jobs)
-    used = sum(row.used for row in card.jobs)
-    if not planned and not used:
-        return ""
-    left = f", about {card.minutes_left} minutes to an answer where no job waits" if card.minutes_left else ""
-    return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}"
-
-
 def _table(card: PullCard) -> TextBlock:
     if not card.jobs:
         return TextBlock("", (), "", 100)
-    rows = tuple(_job_row(row) for row in card.jobs)
-    return TextBlock("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 9_000)
-
-
-def _job_row(row: JobRow) -> str:
-    again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    used = f"{row.used:.1f}" if row.used else "0" if row.planned else ""
-    cells = (
-        markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
-        f"{row.status.icon} {row.status.word}",
-        "yes" if row.required else "extra",
-        f"{used} of about {row.planned:.0f}" if row.planned else used,
-        verdict_sentence(row.detail, 400) + links(row.url),
+    rows = []
+    for row in card.jobs:
+        again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
+        used = f"{row.used:.1f}" if row.used else "0" if row.planned else ""
+        cells = (
+            markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
+            f"{row.status.icon} {row.status.word}",
+            "yes" if row.required else "extra",
+            f"{used} of about {row.planned:.0f}" if row.planned else used,
+            verdict_sentence(row.detail, 400) + links(row.url),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return TextBlock(
+        "| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", tuple(rows), "", 9_000
     )
-    return f"| {' | '.join(cells)} |"
 
 
-def _folds(card: PullCard) -> Iterable[TextBlock]:
+def _folds(card: PullCard) -> Iterator[TextBlock]:
     """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
     yield from card.rehearsal_blocks
-    yield from _of_jobs(card)
-    requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
-    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
-    attempts = tuple(f"{row.job_id}, {attempt}" for row in card.jobs for attempt in row.attempts)
-    yield from _bullets("Attempts", attempts, 1_200)
-    functions = execution_rows(card.executed)
-    if functions:
-        yield folded_text(
-            f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 2_500
-        )
     judged = [(row, row.verdict) for row in card.jobs if row.verdict is not None]
+    share, of_command = (
+        max(least, all_jobs // max(1, len(judged))) for least, all_jobs in ((700, 6_000), (500, 3_000))
+    )
+    evidence = []
+    for row, verdict in judged:
+        title = summary_html(row.job_id, 80)
+        table = deliverable_rows(verdict)
+        if table:
+            yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
+        drawn, command = tuple(curves(verdict)), command_rows(verdict)
+        if drawn:
+            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
+        if command:
+            yield folded_text(f"Command of {title}", command, of_command)
+        evidence.append(f"{row.job_id}: {row.status.word}")
+        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
+        evidence += [f"  {line}" for line in key_lines(verdict)]
+    requested = [f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None]
+    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    attempts = [f"{row.job_id}, {attempt}" for row in card.jobs for attempt in row.attempts]
+    yield from _bullets("Attempts", attempts, 1_200)
+    functions = tuple(one_line(line, 400) for line in execution_rows(card.executed))
+    if functions:
+        yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
     # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
     left = merged_limitations(
         [replace(of_verdict(verdict), job_id=row.job_id) for row, verdict in judged], named=len(card.jobs) > 1
@@ -388,11 +373,6 @@ def _folds(card: PullCard) -> Iterable[TextBlock]:
     yield from _bullets("Limitations", (*card.limitations, *left), 5_000)
     followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
     yield from _bullets("Follow-ups", tuple(followups), 3_000)
-    evidence = []
-    for row, verdict in judged:
-        evidence.append(f"{row.job_id}: {row.status.word}")
-        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
-        evidence += [f"  {line}" for line in key_lines(verdict)]
     if evidence:
         yield folded_text("Evidence", tuple(evidence), 4_000)
     if card.plan is not None:
@@ -407,23 +387,6 @@ def _folds(card: PullCard) -> Iterable[TextBlock]:
         yield folded_text("Reproduce", (card.reproduce,), 2_000)
 
 
-def _of_jobs(card: PullCard) -> Iterable[TextBlock]:
-    judged = [(row.job_id, row.verdict) for row in card.jobs if row.verdict is not None]
-    count = max(1, len(judged))
-    share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
-    for job_id, verdict in judged:
-        title = summary_html(job_id, 80)
-        table = deliverable_rows(verdict)
-        if table:
-            yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
-        rows = tuple(curves(verdict))
-        if rows:
-            yield folded_text(f"Curves of {title}", rows, min(share, 2_500))
-        command = command_rows(verdict)
-        if command:
-            yield folded_text(f"Command of {title}", command, of_command)
-
-
-def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[TextBlock]:
+def _bullets(title: str, rows: Sequence[str], share: int) -> Iterator[TextBlock]:
     if rows:
         yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)

@@ -45,80 +45,75 @@ NOT_PINNED = (
 
 def pull_card_of(target_state: TargetState, steps: Actions) -> PullCard:
     """What the card shows after the actions."""
-    rehearsal = steps.rehearsal
-    levels = target_state.plan.levels if target_state.plan is not None else ()
+    target, plan, rehearsal = target_state.target, target_state.plan, steps.rehearsal
+    levels = plan.levels if plan is not None else ()
+    # A head that a person had to let run, and that did.
+    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
+    let = isinstance(target, Pull) and needs_leave(target, approvals)
+    ran = any(standing.run is not None and standing.run.verdict for standing in steps.standings)
+    reproduce = ""
+    if plan is not None and levels:
+        of = f"--base {plan.base} --head {plan.head}"
+        reproduce = f"verl-e2e check --repo Megatron-Bridge --verl verl {of} --out result"
     return PullCard(
         head_sha=target_state.head_sha,
         status=steps.gate.status,
         sentence=steps.gate.title,
         jobs=tuple(_row(standing) for standing in steps.standings),
-        plan=target_state.plan,
+        plan=plan,
         notices=_notices(target_state, steps),
         overrides=target_state.overrides,
         uncounted=(*target_state.refused, *target_state.counted.uncounted),
         history=_history(target_state),
-        reproduce=_reproduce(target_state),
+        reproduce=reproduce,
         problem="" if steps.gate.says_obstacle else target_state.problem,
         executed=joined_execution(steps.standings),
         minutes_left=minutes_left(steps.standings),
-        limitations=_own_word(target_state, steps),
+        limitations=(OWN_WORD,) if let and ran else (),
         rehearsal=rehearsal_line(rehearsal, levels) if rehearsal is not None else "",
         rehearsal_blocks=rehearsal_block(rehearsal, _REHEARSAL_SHARE) if rehearsal is not None else (),
     )
 
 
-def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
-    """Which evidence is the code's own word, for a head that a person had to let run and that did."""
-    target = target_state.target
-    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
-    if not isinstance(target, Pull) or not needs_leave(target, approvals):
-        return ()
-    return (OWN_WORD,) if any(standing.run is not None and standing.run.verdict for standing in steps.standings) else ()
-
-
 def _row(standing: Standing) -> JobRow:
-    wanted = standing.wanted
+    wanted, run = standing.wanted, standing.run
     # What cannot be run costs nothing.
-    planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
+    planned = float(wanted.gpu_minutes) if wanted.job is not None or run is not None else 0.0
+    row = JobRow(wanted.id, standing.state, wanted.required, standing.reason, planned=planned)
+    if run is not None:
+        row = row_of(run, standing.state, planned=planned)
+        others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
+        # Whether the words of the last run say all about the job's status.
+        says_all = standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING) and all(
+            item is None for item in others
+        )
+        texts = (row.detail if says_all and row.detail else standing.reason, attempts_line(standing))
+        detail = "; ".join(text for text in texts if text)
+        row = replace(row, detail=detail, used=used_minutes(standing), attempts=attempt_rows(standing))
     requested = wording.requested_work(wanted.job) if wanted.job is not None else ""
-    if standing.run is None:
-        made = JobRow(wanted.id, standing.state, wanted.required, standing.reason, planned=planned)
-        return replace(made, options=wanted.options, requested=requested)
-    made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
-    made = replace(made, used=used_minutes(standing), attempts=attempt_rows(standing))
-    others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
-    # Whether the words of the last run say all about the job's status.
-    says_all = standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING) and all(item is None for item in others)
-    detail = made.detail if says_all and made.detail else standing.reason
-    before = attempts_line(standing)
-    return replace(made, detail=f"{detail}; {before}" if before else detail)
+    return replace(row, options=wanted.options, requested=requested)
 
 
 def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     """What a reader must see at once; the heading says why the jobs are held, a notice says what to do about it."""
-    holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
-    actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
-    plan = target_state.plan
-    incomplete = (*plan.switched_off, *plan.incomplete[:2]) if plan is not None else ()
+    found, plan = steps.standings, target_state.plan
     # The heading has the obstacle without the command.
-    obstacle = (steps.gate.action,) if steps.gate.action else ()
-    left = (standing for standing in steps.standings if standing.state is JobStatus.UNCOVERABLE)
-    uncovered = tuple(f"Not covered by {standing.wanted.id}: {standing.reason}." for standing in left)
-    aside = tuple(f"{item.wanted.id} is {item.reason}." for item in steps.standings if item.quarantine is not None)
-    disputed = tuple(f"{item.wanted.id}: {item.reason}." for item in steps.standings if item.disagrees_with is not None)
-    again = (item.repetition for item in steps.standings if item.repetition)
-    repeated = tuple(f"{text[:1].upper()}{text[1:]}." for text in again)
-    of_queue = queue_notices(target_state, steps.gate.status)
-    first = (*obstacle, *aside, *disputed, *repeated, *actions)
-    return (*first, *of_queue, *uncovered, *incomplete, *target_state.broken[:5], *_of_reuse(target_state, steps))
-
-
-def _of_reuse(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
-    """What keeps jobs that have to run from taking over the verdict of another pull request, if the policy does."""
-    jobs = [item.wanted.job for item in steps.standings if item.state in _TO_RUN and item.wanted.reuse_key]
-    if target_state.policy.gate.reuse_h == 0 or not any(job is not None and not is_image_pinned(job) for job in jobs):
-        return ()
-    return (NOT_PINNED,)
+    rows = [steps.gate.action] if steps.gate.action else []
+    rows += [f"{item.wanted.id} is {item.reason}." for item in found if item.quarantine is not None]
+    rows += [f"{item.wanted.id}: {item.reason}." for item in found if item.disagrees_with is not None]
+    holds = {item.hold: None for item in found if item.hold is not None}
+    again = [item.repetition for item in found if item.repetition]
+    rows += [f"{text[:1].upper()}{text[1:]}." for text in (*again, *(hold.action for hold in holds)) if text]
+    rows += queue_notices(target_state, steps.gate.status)
+    left = (item for item in found if item.state is JobStatus.UNCOVERABLE)
+    rows += [f"Not covered by {item.wanted.id}: {item.reason}." for item in left]
+    rows += (*plan.switched_off, *plan.incomplete[:2]) if plan is not None else ()
+    rows += target_state.broken[:5]
+    # What keeps jobs that have to run from taking over the verdict of another pull request, if the policy does.
+    jobs = [item.wanted.job for item in found if item.state in _TO_RUN and item.wanted.reuse_key]
+    if target_state.policy.gate.reuse_h and any(job is not None and not is_image_pinned(job) for job in jobs):
+        rows.append(NOT_PINNED)
+    return tuple(rows)
 
 
 def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
@@ -134,10 +129,3 @@ def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
         run = by_status[worst]
         rows.append(EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}"))
     return tuple(rows)
-
-
-def _reproduce(target_state: TargetState) -> str:
-    if target_state.plan is None or not target_state.plan.levels:
-        return ""
-    base, head = target_state.plan.base, target_state.plan.head
-    return f"verl-e2e check --repo Megatron-Bridge --verl verl --base {base} --head {head} --out result"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Observation, Rehearsal, Sight
+from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Rehearsal, Sight
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES, _MOST_NAMED = 20, 20, 2000
@@ -176,18 +176,15 @@ def _unnoticed(found: Rehearsal) -> Iterator[str]:
     seen += f"A fault was noticed in {len(counts[Sight.OBSERVED])} of {len(found.observations)}"
     yield markdown(f"{seen}; not in these:" if unseen else f"{seen}.")
     for item in unseen[:_MOST_LINES]:
-        yield f"- {code(item.function)}: {markdown(_of_unnoticed(item))}"
+        shown = {trial.fault for trial in item.trials if trial.noticed}
+        faults = dict.fromkeys(trial.fault for trial in item.trials if trial.fault not in shown)
+        cells = dict.fromkeys(trial.cell for trial in item.trials)
+        what = f"entered, and nothing here would notice: {', '.join(faults)} (in {', '.join(cells)})"
+        if item.sight is Sight.UNJUDGED:
+            what = f"not judged, because {item.reason}"
+        yield f"- {code(item.function)}: {markdown(what)}"
     yield from _more(len(unseen), _MOST_LINES)
     yield ""
-
-
-def _of_unnoticed(item: Observation) -> str:
-    if item.sight is Sight.UNJUDGED:
-        return f"not judged, because {item.reason}"
-    shown = {trial.fault for trial in item.trials if trial.noticed}
-    faults = dict.fromkeys(trial.fault for trial in item.trials if trial.fault not in shown)
-    cells = dict.fromkeys(trial.cell for trial in item.trials)
-    return f"entered, and nothing here would notice: {', '.join(faults)} (in {', '.join(cells)})"
 
 
 def _more(count: int, most: int = _MOST_CELLS) -> Iterator[str]:

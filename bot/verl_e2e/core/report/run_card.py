@@ -4,14 +4,13 @@ With it what a change's jobs executed of it, for cards and checks: one line, and
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.execution import (
     NOT_READ,
     JoinedExecution,
-    JoinedFunction,
     Shortfall,
     accepted,
     and_more,
@@ -57,78 +56,62 @@ def execution_line(joined: JoinedExecution, *, done: bool = True) -> str:
 
     `done` says whether no other job is still to run.
     """
-    rows = [*_of_head(joined, done=done), *_of_removed(joined)]
-    rows += [f"{joined.left_out} more functions not compared"] * bool(joined.left_out)
-    rows += [f"functions not known in {and_more(joined.unread, _SHOWN_PLACES)}"] * bool(joined.unread)
-    return "; ".join(rows)
-
-
-def _of_head(joined: JoinedExecution, *, done: bool) -> Iterator[str]:
-    head = joined.of_side(Side.HEAD)
-    if not head:
-        return
+    rows: list[str] = []
+    head, removed = joined.of_side(Side.HEAD), joined.of_side(Side.MERGE_BASE)
     unknown = [item for item in head if item.unknown]
     whose = next(iter(joined.not_recorded.items()), None)
     why = f" ({whose[0]}: {not_recorded_text(whose[1])})" if whose else ""
-    if len(unknown) == len(head):
-        yield f"not known{why}"
-        return
-    ran = [item for item in head if item.jobs]
-    lines_ran = sum(len(item.ran) for item in head)
-    lines = lines_ran + sum(len(item.missed) for item in head)
-    jobs = f" ({and_more(joined.jobs, _SHOWN_JOBS)})" if ran else ""
-    yield f"{len(ran)} of {len(head)} functions, {lines_ran} of {lines} lines{jobs}"
-    places = []
-    for item in head:
-        if item.missed and (item.never or item.jobs):
-            places += [f"{item.function.path}:{lines}" for lines in line_ranges(item.missed)]
-        elif item.never and not item.jobs:
-            # Only its head changed.
-            places.append(f"{item.function.path}:{item.function.first_line}")
-    if places:
-        yield f"{'never executed' if done else 'not executed so far'}: {and_more(places, _SHOWN_PLACES)}"
-    tests = [item.function.place for item in head if item.by_tests and not item.jobs]
-    if tests:
-        yield f"executed by Bridge tests alone: {and_more(tests, _SHOWN_PLACES)}"
-    if unknown:
-        yield f"{len(unknown)} not known{why}"
-
-
-def _of_removed(joined: JoinedExecution) -> Iterator[str]:
-    removed = joined.of_side(Side.MERGE_BASE)
-    if not removed:
-        return
-    if joined.base_not_recorded:
-        yield not_recorded_text(joined.base_not_recorded, base=True)
-        return
-    ran = sum(bool(item.jobs) for item in removed)
-    yield f"of the code that the change takes out {ran} of {len(removed)} functions ran on the merge base"
+    if len(unknown) < len(head):
+        ran = sum(bool(item.jobs) for item in head)
+        lines_ran, missed = sum(len(item.ran) for item in head), sum(len(item.missed) for item in head)
+        jobs = f" ({and_more(joined.jobs, _SHOWN_JOBS)})" if ran else ""
+        rows.append(f"{ran} of {len(head)} functions, {lines_ran} of {lines_ran + missed} lines{jobs}")
+        places: list[str] = []
+        for item in head:
+            if item.missed and (item.never or item.jobs):
+                places += [f"{item.function.path}:{lines}" for lines in line_ranges(item.missed)]
+            elif item.never:
+                # Only its head changed.
+                places.append(f"{item.function.path}:{item.function.first_line}")
+        tests = [item.function.place for item in head if item.by_tests and not item.jobs]
+        never = "never executed" if done else "not executed so far"
+        named = ((never, places), ("executed by Bridge tests alone", tests))
+        rows += [f"{title}: {and_more(found, _SHOWN_PLACES)}" for title, found in named if found]
+        rows += [f"{len(unknown)} not known{why}"] * bool(unknown)
+    elif head:
+        rows.append(f"not known{why}")
+    if removed and joined.base_not_recorded:
+        rows.append(not_recorded_text(joined.base_not_recorded, base=True))
+    elif removed:
+        count = sum(bool(item.jobs) for item in removed)
+        rows.append(f"of the code that the change takes out {count} of {len(removed)} functions ran on the merge base")
+    rows += [f"{joined.left_out} more functions not compared"] * bool(joined.left_out)
+    rows += [f"functions not known in {and_more(joined.unread, _SHOWN_PLACES)}"] * bool(joined.unread)
+    return "; ".join(rows)
 
 
 def execution_rows(joined: JoinedExecution) -> tuple[str, ...]:
     """A row for each function, as plain text: where it is, what became of it, and which lines did not run."""
     rows = []
     for item in joined.functions:
-        lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.jobs and item.missed else ""
-        rows.append(f"{item.function.place} {item.function.name}: {_what_became_of(item)}{lines}")
+        function = item.function
+        condition = f" ({function.condition})" if function.condition else ""
+        lines = ""
+        if item.jobs:
+            timed = item.process and function.first_s is not None and function.entered is Entered.IN_VERL
+            when = f" after {function.first_s:.1f} s" if timed else ""
+            who = f", first in {item.process}{when}" if item.process else ""
+            what = f"ran{'' if function.symbol else ' at import'} in {and_more(item.jobs, _SHOWN_JOBS)}{who}"
+            lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.missed else ""
+        elif item.by_tests:
+            what = f"executed by Bridge tests alone{condition}"
+        elif item.never and function.entered is Entered.AROUND and not function.symbol:
+            what = NOT_READ
+        else:
+            what = f"{'never ran' if item.never else 'not known'}{condition}"
+        base = "on the merge base " if function.side is Side.MERGE_BASE else ""
+        rows.append(f"{function.place} {function.name}: {base}{what}{lines}")
     return tuple(rows)
-
-
-def _what_became_of(item: JoinedFunction) -> str:
-    function = item.function
-    base = "on the merge base " if function.side is Side.MERGE_BASE else ""
-    if item.jobs:
-        who = f", first in {item.process}" if item.process else ""
-        timed = function.first_s is not None and function.entered is Entered.IN_VERL
-        when = f" after {function.first_s:.1f} s" if timed else ""
-        how = "" if function.symbol else " at import"
-        return f"{base}ran{how} in {and_more(item.jobs, _SHOWN_JOBS)}{who}{when if who else ''}"
-    condition = f" ({function.condition})" if function.condition else ""
-    if item.by_tests:
-        return f"{base}executed by Bridge tests alone{condition}"
-    if item.never and function.entered is Entered.AROUND and not function.symbol:
-        return f"{base}{NOT_READ}"
-    return f"{base}{'never ran' if item.never else 'not known'}{condition}"
 
 
 # GitHub takes 65,536 characters in a comment; the card stays below by rule.
@@ -218,16 +201,14 @@ def sentence_of(card: Card) -> str:
     result, short = result_of(card), shortfall_of(card)
     deciding = [verdict for verdict in card.verdicts if _result_in(card, verdict) is result]
     if result is Result.PASS:
-        allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
-        left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
-        alone = in_tests_alone(execution_of_card(card))
-        passed = []
+        rows = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
         for verdict in deciding:
             reason = accepted_in(card, verdict)
             never = f"{verdict.job_id} ran well and never entered its part of the change; {reason}"
-            passed.append(never if reason else verdict.sentence)
-        rows = [*left, *passed, *([alone] if alone else []), *allowed]
-        return "; ".join(rows) or wording.NOTHING_REQUIRED
+            rows.append(never if reason else verdict.sentence)
+        rows.append(in_tests_alone(execution_of_card(card)))
+        rows.append(f"{short.allowed}, which the policy allows" if short.allowed else "")
+        return "; ".join(filter(None, rows)) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
     closing = _closing(card)
@@ -250,23 +231,19 @@ def checkpoint_of(card: Card) -> str:
 
 def render_text(card: Card) -> str:
     """The card of the guide, word for word in structure, every line at column 0; ends with a newline."""
-    return "\n".join(_text_lines(card)) + "\n"
-
-
-def _text_lines(card: Card) -> Iterable[str]:
-    yield f"Result: {result_of(card)} - {one_line(sentence_of(card))}"
-    yield f"Requested coverage: {one_line(coverage_of(card))}"
-    yield f"Checkpoint/config: {one_line(checkpoint_of(card))}"
+    rows = [
+        f"Result: {result_of(card)} - {one_line(sentence_of(card))}",
+        f"Requested coverage: {one_line(coverage_of(card))}",
+        f"Checkpoint/config: {one_line(checkpoint_of(card))}",
+    ]
     groups = _groups(card)
-    for job_id, rows in groups:
-        yield f"Deliverables ({one_line(job_id)}):" if len(groups) > 1 else "Deliverables:"
-        yield from (f"- {row.name}: {row.outcome} - {one_line(row.detail)}" for row in rows)
-    yield "Evidence:"
-    yield from _evidence_rows(card)
-    yield "Limitations:"
-    yield from _bullets(limitations_of(card))
-    yield "Follow-ups:"
-    yield from _bullets(followups_of(card))
+    for job_id, deliverables in groups:
+        rows.append(f"Deliverables ({one_line(job_id)}):" if len(groups) > 1 else "Deliverables:")
+        rows += [f"- {row.name}: {row.outcome} - {one_line(row.detail)}" for row in deliverables]
+    rows += ["Evidence:", *_evidence_rows(card)]
+    for title, found in (("Limitations:", limitations_of(card)), ("Follow-ups:", followups_of(card))):
+        rows += [title, *([f"- {one_line(row)}" for row in found] or ["- none"])]
+    return "\n".join(rows) + "\n"
 
 
 def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
@@ -317,10 +294,6 @@ def followups_of(card: Card) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rows))
 
 
-def _bullets(rows: Iterable[str]) -> Iterable[str]:
-    yield from [f"- {one_line(row)}" for row in rows] or ["- none"]
-
-
 _ICON = {Result.PASS: "✅", Result.FAIL: "❌", Result.BLOCKED: "⛔"}
 _CUT = "_Cut to fit; the whole is in card.txt._"
 
@@ -330,47 +303,32 @@ def render_markdown(card: Card) -> str:
 
     At most 60,000 characters; what does not fit is dropped from the end of its block, with a note.
     """
-    tables = [
-        TextBlock(
-            f"| {markdown(job_id)} | | |\n|---|---|---|",
-            tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in rows),
-            "",
-            8_000,
-        )
-        for job_id, rows in _groups(card)
-    ]
-    functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(execution_of_card(card)))
-    reports = [report for verdict in card.verdicts for report in verdict.reports]
-    details = (
-        _markdown_head(card),
-        *tables,
-        *([folded_text(f"Changed functions ({len(functions)})", functions, 6_000)] if functions else []),
-        folded("Limitations", _markdown_rows(limitations_of(card)), 14_000),
-        folded("Follow-ups", _markdown_rows(followups_of(card)), 6_000),
-        *(
-            folded(summary_html(f"{report.title}: {verdict_of(report.comparison)}"), markdown_rows(report), 8_000)
-            for report in reports
-        ),
-        folded_text("Evidence", tuple(_evidence_rows(card)), 16_000),
-        *([folded_text("Plan", tuple(card.plan.splitlines()), 8_000)] if card.plan else []),
-    )
-    return fit_blocks(details, MAX_MARKDOWN, _CUT)
-
-
-def _markdown_head(card: Card) -> TextBlock:
-    result = result_of(card)
-    heading = f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n"
-    executed = execution_line(execution_of_card(card))
-    rows = (
+    result, joined = result_of(card), execution_of_card(card)
+    executed = execution_line(joined)
+    head = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
         *([f"**{TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
-    return TextBlock(heading, rows, "", 16_000)
-
-
-def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"- {sentence(row)}" for row in rows) or ("- none",)
+    blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n", head, "", 16_000)]
+    for job_id, group in _groups(card):
+        rows = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in group)
+        blocks.append(TextBlock(f"| {markdown(job_id)} | | |\n|---|---|---|", rows, "", 8_000))
+    functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(joined))
+    if functions:
+        blocks.append(folded_text(f"Changed functions ({len(functions)})", functions, 6_000))
+    for title, found, share in (
+        ("Limitations", limitations_of(card), 14_000),
+        ("Follow-ups", followups_of(card), 6_000),
+    ):
+        blocks.append(folded(title, tuple(f"- {sentence(row)}" for row in found) or ("- none",), share))
+    for report in (report for verdict in card.verdicts for report in verdict.reports):
+        title = summary_html(f"{report.title}: {verdict_of(report.comparison)}")
+        blocks.append(folded(title, markdown_rows(report), 8_000))
+    blocks.append(folded_text("Evidence", tuple(_evidence_rows(card)), 16_000))
+    if card.plan:
+        blocks.append(folded_text("Plan", tuple(card.plan.splitlines()), 8_000))
+    return fit_blocks(tuple(blocks), MAX_MARKDOWN, _CUT)
 
 
 def evidence_json(evidence: tuple[Evidence, ...]) -> str:
