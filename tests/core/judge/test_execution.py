@@ -89,39 +89,50 @@ def test_a_function_that_no_process_entered_misses_all_its_lines() -> None:
     assert function.condition == "only with lora_dropout above 0"
 
 
-def test_a_file_of_which_nothing_ran_was_never_entered() -> None:
-    assert only(GATHER, ran(TRANSFORM)).entered is Entered.NEVER
-    assert only(AT_IMPORT, ran(TRANSFORM)).entered is Entered.NEVER
-
-
-def test_a_line_that_ran_at_import_does_not_enter_the_function_around_it() -> None:
-    # The line of a one-line function runs when its module is imported.
-    one_line = ChangedFunction(path=LORA, symbol="size", first_line=5, last_line=5, lines=(5,))
-    assert only(one_line, ran(TRANSFORM, lines={LORA: {5: (IN_TRAINER,)}})).entered is Entered.NEVER
-
-
 NO_CHANGED_LINE = {41: (IN_TRAINER,), **dict.fromkeys(TRANSFORM.lines, ())}
+BROKEN_TRAINER = TRAINER.model_copy(update={"problem": "Python 3.11 has no sys.monitoring."})
+BROKEN_HELPER = TRAINER.model_copy(update={"role": ProcessRole.OTHER, "rank": None, "problem": "killed"})
+HELPER_OF_TESTS = TEST.model_copy(update={"role": ProcessRole.OTHER})
+ONE_LINE = ChangedFunction(path=LORA, symbol="size", first_line=5, last_line=5, lines=(5,))
+SIGNATURE = AT_IMPORT.model_copy(update={"lines": ()})
+BY_ANOTHER_RANK = {LORA: dict.fromkeys(TRANSFORM.lines, (IN_SECOND,))}
+
+
+@pytest.mark.parametrize(
+    ("function", "record", "entered"),
+    [
+        # Of its file nothing ran.
+        (GATHER, ran(TRANSFORM), Entered.NEVER),
+        (AT_IMPORT, ran(TRANSFORM), Entered.NEVER),
+        # The line of a one-line function runs when its module is imported.
+        (ONE_LINE, ran(TRANSFORM, lines={LORA: {5: (IN_TRAINER,)}}), Entered.NEVER),
+        # Another rank than those that are named may have run the line.
+        (TRANSFORM, ran(TRANSFORM, by=(IN_TRAINER,), lines=BY_ANOTHER_RANK), Entered.IN_VERL),
+        # A test ran the changed line, and verl another one.
+        (TRANSFORM, ran(TRANSFORM, by=(IN_TRAINER, IN_TEST), lines={LORA: {**NO_CHANGED_LINE, 44: (IN_TEST,)}}),
+         Entered.BY_TESTS),
+        # A record that is not whole does not tell which branch was taken.
+        (TRANSFORM, ran(TRANSFORM, lines={LORA: NO_CHANGED_LINE}, processes=(DRIVER, BROKEN_TRAINER, SECOND, TEST)),
+         Entered.UNKNOWN),
+        # The phase alone tells a process of Bridge tests.
+        (TRANSFORM, ran(TRANSFORM, by=(IN_TEST,), processes=(*PROCESSES[:IN_TEST], HELPER_OF_TESTS)), Entered.BY_TESTS),
+        # Without a demanded line to have been imported is enough.
+        (SIGNATURE, ran(lines={MAPPING: {9: (IN_DRIVER,)}}), Entered.IN_VERL),
+        (AT_IMPORT, ran(lines={MAPPING: {9: (IN_DRIVER,)}}), Entered.NEVER),
+        # A helper whose record is cut off leaves nothing open.
+        (TRANSFORM, ran(processes=(*PROCESSES, BROKEN_HELPER)), Entered.NEVER),
+        # A record that states no commit counts.
+        (TRANSFORM, ran(TRANSFORM, bridge_commit=""), Entered.IN_VERL),
+    ],
+)  # fmt: skip
+def test_whether_a_function_was_entered(function: ChangedFunction, record: Executed, entered: Entered) -> None:
+    assert only(function, record).entered is entered
 
 
 def test_a_function_whose_changed_lines_no_process_ran_was_not_executed() -> None:
     around = only(TRANSFORM, ran(TRANSFORM, lines={LORA: NO_CHANGED_LINE}))
     assert (around.entered, around.ran, around.missed) == (Entered.AROUND, (), TRANSFORM.lines)
     assert around.processes == ("trainer 0 (train)",)
-
-
-def test_another_rank_than_those_that_are_named_may_have_run_the_line() -> None:
-    record = ran(TRANSFORM, by=(IN_TRAINER,), lines={LORA: dict.fromkeys(TRANSFORM.lines, (IN_SECOND,))})
-    assert only(TRANSFORM, record).entered is Entered.IN_VERL
-
-
-def test_a_changed_line_that_a_test_ran_was_executed_by_tests() -> None:
-    lines = {LORA: {**NO_CHANGED_LINE, 44: (IN_TEST,)}}
-    assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TRAINER, IN_TEST), lines=lines)).entered is Entered.BY_TESTS
-
-
-def test_a_record_that_is_not_whole_does_not_tell_which_branch_was_taken() -> None:
-    record = ran(TRANSFORM, lines={LORA: NO_CHANGED_LINE}, processes=(DRIVER, BROKEN_TRAINER, SECOND, TEST))
-    assert only(TRANSFORM, record).entered is Entered.UNKNOWN
 
 
 def test_an_entered_function_of_a_file_without_recorded_lines_is_not_known() -> None:
@@ -160,12 +171,6 @@ def test_bridge_tests_do_not_execute_anything_in_verl() -> None:
     assert (function.processes, function.process_count) == ((), 0)
 
 
-def test_the_phase_alone_tells_a_process_of_bridge_tests() -> None:
-    helper = TEST.model_copy(update={"role": ProcessRole.OTHER})
-    record = ran(TRANSFORM, by=(IN_TEST,), processes=(*PROCESSES[:IN_TEST], helper))
-    assert only(TRANSFORM, record).entered is Entered.BY_TESTS
-
-
 def test_what_both_executed_ran_in_verl() -> None:
     assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TEST, IN_DRIVER))).processes == ("driver (train)",)
 
@@ -184,20 +189,10 @@ def test_module_statements_count_when_a_line_ran_at_import() -> None:
     assert (function.process_count, function.first_s) == (2, None)
 
 
-def test_module_statements_without_a_demanded_line_ran_when_the_module_was_imported() -> None:
-    signature = AT_IMPORT.model_copy(update={"lines": ()})
-    assert only(signature, ran(lines={MAPPING: {9: (IN_DRIVER,)}})).entered is Entered.IN_VERL
-    assert only(AT_IMPORT, ran(lines={MAPPING: {9: (IN_DRIVER,)}})).entered is Entered.NEVER
-
-
 def test_only_what_verl_reaches_and_what_does_something_is_demanded() -> None:
     unreached = TRANSFORM.model_copy(update={"reached": False})
     excused = TRANSFORM.model_copy(update={"lines": (), "excused": (ExcusedLines(excuse=Excuse.IDLE, lines=(44,)),)})
     assert found(change(unreached, excused), ran(TRANSFORM)).functions == ()
-
-
-BROKEN_TRAINER = TRAINER.model_copy(update={"problem": "Python 3.11 has no sys.monitoring."})
-BROKEN_HELPER = TRAINER.model_copy(update={"role": ProcessRole.OTHER, "rank": None, "problem": "killed"})
 
 
 @pytest.mark.parametrize(
@@ -231,20 +226,12 @@ def test_what_was_left_out_leaves_nothing_open_in_a_file_that_is_recorded() -> N
     assert whole.not_recorded == ""
 
 
-def test_a_helper_whose_record_is_cut_off_leaves_nothing_open() -> None:
-    assert only(TRANSFORM, ran(processes=(*PROCESSES, BROKEN_HELPER))).entered is Entered.NEVER
-
-
 def test_what_is_in_a_record_that_is_not_whole_still_ran() -> None:
     record = ran(TRANSFORM, by=(0,), processes=(TRAINER, BROKEN_TRAINER))
     assert [item.entered for item in found(change(TRANSFORM, DROPOUT), record).functions] == [
         Entered.IN_VERL,
         Entered.UNKNOWN,
     ]
-
-
-def test_a_record_that_states_no_commit_counts() -> None:
-    assert only(TRANSFORM, ran(TRANSFORM, bridge_commit="")).entered is Entered.IN_VERL
 
 
 def test_removed_code_is_matched_with_the_run_on_the_merge_base() -> None:

@@ -1,11 +1,14 @@
 """A limitation keeps its jobs, and is not said of the whole where another job that passed shows it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_target_state
-from verl_e2e.core.judge.verdict_document import Aspect, Limitation, OfJob, Verdict, merged_limitations, paired
+from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict, merged_limitations
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.report.checks import job_check_text
 from verl_e2e.core.report.pull_card import render
@@ -17,8 +20,11 @@ SIZES = Limitation("All parallel sizes are 1.", (Aspect.TENSOR, Aspect.PIPELINE,
 SHORT = Limitation("Prompts are short.")
 
 
-def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) -> OfJob:
-    return OfJob(job_id, limitations, frozenset(map(str, shows)))
+def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) -> tuple[str, Verdict]:
+    """A job that passed; of a limitation without aspects at the end the document holds none."""
+    aspects = tuple(limitation.aspects for limitation in limitations if limitation is not SHORT)
+    texts = tuple(limitation.text for limitation in limitations)
+    return job_id, replace(judged(), limitations=texts, left_open=aspects, shows=tuple(map(str, shows)))
 
 
 @pytest.mark.parametrize(
@@ -36,19 +42,18 @@ def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) ->
         ((of("0-a", SHORT), of("1-b", shows=tuple(Aspect))), ("0-a: Prompts are short.",)),
     ],
 )
-def test_what_several_jobs_leave_open(jobs: tuple[OfJob, ...], message: tuple[str, ...]) -> None:
+def test_what_several_jobs_leave_open(jobs: tuple[tuple[str, Verdict], ...], message: tuple[str, ...]) -> None:
     assert merged_limitations(jobs) == message
-    assert merged_limitations(tuple(reversed(jobs)), named=True) is not None
+
+
+def test_what_a_job_shows_counts_only_where_it_passed() -> None:
+    name, verdict = of("1-b", shows=(Aspect.SAVE_RESUME,))
+    blocked = (name, replace(verdict, result=Result.BLOCKED))
+    assert merged_limitations((of("0-a", RESUME), blocked)) == ("0-a: Save and resume are not exercised.",)
 
 
 def test_one_job_alone_needs_no_name() -> None:
     assert merged_limitations((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
-
-
-def test_a_limitation_may_have_no_aspects() -> None:
-    assert paired(("a", "b"), ()) == (Limitation("a"), Limitation("b"))
-    assert paired(("a", "b"), (("x",),)) == (Limitation("a", ("x",)), Limitation("b"))
-    assert paired(("a",), (("x",), ("y",))) == (Limitation("a", ("x",)),)
 
 
 def test_a_passed_resume_takes_away_what_level_0_leaves_open() -> None:

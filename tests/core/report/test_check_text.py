@@ -14,13 +14,13 @@ from tests.core.judged import judged, judged_text, verdict_that_says
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.forge import MAX_OUTPUT
+from verl_e2e.core.pulls.forge import MAX_CHECK_TITLE, MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.core.report.checks import MAX_CHECK_TITLE, CheckText, gate_text, job_check_text
+from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
 from verl_e2e.core.text.escape import prose
 
 HEAD = "a" * 40

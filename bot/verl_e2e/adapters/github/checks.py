@@ -8,6 +8,7 @@ from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import (
     MAX_ACTIONS,
     MAX_ANNOTATIONS,
+    MAX_CHECK_TITLE,
     MAX_DESCRIPTION,
     MAX_IDENTIFIER,
     MAX_LABEL,
@@ -18,7 +19,6 @@ from verl_e2e.ports import ForgeError
 
 # GitHub's own figure for the summary and for the text.
 _MAX_TEXT = 65_535
-MAX_CHECK_TITLE = 255
 MAX_MESSAGE_BYTES = 65_536
 
 

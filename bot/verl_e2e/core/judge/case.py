@@ -13,10 +13,10 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import BEGIN, EndedEvent, EndReason, Event, PhaseEvent, Record, read_data
 from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.triage.silent import LORA_RANK
 from verl_e2e.core.triage.triage import Triage
 
 NOT_PRINTED: Any = object()
-LORA_RANK = "actor_rollout_ref.model.lora.rank"
 
 
 @dataclass(frozen=True, slots=True)

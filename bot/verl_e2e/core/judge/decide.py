@@ -34,18 +34,6 @@ _TELLING_MIB = 1024
 _SHARED_CAUSES = frozenset({"gpu-memory"})
 
 
-def blamed_neighbour(case: Case) -> str:
-    """Who may have caused the fault that triage found, a clause; empty where no one else can have."""
-    if case.triage.rule not in _SHARED_CAUSES:
-        return ""
-    found = [read_data(event, GpuEvent) for event in case.events("gpu")]
-    peaks = [reading for event in found if event is not None for reading in event.peak]
-    worst = max(peaks, key=lambda reading: reading.others_mib or 0, default=None)
-    if worst is None or (worst.others_mib or 0) < _TELLING_MIB:
-        return ""
-    return f"a neighbour held up to {worst.others_mib} MiB of GPU {worst.index} during the run"
-
-
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[str, Evidence]
 
@@ -53,26 +41,25 @@ By = Mapping[str, Evidence]
 def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the whole job."""
     by = {item.criterion: item for item in evidence}
-    run = _decide_run(case, evidence)
-    if forged := _broken_seal(case):
-        return forged
-    found = _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT) or _broken_criterion(
-        by, Criterion.BRIDGE_TESTS, Result.FAIL, Stage.BRIDGE_PROVIDER
-    )
-    return found or (
-        run if run is not PASSED else _gap(case, evidence, Gap.OF_THE_RUN, Gap.OF_THE_JOB) or _unexecuted(by) or run
+    return (
+        _broken_seal(case)
+        or _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
+        or _broken_criterion(by, Criterion.BRIDGE_TESTS, Result.FAIL, Stage.BRIDGE_PROVIDER)
+        or _decide_run(case, by)
+        or _gap(case, by, Gap.OF_THE_RUN, Gap.OF_THE_JOB)
+        or _unexecuted(by)
+        or PASSED
     )
 
 
 def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the run by itself, whatever the focused Bridge tests say."""
-    run = _decide_run(case, evidence)
-    return run if run is not PASSED else _unexecuted({item.criterion: item for item in evidence}) or run
-
-
-def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
-    """The decision on the run, whether or not it entered the changed code."""
     by = {item.criterion: item for item in evidence}
+    return _decide_run(case, by) or _unexecuted(by) or PASSED
+
+
+def _decide_run(case: Case, by: By) -> Decision | None:
+    """The decision on a run that is not good, whether or not it entered the changed code."""
     return (
         _broken_seal(case)
         or _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
@@ -83,9 +70,8 @@ def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         )
         or _lost_run(case)
         or _proven(case, _broken_row(by, case, Broken.AFTER_END))
-        or _gap(case, evidence, Gap.OF_THE_RUN)
+        or _gap(case, by, Gap.OF_THE_RUN)
         or _open_signal(by)
-        or PASSED
     )
 
 
@@ -185,14 +171,16 @@ def _error_in_log(case: Case) -> Decision | None:
     if answer.verdict is TriageVerdict.PASS or not answer.excerpt:
         return None
     # Nothing shows what of the log is the fault of a host without memory, or of the end.
-    if case.ended_by(EndReason.HOST_MEMORY):
-        return None
-    if _lost_run(case) and _knows_no_cause(case):
+    if case.ended_by(EndReason.HOST_MEMORY) or (_lost_run(case) and _knows_no_cause(case)):
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt, criterion=Criterion.NO_EXCEPTION)
     rule = (of_log(answer.rule),)
-    if neighbour := blamed_neighbour(case):
+    readings = [read_data(event, GpuEvent) for event in case.events("gpu") if answer.rule in _SHARED_CAUSES]
+    peaks = [peak for reading in readings if reading is not None for peak in reading.peak]
+    worst = max(peaks, key=lambda peak: peak.others_mib or 0, default=None)
+    if worst is not None and (worst.others_mib or 0) >= _TELLING_MIB:
+        neighbour = f"a neighbour held up to {worst.others_mib} MiB of GPU {worst.index} during the run"
         cause, shared = f"{answer.cause}; {neighbour}", (NEIGHBOUR_CAUSE, *rule)
         return Decision(Result.BLOCKED, answer.stage, cause, wording.FIX_NEIGHBOUR, at, causes=shared)
     undecided = result is Result.BLOCKED and answer.undecided
@@ -205,9 +193,8 @@ _ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "S
 
 def _knows_no_cause(case: Case) -> bool:
     """Whether triage points at no error, or only at the echo of the runner ending the run."""
-    error = next(
-        (error for error in (*case.facts.errors, *case.facts.hints) if error.at.line == case.triage.line), None
-    )
+    errors = (*case.facts.errors, *case.facts.hints)
+    error = next((error for error in errors if error.at.line == case.triage.line), None)
     if error is None or case.triage.rule == INCOMPLETE:
         return case.triage.verdict is TriageVerdict.BLOCKED
     ours = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED, EndReason.WRONG_IMPORT)
@@ -251,9 +238,9 @@ def _lost_run(case: Case) -> Decision | None:
     return None
 
 
-def _gap(case: Case, evidence: tuple[Evidence, ...], *kinds: Gap) -> Decision | None:
+def _gap(case: Case, by: By, *kinds: Gap) -> Decision | None:
     """Every item that a Pass would need and that is not there."""
-    open_items = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
+    open_items = [item for item in by.values() if item.state in (State.MISSING, State.BROKEN)]
     gaps = [item for item in open_items if ROWS[item.criterion].gap in kinds]
     names = [*case.record.missing, *(item.summary for item in gaps)]
     if not names:

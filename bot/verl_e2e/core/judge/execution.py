@@ -28,11 +28,14 @@ from verl_e2e.core.model.execution import (
     line_ranges,
 )
 from verl_e2e.core.model.related import Role
+from verl_e2e.core.text.escape import count_of
 
 # Of code that ran at import.
 NOT_READ = "it ran, but no function that reads what it binds did"
 _SHOWN_FUNCTIONS = 12
 _SHOWN_PLACES = 12
+# What a record tells of changed code that did not run.
+_UNENTERED = (Entered.NEVER, Entered.AROUND)
 
 
 def listed(functions: Sequence[FunctionRun]) -> str:
@@ -72,7 +75,8 @@ def execution_limitations(found: ChangeExecution | None) -> Iterator[Limitation]
     """What a run leaves open of the change: functions, then lines, then what is not known."""
     if found is None:
         return
-    never = [function for function in found.of_side(Side.HEAD) if function.entered in (Entered.NEVER, Entered.AROUND)]
+    head, removed = found.of_side(Side.HEAD), found.of_side(Side.MERGE_BASE)
+    never = [function for function in head if function.entered in _UNENTERED]
     if never and found.entered:
         # Of more than are listed, no other job can be said to show them.
         aspects = tuple(map(aspect_of, never)) if len(never) <= _SHOWN_FUNCTIONS else ()
@@ -84,29 +88,21 @@ def execution_limitations(found: ChangeExecution | None) -> Iterator[Limitation]
     places = [f"{function.path}:{lines}" for function in entered for lines in line_ranges(function.missed)]
     if places:
         yield Limitation(f"Changed lines that did not run: {and_more(places, _SHOWN_PLACES)}.")
-    yield from _of_merge_base(found)
-    unknown = [function for function in found.of_side(Side.HEAD) if function.entered is Entered.UNKNOWN]
+    if removed and found.base_not_recorded:
+        text = not_recorded_text(found.base_not_recorded, base=True)
+        yield Limitation(f"{text[:1].upper()}{text[1:]}.")
+    gone = [function for function in removed if function.entered in _UNENTERED]
+    if gone and found.entered:
+        text = f"Code that the change takes out and that did not run on the merge base either: {listed(gone)}."
+        yield Limitation(text)
+    unknown = [function for function in head if function.entered is Entered.UNKNOWN]
     if unknown and found.entered:
         text = f"Whether these changed functions ran is not known, {found.not_recorded}: {listed(unknown)}."
         yield Limitation(text)
     if found.unread and found.functions:
-        shown = and_more(found.unread, _SHOWN_PLACES)
-        yield Limitation(f"Changed files whose functions are not known: {shown}.")
+        yield Limitation(f"Changed files whose functions are not known: {and_more(found.unread, _SHOWN_PLACES)}.")
     if found.left_out and found.functions:
         yield Limitation(f"{found.left_out} more changed functions were not compared with what ran.")
-
-
-def _of_merge_base(found: ChangeExecution) -> Iterator[Limitation]:
-    """What is known of the code that the change removes."""
-    removed = found.of_side(Side.MERGE_BASE)
-    if removed and found.base_not_recorded:
-        text = not_recorded_text(found.base_not_recorded, base=True)
-        yield Limitation(f"{text[:1].upper()}{text[1:]}.")
-    never = [function for function in removed if function.entered in (Entered.NEVER, Entered.AROUND)]
-    if never and found.entered:
-        yield Limitation(
-            f"Code that the change takes out and that did not run on the merge base either: {listed(never)}."
-        )
 
 
 BASE_NOT_RUN = "the job was not run on the merge base"
@@ -179,9 +175,14 @@ class _Index:
 
 
 def _index(recorded: Recorded) -> _Index:
-    executed = recorded.executed
-    if executed is None or (unusable := _unusable(executed, recorded.commit)):
-        return _Index({}, (), frozenset(), frozenset(), recorded.why_none if executed is None else unusable)
+    executed, commit = recorded.executed, recorded.commit
+    if executed is None:
+        return _Index({}, (), frozenset(), frozenset(), recorded.why_none)
+    unusable = _bounded(executed.problem)
+    if not executed.problem and executed.bridge_commit and commit and executed.bridge_commit != commit:
+        unusable = f"{EXECUTED_FILE} is of {executed.bridge_commit[:_SHORT_ID]}, and the run of {commit[:_SHORT_ID]}"
+    if unusable:
+        return _Index({}, (), frozenset(), frozenset(), unusable)
     tests = frozenset(
         index
         for index, process in enumerate(executed.processes)
@@ -201,14 +202,6 @@ def _index(recorded: Recorded) -> _Index:
     return _Index(files, executed.processes, in_verl, tests, gap, cut, recorded.patched)
 
 
-def _unusable(executed: Executed, commit: str) -> str:
-    """Why nothing in a record counts, empty where it does."""
-    stated = executed.bridge_commit
-    if not executed.problem and stated and commit and stated != commit:
-        return f"{EXECUTED_FILE} is of {stated[:_SHORT_ID]}, and the run of {commit[:_SHORT_ID]}"
-    return _bounded(executed.problem)
-
-
 def describe_process(process: ExecutedProcess) -> str:
     """A process for people, as `trainer 0 (train)`."""
     rank = "" if process.rank is None else f" {process.rank}"
@@ -222,16 +215,29 @@ def _bounded(text: str) -> str:
 
 
 def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
-    file = index.files.get(function.path)
+    file, patched = index.files.get(function.path), function.path in index.patched
     times = _entered_at(function, file, index)
+    lines = {} if file is None else file.lines
+
+    def ran_any(asked: Iterable[int], kind: frozenset[int]) -> bool:
+        return any(not kind.isdisjoint(lines.get(line, ())) for line in asked)
+
+    entered = Entered.AROUND if times else Entered.NEVER
+    if index.gap or (index.cut and file is None) or (times and function.lines and not lines):
+        entered = Entered.UNKNOWN
+    for kind, by in ((index.by_tests, Entered.BY_TESTS), (index.in_verl, Entered.IN_VERL)):
+        # To have entered it is enough where no line of it must run, and where lines are not those of the commit. What
+        # reads it may run in another process: a large record names the first processes of each entry alone, and one
+        # forked after an import has not run that.
+        read = not function.readers or ran_any(function.readers, kind)
+        ran_change = patched or (read and (not function.lines or ran_any(function.lines, kind)))
+        if not kind.isdisjoint(times) and ran_change:
+            entered = by
     verl = {process: first for process, first in times.items() if process in index.in_verl}
-    entered = _entered(function, file, times, index)
     order = sorted(verl, key=lambda process: (verl[process], process))
     known = [verl[process] for process in order if math.isfinite(verl[process])]
-    lines = file.lines if file is not None and entered is Entered.IN_VERL else {}
-    ran = tuple(line for line in function.lines if not index.in_verl.isdisjoint(lines.get(line, ())))
-    # Under a patch lines are counted otherwise, so an entered function misses none.
-    whole = entered is Entered.IN_VERL and function.path in index.patched
+    in_verl = entered is Entered.IN_VERL
+    ran = tuple(line for line in function.lines if in_verl and ran_any((line,), index.in_verl))
     return FunctionRun(
         path=function.path,
         symbol=function.symbol,
@@ -239,43 +245,14 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
         side=function.side,
         entered=entered,
         ran=ran,
-        missed=() if whole else tuple(line for line in function.lines if line not in ran),
+        # Under a patch lines are counted otherwise, so an entered function misses none.
+        missed=() if in_verl and patched else tuple(line for line in function.lines if line not in ran),
         processes=tuple(describe_process(index.processes[process]) for process in order[:_SHOWN_PROCESSES]),
         process_count=len(order),
         first_s=known[0] if known else None,
         condition=function.condition,
         uncoverable=function.uncoverable,
     )
-
-
-def _entered(
-    function: ChangedFunction, file: ExecutedFile | None, times: Mapping[int, float], index: _Index
-) -> Entered:
-    for kind, entered in ((index.in_verl, Entered.IN_VERL), (index.by_tests, Entered.BY_TESTS)):
-        if file is not None and _ran_change(function, file, times, kind, patched=function.path in index.patched):
-            return entered
-    if index.gap or (index.cut and file is None) or (times and function.lines and file and not file.lines):
-        return Entered.UNKNOWN
-    return Entered.AROUND if times else Entered.NEVER
-
-
-def _ran_change(
-    function: ChangedFunction, file: ExecutedFile, times: Mapping[int, float], kind: frozenset[int], *, patched: bool
-) -> bool:
-    """Whether processes of a kind that entered a function ran a changed line of it, and some of the kind what reads it.
-
-    To have entered it is enough where no line of it must run, and where lines are not those of the commit.
-    """
-    if patched or kind.isdisjoint(times):
-        return not kind.isdisjoint(times)
-    # A large record names the first processes of each entry alone, and one forked after an import has not run that.
-    if function.readers and not _ran_one(function.readers, file, kind):
-        return False
-    return not function.lines or _ran_one(function.lines, file, kind)
-
-
-def _ran_one(lines: Iterable[int], file: ExecutedFile, processes: frozenset[int]) -> bool:
-    return any(not processes.isdisjoint(file.lines.get(line, ())) for line in lines)
 
 
 def _entered_at(function: ChangedFunction, file: ExecutedFile | None, index: _Index) -> dict[int, float]:
@@ -321,7 +298,14 @@ def change_executed(case: Case) -> Evidence:
     entered = found.entered
     if any(function.entered is Entered.IN_VERL for function in found.telling):
         summary = f"{len(entered)} of {len(found.functions)} changed functions ran: {listed(entered)}"
-        return Evidence(State.MET, summary, EXECUTED_FILE, 0, _seen(entered[0]))
+        # Where and when the first of them ran.
+        first = entered[0]
+        more = first.process_count - len(first.processes)
+        who = ", ".join(first.processes) + (f" and {more} more" if more else "")
+        when = "" if first.first_s is None else f", first after {first.first_s:.1f} s"
+        how = "" if first.symbol else ", at import"
+        excerpt = f"{first.place} {first.name}: entered by {who}{when}{how}"
+        return Evidence(State.MET, summary, EXECUTED_FILE, 0, excerpt)
     if not found.functions:
         # No function of the change is known, or none has to run.
         if found.unread or found.left_out:
@@ -335,36 +319,21 @@ def change_executed(case: Case) -> Evidence:
         summary = not_recorded_text(why, base=not asked)
         return Evidence(State.WAIVED, summary, EXECUTED_FILE)
     summary = f"the run never entered the changed code: {listed(found.telling)}"
-    return Evidence(State.BROKEN, summary, EXECUTED_FILE, 0, _unseen(case, found))
-
-
-def _seen(function: FunctionRun) -> str:
-    """Where and when the first of the entered functions ran."""
-    more = function.process_count - len(function.processes)
-    who = ", ".join(function.processes) + (f" and {more} more" if more else "")
-    when = "" if function.first_s is None else f", first after {function.first_s:.1f} s"
-    how = "" if function.symbol else ", at import"
-    return f"{function.place} {function.name}: entered by {who}{when}{how}"
-
-
-def _unseen(case: Case, found: ChangeExecution) -> str:
-    """What the record holds instead."""
-    executed = case.record.executed
+    # What the record holds instead.
+    executed, first = case.record.executed, found.telling[0]
     files = {function.path for function in found.functions}
     count = len(executed.processes) if executed else 0
     others = sum(len(file.functions) for file in executed.files if file.path in files) if executed else 0
     tests = sum(function.entered is Entered.BY_TESTS for function in found.functions)
     by_tests = f", {tests} of the changed ones only by Bridge tests" if tests else ""
-    first = found.telling[0]
     around = "none of its changed lines" if first.symbol else "no function that reads it"
     where = f"{around} in {count} processes" if first.processes else f"in none of {count} processes"
-    return f"{first.place} {first.name}: {where}; {others} functions of the files ran{by_tests}"
+    excerpt = f"{first.place} {first.name}: {where}; {others} functions of the files ran{by_tests}"
+    return Evidence(State.BROKEN, summary, EXECUTED_FILE, 0, excerpt)
 
 
 VERDICT_NOT_KEPT = "the verdict of the run is no longer kept"
 _SHOWN_JOBS = 4
-# What a record tells of changed code that did not run.
-_UNENTERED = (Entered.NEVER, Entered.AROUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,32 +403,30 @@ def join(executions: Mapping[str, ChangeExecution]) -> JoinedExecution:
     for job_id, execution in executions.items():
         for function in execution.functions:
             found.setdefault(function.key, []).append((job_id, function))
-    functions = sorted(found.items(), key=lambda item: (item[0][0], item[0][1], item[0][3], item[0][2]))
+    functions = []
+    for _, rows in sorted(found.items(), key=lambda item: (item[0][0], item[0][1], item[0][3], item[0][2])):
+        entered = [(job, function) for job, function in rows if function.entered is Entered.IN_VERL]
+        ran = {line for _, function in entered for line in function.ran}
+        lines = ran.union(*(function.missed for _, function in entered or rows))
+        joined = JoinedFunction(
+            function=rows[0][1],
+            planned=tuple(job for job, _ in rows),
+            jobs=tuple(job for job, _ in entered),
+            by_tests=any(function.entered is Entered.BY_TESTS for _, function in rows),
+            seen_unentered=any(function.entered in _UNENTERED for _, function in rows),
+            ran=tuple(sorted(ran)),
+            missed=tuple(sorted(lines - ran)),
+            process=next((function.processes[0] for _, function in entered if function.processes), ""),
+        )
+        functions.append(joined)
     with_removed = [execution for execution in executions.values() if execution.of_side(Side.MERGE_BASE)]
     gaps = [execution.base_not_recorded for execution in with_removed]
     return JoinedExecution(
-        functions=tuple(_joined(rows) for _, rows in functions),
+        functions=tuple(functions),
         not_recorded={job: execution.not_recorded for job, execution in executions.items() if execution.not_recorded},
         base_not_recorded=gaps[0] if gaps and all(gaps) else "",
         unread=tuple(dict.fromkeys(text for execution in executions.values() for text in execution.unread)),
         cut_off={job: execution.left_out for job, execution in executions.items() if execution.left_out},
-    )
-
-
-def _joined(rows: list[tuple[str, FunctionRun]]) -> JoinedFunction:
-    entered = [(job, function) for job, function in rows if function.entered is Entered.IN_VERL]
-    ran = {line for _, function in entered for line in function.ran}
-    lines = ran.union(*(function.missed for _, function in entered or rows))
-    process = next((function.processes[0] for _, function in entered if function.processes), "")
-    return JoinedFunction(
-        function=rows[0][1],
-        planned=tuple(job for job, _ in rows),
-        jobs=tuple(job for job, _ in entered),
-        by_tests=any(function.entered is Entered.BY_TESTS for _, function in rows),
-        seen_unentered=any(function.entered in _UNENTERED for _, function in rows),
-        ran=tuple(sorted(ran)),
-        missed=tuple(sorted(lines - ran)),
-        process=process,
     )
 
 
@@ -530,31 +497,22 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     never = [item.function for item in left if item.never and not item.function.uncoverable]
     unknown = [item.function for item in left if item.unknown and not item.function.uncoverable]
     uncoverable = [item.function for item in left if item.function.uncoverable and (item.never or item.unknown)]
+    rows: list[tuple[Demand, str]] = []
+    if never:
+        text = f"{count_of(len(never), 'changed function')} that verl reaches never ran: {listed(never)}"
+        rows.append((rules.unexecuted, text))
     cut_off = max((count for job, count in joined.cut_off.items() if job not in waived), default=0)
-    rows = (
-        (rules.unexecuted, f"{_counted(len(never))} that verl reaches never ran: {listed(never)}" if never else ""),
-        (rules.unrecorded, _unknown_text(len(unknown), cut_off, joined)),
-        (rules.uncoverable, _uncoverable_text(uncoverable)),
-    )
-    closing = "; ".join(text for demand, text in rows if text and demand is Demand.BLOCK)
-    return Shortfall(closing, "; ".join(text for demand, text in rows if text and demand is Demand.ALLOW))
-
-
-def _uncoverable_text(functions: list[FunctionRun]) -> str:
-    if not functions:
-        return ""
-    families = ", ".join(dict.fromkeys(function.uncoverable for function in functions))
-    belong = "belongs" if len(functions) == 1 else "belong"
-    return f"{_counted(len(functions))} {belong} to {families}, which no host can run: {listed(functions)}"
-
-
-def _unknown_text(unknown: int, cut_off: int, joined: JoinedExecution) -> str:
-    if not unknown + cut_off:
-        return ""
-    whose = next(iter(joined.not_recorded.items()), None)
-    why = f" ({whose[0]}: {whose[1]})" if unknown and whose else ""
-    return f"whether {_counted(unknown + cut_off)} ran is not known{why}"
-
-
-def _counted(number: int) -> str:
-    return "1 changed function" if number == 1 else f"{number} changed functions"
+    if unknown or cut_off:
+        whose = next(iter(joined.not_recorded.items()), None)
+        why = f" ({whose[0]}: {whose[1]})" if unknown and whose else ""
+        rows.append(
+            (rules.unrecorded, f"whether {count_of(len(unknown) + cut_off, 'changed function')} ran is not known{why}")
+        )
+    if uncoverable:
+        families = ", ".join(dict.fromkeys(function.uncoverable for function in uncoverable))
+        belong = "belongs" if len(uncoverable) == 1 else "belong"
+        amount = count_of(len(uncoverable), "changed function")
+        text = f"{amount} {belong} to {families}, which no host can run: {listed(uncoverable)}"
+        rows.append((rules.uncoverable, text))
+    closing = "; ".join(text for demand, text in rows if demand is Demand.BLOCK)
+    return Shortfall(closing, "; ".join(text for demand, text in rows if demand is Demand.ALLOW))

@@ -26,8 +26,6 @@ _MODULE = re.compile(r"No module named '(?P<module>[^']+)'")
 # What a test itself claims or expects is its own matter, whatever words it quotes; torch says one thing in that way.
 _CLAIMS = ("AssertionError", "assert ", "Failed:")
 _OF_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
-
-
 _MISSING = {
     "the GPUs that it asks for": re.compile(
         r"Found no NVIDIA driver|No CUDA GPUs are available|^AssertionError: Torch not compiled with CUDA enabled"
@@ -129,7 +127,8 @@ def read_junit(raw: bytes) -> Junit:
         raise JunitError(f"more than {MAX_CASES:,} tests")
     results = [_result(case) for case, _ in found]
     tests = [test for test, _ in results]
-    counted = max(_count(suite.get(name)) for suite in suites for name in ("failures", "errors"))
+    counts = (suite.get(name, "") for suite in suites for name in ("failures", "errors"))
+    counted = max(int(count) if re.fullmatch("[0-9]{1,9}", count) else 0 for count in counts)
     excused = sum(count for _, count in results)
     if counted > excused and not any(test.outcome == "failed" for test in tests):
         message = f"the suite counts {counted} failed, none is named"
@@ -167,17 +166,15 @@ def junit_document(results: Iterable[CaseResult], commit: str) -> bytes:
         "time": f"{sum(result.seconds for result in results):.3f}",
     }
     root = Element("testsuites")
-    suite = SubElement(
-        root, "testsuite", {"name": "Bridge tests", **{key: str(value) for key, value in counts.items()}}
-    )
+    shown = {"name": "Bridge tests", **{key: str(value) for key, value in counts.items()}}
+    suite = SubElement(root, "testsuite", shown)
     SubElement(SubElement(suite, "properties"), "property", name=COMMIT_PROPERTY, value=commit)
     for result in results:
         file, *parts = result.node.split("::")
         classes = [file.removesuffix(".py").replace("/", "."), *parts[:-1]]
         names = (".".join(classes), parts[-1]) if parts else ("", classes[0])
-        case = SubElement(
-            suite, "testcase", classname=_legal(names[0]), name=_legal(names[1]), time=f"{result.seconds:.3f}"
-        )
+        class_name, name = map(_legal, names)
+        case = SubElement(suite, "testcase", classname=class_name, name=name, time=f"{result.seconds:.3f}")
         first = next((line.strip() for line in result.text.splitlines() if line.strip()), "")
         message = _legal(first[:MAX_MESSAGE])
         if result.outcome == "failed":
@@ -226,16 +223,13 @@ def _cases(root: Element) -> Iterator[tuple[Element, str]]:
             yield element, commit
             continue
         if element.tag in _SUITES:
-            commit = _stated_commit(element) or commit
+            properties = [*element.findall("property"), *element.findall("properties/property")]
+            named = [item for item in properties if item.get("name") == COMMIT_PROPERTY]
+            commits = sorted({item.get("value", "").strip().lower() for item in named})
+            if len(commits) > 1:
+                raise JunitError(f"one suite states two commits, {' and '.join(item[:12] for item in commits)}")
+            commit = "".join(commits) or commit
         waiting.extend((child, commit) for child in reversed(element))
-
-
-def _stated_commit(suite: Element) -> str:
-    properties = [*suite.findall("property"), *suite.findall("properties/property")]
-    commits = {item.get("value", "").strip().lower() for item in properties if item.get("name") == COMMIT_PROPERTY}
-    if len(commits) > 1:
-        raise JunitError(f"one suite states two commits, {' and '.join(sorted(commit[:12] for commit in commits))}")
-    return next(iter(commits), "")
 
 
 def _result(case: Element) -> tuple[TestCase, int]:
@@ -260,10 +254,6 @@ def _result(case: Element) -> tuple[TestCase, int]:
     return TestCase.model_validate(test), excused
 
 
-def _count(shown: str | None) -> int:
-    return int(shown) if shown and shown.isascii() and shown.isdigit() and len(shown) < 10 else 0
-
-
 def _legal(text: str) -> str:
     return _NOT_IN_XML.sub("?", text)
 
@@ -281,12 +271,8 @@ def covers(listed: str, case: TestCase) -> bool:
     path, *parts = listed.split("::")
     wanted = path.rstrip("/").removesuffix(".py").split("/")
     named = case.name.partition("[")[0].replace("/", ".").split(".")
-    rest = [part.partition("[")[0] for part in parts]
-    return any(rest == named[end : end + len(rest)] for end in _ends(wanted, named))
-
-
-def _ends(wanted: list[str], named: list[str]) -> list[int]:
-    """Where in a name the path ends: the whole path anywhere, or an end of it at the beginning."""
-    size = len(wanted)
-    found = [at + size for at in range(len(named) - size + 1) if named[at : at + size] == wanted]
-    return found + [size - cut for cut in range(1, size) if named[: size - cut] == wanted[cut:]]
+    rest, size = [part.partition("[")[0] for part in parts], len(wanted)
+    # Where in the name the path ends: the whole path anywhere, or an end of it at the beginning.
+    ends = [at + size for at in range(len(named) - size + 1) if named[at : at + size] == wanted]
+    ends += [size - cut for cut in range(1, size) if named[: size - cut] == wanted[cut:]]
+    return any(rest == named[end : end + len(rest)] for end in ends)

@@ -31,10 +31,7 @@ from verl_e2e.core.model.outcome import Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.settings import expected_config
-from verl_e2e.core.model.space import (
-    variant_named,
-    variants_of,
-)
+from verl_e2e.core.model.space import variant_named, variants_of
 
 _MAX_MARKS = 200
 _MAX_MARK = 300
@@ -112,26 +109,25 @@ class CandidateRank(IntEnum):
     FAILS_TOO = auto()
 
 
-def rank_of(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> CandidateRank:
-    """What one run on the merge base says about a failure with this fingerprint at that stage.
-
-    A merge base that failed later, or that trained a step before it was stopped later, got beyond the failure.
-    """
-    if base.result is Result.PASS:
-        return CandidateRank.PASSES
-    if same_failure(marks, stage, base):
-        return CandidateRank.FAILS_TOO
-    later = stage is not None and base.stage is not None and base.stage.order > stage.order
-    if later and (base.result is Result.FAIL or base.steps):
-        return CandidateRank.BEYOND
-    return CandidateRank.FAILS_OTHERWISE if base.result is Result.FAIL else CandidateRank.NOT_CONCLUSIVE
-
-
 def most_telling(
     marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
 ) -> tuple[CandidateRank, RelatedRun | None]:
-    """The run on the merge base that decides, and what it says."""
-    ranked = [(rank_of(marks, stage, base), base) for base in bases]
+    """The run on the merge base that decides on a failure with this fingerprint at that stage, and what it says.
+
+    A merge base that failed later, or that trained a step before it was stopped later, got beyond the failure.
+    """
+    ranked: list[tuple[CandidateRank, RelatedRun]] = []
+    for base in bases:
+        later = stage is not None and base.stage is not None and base.stage.order > stage.order
+        if base.result is Result.PASS:
+            rank = CandidateRank.PASSES
+        elif same_failure(marks, stage, base):
+            rank = CandidateRank.FAILS_TOO
+        elif later and (base.result is Result.FAIL or base.steps):
+            rank = CandidateRank.BEYOND
+        else:
+            rank = CandidateRank.FAILS_OTHERWISE if base.result is Result.FAIL else CandidateRank.NOT_CONCLUSIVE
+        ranked.append((rank, base))
     return max(ranked, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
 
 
@@ -346,11 +342,10 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
 
     At most one of each role, but for the baselines of a learning signal. Run the first, judge again, and ask again.
     """
-    made = [run.role for run in history]
-    evidence = tuple(_of_evidence(job, verdict, made, allowed))
-    asked = {followup.role for followup in evidence}
-    blame = (followup for followup in _of_blame(job, verdict, history, allowed) if followup.role not in asked)
-    return tuple(followup for followup in (*evidence, *blame) if followup.role in allowed.roles)
+    by_role: dict[Role, Followup] = {}
+    for followup in (*_of_evidence(job, verdict, history, allowed), *_of_blame(job, verdict, history, allowed)):
+        by_role.setdefault(followup.role, followup)
+    return tuple(followup for followup in by_role.values() if followup.role in allowed.roles)
 
 
 def possible_followups(job: Job, allowed: Allowed) -> tuple[str, ...]:
@@ -439,8 +434,9 @@ def asks_whose(verdict: Verdict) -> bool:
     return verdict.own_result is Result.FAIL or verdict.undecided
 
 
-def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed) -> Iterator[Followup]:
+def _of_evidence(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
     """What is asked for when the run by itself is fine."""
+    made = [run.role for run in history]
     for criterion, role in _COMPARED.items():
         judged = any(item.criterion == criterion for item in verdict.evidence)
         if judged and role not in made and _fine_but_for(verdict, criterion):

@@ -30,6 +30,7 @@ from verl_e2e.core.model.record import (
     read_data,
 )
 from verl_e2e.core.model.space import variants_of
+from verl_e2e.core.text.escape import count_of
 from verl_e2e.core.triage.silent import constant_reward
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run
 
@@ -45,13 +46,26 @@ _SHOWN_FILES = 20
 
 def limitations_of_case(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
-    rows = [
-        *_waived(case, evidence),
-        *execution_limitations(execution(case)),
-        *(Limitation(text) for text in _trees(case)),
-        *_of_job(case),
-        *(Limitation(text) for text in (*_host(case), *_notes(case), *_end(case)) if text),
-    ]
+    waived = [item for item in evidence if item.state is State.WAIVED]
+    rows = []
+    for item in sorted(waived, key=lambda item: item.criterion != Criterion.BRIDGE_TESTS):
+        # Of metrics only where a step was trained.
+        if item.criterion == Criterion.BRIDGE_TESTS or case.train_steps():
+            shows = ROWS[item.criterion].shows
+            text = _with_full_stop(f"{item.summary[:1].upper()}{item.summary[1:]}")
+            rows.append(Limitation(text, () if shows is None else (shows,)))
+    rows += execution_limitations(execution(case))
+    site = case.job.site
+    for left_out in site.deselected_tests:
+        text = f"Focused Bridge test {left_out.test} is left out on site {site.name}: {left_out.reason}"
+        rows.append(Limitation(_with_full_stop(text)))
+    environment = case.record.environment
+    for state in environment.repositories if environment else ():
+        if state.dirty:
+            dirty = and_more(state.dirty, _SHOWN_FILES)
+            rows.append(Limitation(f"{state.name} was tested with uncommitted changes: {dirty}."))
+    rows += _of_job(case)
+    rows += (Limitation(text) for text in _of_run(case) if text)
     by_text = {row.text: row for row in reversed(rows)}
     return tuple(by_text[text] for text in dict.fromkeys(row.text for row in rows))
 
@@ -72,27 +86,6 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     ran = execution(case)
     entered = map(aspect_of, ran.entered) if ran is not None else ()
     return (*(aspect for aspect in Aspect if aspect in shown), *entered)
-
-
-def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterator[Limitation]:
-    """The waived criteria; those on metrics only where a step was trained."""
-    waived = [item for item in evidence if item.state is State.WAIVED]
-    seen = [item for item in waived if item.criterion == Criterion.BRIDGE_TESTS or case.train_steps()]
-    for item in sorted(seen, key=lambda item: item.criterion != Criterion.BRIDGE_TESTS):
-        shows = ROWS[item.criterion].shows
-        text = _with_full_stop(f"{item.summary[:1].upper()}{item.summary[1:]}")
-        yield Limitation(text, () if shows is None else (shows,))
-
-
-def _trees(case: Case) -> Iterator[str]:
-    for item in case.job.site.deselected_tests:
-        yield _with_full_stop(
-            f"Focused Bridge test {item.test} is left out on site {case.job.site.name}: {item.reason}"
-        )
-    environment = case.record.environment
-    for state in environment.repositories if environment else ():
-        if state.dirty:
-            yield f"{state.name} was tested with uncommitted changes: {and_more(state.dirty, _SHOWN_FILES)}."
 
 
 def _of_job(case: Case) -> Iterator[Limitation]:
@@ -123,36 +116,28 @@ def _of_job(case: Case) -> Iterator[Limitation]:
         yield Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
 
 
-def _host(case: Case) -> Iterator[str]:
-    yield from case.job.site.limitations
-    for patch in case.job.patches:
+def _of_run(case: Case) -> Iterator[str]:
+    """What follows from the site, and from what the run showed."""
+    job, environment = case.job, case.record.environment
+    yield from job.site.limitations
+    for patch in job.patches:
         yield _with_full_stop(f"Declared patch {patch.name} in {patch.repository} ({patch.file}): {patch.reason}")
-    environment = case.record.environment
     if environment and environment.hand_installed:
         yield f"Installed by hand: {', '.join(environment.hand_installed)}."
-
-
-def _notes(case: Case) -> Iterator[str]:
-    environment = case.record.environment
-    for finding in environment.findings if environment else ():
-        if not finding.ok and not finding.blocking:
-            yield _with_full_stop(finding.summary)
+    findings = environment.findings if environment else ()
+    yield from (_with_full_stop(item.summary) for item in findings if not item.ok and not item.blocking)
     yield agreement_note(case)
-    if case.job.level is not Level.LEARNING_SIGNAL and (constant := constant_reward(case.facts)):
+    learns = job.level is Level.LEARNING_SIGNAL
+    if not learns and (constant := constant_reward(case.facts)):
         yield _with_full_stop(f"The reward never moves: {constant[2]}")
     yield from map(_with_full_stop, state_limitations(case))
-    if case.job.level is Level.LEARNING_SIGNAL:
-        yield from map(_with_full_stop, signal_limitations(case))
-
-
-def _end(case: Case) -> Iterator[str]:
+    yield from map(_with_full_stop, signal_limitations(case) if learns else ())
     for event in case.events("left_running"):
         left = read_data(event, LeftRunning)
         count = 1 if left is None else len(left.processes)
         if count:
             yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
-    if case.started:
-        yield from (f"Missing from the folder: {item}." for item in case.record.missing)
+    yield from (f"Missing from the folder: {item}." for item in case.record.missing if case.started)
     for noise in case.triage.residual_noise:
         times = f", {noise.count} times" if noise.count > 1 else ""
         yield f"Residual log noise: {noise.name} (line {noise.at.line}{times})."
@@ -264,7 +249,7 @@ def host_rows(record: Record) -> tuple[str, ...]:
     names = Counter(gpu.name for gpu in environment.gpus)
     parts = [f"{count} x {name}" for name, count in sorted(names.items())]
     parts += [*_container(environment), *([f"site {environment.site}"] if environment.site else [])]
-    rows = [f"Host: {', '.join(parts)}"] if parts else []
+    rows = [f"Host: {', '.join(parts)}"]
     versions = [f"{name} {environment.packages[name]}" for name in _SHOWN_PACKAGES if name in environment.packages]
     if versions:
         rows.append(f"Packages: {', '.join(versions)}")
@@ -274,20 +259,6 @@ def host_rows(record: Record) -> tuple[str, ...]:
     if environment.kernel_caches is not None:
         rows.append(f"Kernel caches: {environment.kernel_caches.text}")
     return tuple(rows)
-
-
-def instrumentation_rows(record: Record) -> tuple[str, ...]:
-    """What of ours ran inside the processes of the run, so that no one takes it for a part of verl or Bridge."""
-    parts = []
-    if record.executed is not None and record.executed.processes:
-        count = len(record.executed.processes)
-        parts.append(f"execution record ({count} {'process' if count == 1 else 'processes'})")
-    if record.fingerprints is not None:
-        hooks = len({hook.target for hook in record.fingerprints.hooks if hook.installed})
-        taken = len(record.fingerprints.snapshots)
-        wrapped = f"{hooks} {'hook' if hooks == 1 else 'hooks'}"
-        parts.append(f"state fingerprints ({wrapped}, {taken} {'snapshot' if taken == 1 else 'snapshots'})")
-    return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
 
 
 def _container(environment: Environment) -> tuple[str, ...]:
@@ -304,6 +275,19 @@ def _container(environment: Environment) -> tuple[str, ...]:
     named = found.image if not digest or digest in found.image else f"{found.image}@{digest}".lstrip("@")
     missing = "" if digest else ", its digest not recorded"
     return container, f"image {named}{missing} (by {found.image_from})"
+
+
+def instrumentation_rows(record: Record) -> tuple[str, ...]:
+    """What of ours ran inside the processes of the run, so that no one takes it for a part of verl or Bridge."""
+    parts = []
+    if record.executed is not None and record.executed.processes:
+        count = len(record.executed.processes)
+        parts.append(f"execution record ({count} {'process' if count == 1 else 'processes'})")
+    if record.fingerprints is not None:
+        hooks = len({hook.target for hook in record.fingerprints.hooks if hook.installed})
+        taken = count_of(len(record.fingerprints.snapshots), "snapshot")
+        parts.append(f"state fingerprints ({count_of(hooks, 'hook')}, {taken})")
+    return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
 
 
 def command_row(record: Record, *, started: bool) -> str:

@@ -4,9 +4,10 @@ What runs do not show: each limitation with its jobs, without those that another
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -136,45 +137,28 @@ class Limitation:
     aspects: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OfJob:
-    """What one judged job does not show, and what it shows if it passed."""
-
-    job_id: str
-    limitations: tuple[Limitation, ...]
-    # Empty for a job that did not pass.
-    shows: frozenset[str] = frozenset()
-
-
-def of_verdict(verdict: Verdict) -> OfJob:
-    """What the job of a verdict does not show, and what it shows if it passed."""
-    shows = frozenset(verdict.shows) if verdict.result is Result.PASS else frozenset()
-    return OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), shows)
-
-
-def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limitation, ...]:
-    """The limitations of a verdict from its two lists, of which the second may be shorter."""
-    known = [*aspects[: len(texts)], *[()] * (len(texts) - len(aspects))]
-    return tuple(Limitation(text, tuple(found)) for text, found in zip(texts, known, strict=True))
-
-
-def merged_limitations(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
-    """Each limitation once, with its jobs if `named`; left out if jobs that passed show all of it.
+def merged_limitations(jobs: Iterable[tuple[str, Verdict]], *, named: bool = True) -> tuple[str, ...]:
+    """Each limitation of these jobs once, with its jobs if `named`; left out if jobs that passed show all of it.
 
     If they show a part of it, the sentence says which part.
     """
-    holders: dict[Limitation, list[str]] = {}
-    for job in jobs:
-        for limitation in job.limitations:
-            holders.setdefault(limitation, []).append(job.job_id)
-    every, shown = {job.job_id for job in jobs}, {aspect for job in jobs for aspect in job.shows}
+    holders: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    shows: list[tuple[str, tuple[str, ...]]] = []
+    for job_id, verdict in jobs:
+        shows.append((job_id, verdict.shows if verdict.result is Result.PASS else ()))
+        # What was added to a verdict later has no aspects.
+        left_open = chain(verdict.left_open, repeat(()))
+        for limitation in zip(verdict.limitations, left_open, strict=False):
+            holders.setdefault(limitation, []).append(job_id)
+    shown = {aspect for _, aspects in shows for aspect in aspects}
     rows = []
-    for limitation, ids in holders.items():
-        if limitation.aspects and shown.issuperset(limitation.aspects):
+    for (text, aspects), ids in holders.items():
+        if aspects and shown.issuperset(aspects):
             continue
-        parts = [(job.job_id, [aspect for aspect in limitation.aspects if aspect in job.shows]) for job in jobs]
+        parts = [(job_id, [aspect for aspect in aspects if aspect in seen]) for job_id, seen in shows]
         said = [f"{job_id} shows {', '.join(found)}" for job_id, found in parts if found]
-        text = f"{limitation.text.rstrip('.')}; {'; '.join(said)}." if said else limitation.text
-        who = "all jobs" if len(jobs) > 1 and set(ids) == every else ", ".join(dict.fromkeys(ids))
-        rows.append(f"{who}: {text}" if named else text)
+        told = f"{text.rstrip('.')}; {'; '.join(said)}." if said else text
+        every = len(shows) > 1 and {*ids} == {job_id for job_id, _ in shows}
+        who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
+        rows.append(f"{who}: {told}" if named else told)
     return tuple(dict.fromkeys(rows))

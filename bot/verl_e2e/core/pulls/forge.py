@@ -147,8 +147,9 @@ class DeliveryAttempt:
         return not 200 <= self.code < 300
 
 
-# GitHub refuses a longer summary or text, a longer label, and more annotations in one request.
+# GitHub refuses a longer summary or text, a longer title or label, and more annotations in one request.
 MAX_OUTPUT = 65_000
+MAX_CHECK_TITLE = 255
 MAX_LABEL, MAX_DESCRIPTION, MAX_IDENTIFIER = 20, 40, 20
 MAX_ANNOTATIONS = 50
 MAX_ACTIONS = 3

@@ -17,6 +17,7 @@ from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.forge import (
     CANCEL,
     LEVEL_BUTTON,
+    MAX_CHECK_TITLE,
     MAX_OUTPUT,
     RERUN,
     CheckId,
@@ -57,7 +58,6 @@ from verl_e2e.core.text.escape import (
     sentence,
 )
 
-MAX_CHECK_TITLE = 255
 _NOT_BEGUN = "waiting: the job has not started"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _IN_QUEUE = frozenset({JobStatus.WAITING, JobStatus.HELD})

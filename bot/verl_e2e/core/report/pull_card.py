@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.execution import JoinedExecution
-from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, of_verdict, read_verdict
+from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -367,9 +367,7 @@ def _folds(card: PullCard) -> Iterator[TextBlock]:
     if functions:
         yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
     # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
-    left = merged_limitations(
-        [replace(of_verdict(verdict), job_id=row.job_id) for row, verdict in judged], named=len(card.jobs) > 1
-    )
+    left = merged_limitations([(row.job_id, verdict) for row, verdict in judged], named=len(card.jobs) > 1)
     yield from _bullets("Limitations", (*card.limitations, *left), 5_000)
     followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
     yield from _bullets("Follow-ups", tuple(followups), 3_000)

@@ -25,7 +25,6 @@ from verl_e2e.core.judge.verdict_document import (
     Verdict,
     document_text,
     merged_limitations,
-    of_verdict,
     verdict_fields,
 )
 from verl_e2e.core.model.access import Demand, ExecutionRules
@@ -278,7 +277,7 @@ def _evidence_rows(card: Card) -> Iterable[str]:
 
 def limitations_of(card: Card) -> tuple[str, ...]:
     """Limitations of the whole, then those of the jobs: each once, with its jobs where there are several."""
-    jobs = tuple(map(of_verdict, card.verdicts))
+    jobs = [(verdict.job_id, verdict) for verdict in card.verdicts]
     named = len(card.verdicts) + len(card.not_run) > 1
     left = (f"{job.coverage}: not covered, {job.reason}." for job in card.not_run if job.uncoverable)
     return tuple(dict.fromkeys((*left, *card.notes, *merged_limitations(jobs, named=named))))

@@ -7,41 +7,17 @@ A long document is made of blocks, which lose their last rows by rule where it m
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
 from string import Formatter
 
-# So often a group of words is divided by their next letter: Python's expressions may nest only so deep.
-_DEPTH = 20
-
 
 def any_word(words: Iterable[str]) -> re.Pattern[bytes]:
-    """An expression that finds any of the words, or dotted names, as a whole; empty ones are left out.
-
-    Those that begin alike share their beginning: with some sixty names this halves the time.
-    """
-    return re.compile(
-        rf"\b{_any_of(sorted({word for word in words if word}), _DEPTH)}\b".encode("utf-8", "surrogateescape")
-    )
-
-
-def _any_of(words: list[str], depth: int) -> str:
-    if not depth or len(words) <= 1:
-        return f"(?:{'|'.join(map(re.escape, words))})"
-    groups: dict[str, list[str]] = {}
-    for word in words:
-        groups.setdefault(word[:1], []).append(word)
-    return f"(?:{'|'.join(_beginning_alike(group, depth - 1) for group in groups.values())})"
-
-
-def _beginning_alike(words: list[str], depth: int) -> str:
-    first, last = words[0], words[-1]
-    # They are sorted, so what the outermost two share is shared by all.
-    same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))
-    begin = first[:same]
-    return re.escape(begin) + (_any_of([word.removeprefix(begin) for word in words], depth) if begin else "")
+    """An expression that finds any of the words, or dotted names, as a whole; empty ones are left out."""
+    alternatives = "|".join(re.escape(word) for word in sorted({*words}) if word)
+    return re.compile(rf"\b(?:{alternatives})\b".encode("utf-8", "surrogateescape"))
 
 
 def count_of(number: int, noun: str) -> str:
@@ -90,12 +66,8 @@ _COMMAND = re.compile(rf"(?:^|[{LINE_ENDS}])[^\S{LINE_ENDS}]*::|##\[")
 
 def one_line(text: str, limit: int = 4000) -> str:
     """`text` on one line of at most `limit` characters, without control or invisible characters."""
-    plain = _printable(text[: 2 * limit]).strip()
+    plain = _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", _CONTROL.sub(" ", text[: 2 * limit]))).strip()
     return plain if len(plain) <= limit and len(text) <= 2 * limit else f"{plain[: limit - 4]} ..."
-
-
-def _printable(text: str) -> str:
-    return _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", _CONTROL.sub(" ", text)))
 
 
 def markdown(text: str, limit: int = 1000) -> str:
@@ -193,26 +165,13 @@ def prose(template: str, /, **values: str) -> Prose:
     for number, piece in enumerate(template.split("`")):
         if number % 2:
             parts.append((True, one_line(piece.format_map(values))))
-        else:
-            parts += _filled(piece, values)
-    return Prose(tuple(_joined(parts)))
-
-
-def _filled(piece: str, values: Mapping[str, str]) -> Iterator[tuple[bool, str]]:
-    for own, name, _, _ in Formatter().parse(piece):
-        yield False, own
-        value = values[name] if name else ""
-        if isinstance(value, Prose):
-            yield from value.parts
-        else:
-            yield False, one_line(value)
-
-
-def _joined(parts: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
-    """Neighbours of one kind as one text: two values side by side may make a link that neither is."""
-    filled = ((is_code, text) for is_code, text in parts if text)
-    for is_code, group in groupby(filled, key=itemgetter(0)):
-        yield is_code, "".join(text for _, text in group)
+            continue
+        for own, name, _, _ in Formatter().parse(piece):
+            value = values[name] if name else ""
+            parts += ((False, own), *(value.parts if isinstance(value, Prose) else [(False, one_line(value))]))
+    # Neighbours of one kind are one text: two values side by side may make a link that neither is.
+    groups = groupby((part for part in parts if part[1]), key=itemgetter(0))
+    return Prose(tuple((is_code, "".join(text for _, text in group)) for is_code, group in groups))
 
 
 def fence_for(rows: tuple[str, ...]) -> str:
@@ -252,20 +211,15 @@ def fit_blocks(blocks: tuple[TextBlock, ...], limit: int, note: str) -> str:
     """All blocks in at most `limit` characters; one that lost rows ends with `note`, in its own place."""
     text = ""
     for block in blocks:
-        text += _shown(block, min(block.share, limit - len(text)), note)
+        room = min(block.share, limit - len(text))
+        shown = _text(block, block.rows)
+        if len(shown) > room:
+            room -= len(_text(block, (note,)))
+            ends = accumulate(len(row) + 1 for row in block.rows)
+            kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= room]
+            shown = _text(block, (*kept, note)) if room >= 0 else ""
+        text += shown
     return text
-
-
-def _shown(block: TextBlock, room: int, note: str) -> str:
-    whole = _text(block, block.rows)
-    if len(whole) <= room:
-        return whole
-    room -= len(_text(block, (note,)))
-    if room < 0:
-        return ""
-    ends = accumulate(len(row) + 1 for row in block.rows)
-    kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= room]
-    return _text(block, (*kept, note))
 
 
 def _text(block: TextBlock, rows: tuple[str, ...]) -> str:
@@ -279,13 +233,15 @@ def folded(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
 
 def folded_text(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
     """Rows of plain text behind a title, in a fence that none of them can close."""
-    inert = tuple(fenced_row(row) for row in rows)
-    fence = fence_for(inert)
-    return TextBlock(f"<details><summary>{title}</summary>\n\n{fence}text", inert, f"{fence}\n\n</details>", share)
+    return _fenced(f"<details><summary>{title}</summary>", rows, "\n</details>", share)
 
 
 def open_text(title: str, rows: tuple[str, ...], share: int) -> TextBlock:
     """Rows of plain text under a title, not folded, in a fence that none of them can close."""
-    inert = tuple(fenced_row(row) for row in rows)
+    return _fenced(f"**{title}**", rows, "", share)
+
+
+def _fenced(title: str, rows: tuple[str, ...], end: str, share: int) -> TextBlock:
+    inert = tuple(map(fenced_row, rows))
     fence = fence_for(inert)
-    return TextBlock(f"**{title}**\n\n{fence}text", inert, f"{fence}\n", share)
+    return TextBlock(f"{title}\n\n{fence}text", inert, f"{fence}\n{end}", share)

@@ -62,7 +62,11 @@ def is_secret_name(name: str) -> bool:
     if _LOWER.fullmatch(lowered):
         return True
     found = _UPPER.fullmatch(words)
-    return found is not None and not _is_harmless(found["before"] or "", found["word"])
+    if found is None:
+        return False
+    before, harmless = (found["before"] or "").split("_"), _HARMLESS_BEFORE.get(found["word"], "").split()
+    spoken = before if found["word"] == "TOKENS" else before[-1:]
+    return not any(word in harmless for word in spoken)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -79,11 +83,6 @@ def secrets_in(name: str, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in (value, *users, *passwords) if text))
 
 
-def _is_harmless(before: str, word: str) -> bool:
-    known, spoken = _HARMLESS_BEFORE.get(word, "").split(), before.split("_")
-    return any(part in known for part in spoken) if word == "TOKENS" else spoken[-1] in known
-
-
 ANSI = rb"\x1b\[[0-9;?]*[A-Za-z]"
 
 Span = tuple[int, int, bytes]
@@ -96,10 +95,6 @@ class SecretPattern:
     kind: bytes
     literals: tuple[bytes, ...]
     regex: re.Pattern[bytes]
-
-    def may_occur(self, block: bytes) -> bool:
-        """Whether a block of text holds one of the literals."""
-        return any(literal in block for literal in self.literals)
 
     def spans(self, block: bytes) -> Iterator[Span]:
         """Where the secrets lie, as (start, end, kind)."""
@@ -262,24 +257,12 @@ def _assigned_at(block: bytes, start: int, end: int, ends: _Ends) -> Span | None
     kind = _kind_of(bare)
     if kind == b"token" and _NUMBER.match(value):
         return None
-    return begins, _closed(block, begins, value_end, ends), kind
-
-
-def _closed(block: bytes, begins: int, end: int, ends: _Ends) -> int:
-    """The end of the value: of a quoted one the closing quote on the same line."""
     quote = block[begins - 1 : begins]
-    if quote not in (b"'", b'"'):
-        return end
-    closing = block.find(quote, end, ends.of_line(end))
-    return closing if closing >= 0 else end
-
-
-def hide_value(name: str, value: str) -> str:
-    """The value of a document's key: a placeholder when the name is secret and the value tells something."""
-    raw = value.encode("utf-8", "surrogatepass")
-    if not value or not is_secret_name(name) or _HARMLESS.match(raw):
-        return value
-    return mark(_kind_of(name)).decode()
+    if quote in (b"'", b'"'):
+        # A quoted value ends with the closing quote on the same line.
+        closing = block.find(quote, value_end, ends.of_line(value_end))
+        value_end = closing if closing >= 0 else value_end
+    return begins, value_end, kind
 
 
 def _kind_of(name: str) -> bytes:
@@ -289,7 +272,7 @@ def _kind_of(name: str) -> bytes:
 def hide_secrets(block: bytes) -> bytes:
     """The block with every secret that a pattern or a name gives away replaced by `<redacted:kind>`."""
     for pattern in PATTERNS:
-        if pattern.may_occur(block):
+        if any(literal in block for literal in pattern.literals):
             block = _replace(block, pattern.spans(block))
     if b"PRIVATE KEY-----" in block:
         block = _replace(block, one_line_keys(block))
@@ -354,22 +337,6 @@ _HOST_JOINED = re.compile(rb"[\w\-]")
 _ADDRESS_JOINED = re.compile(rb"[\w.:]")
 
 
-def _path(value: str, placeholder: str) -> _Name:
-    raw = value.rstrip("/").encode("utf-8", "surrogateescape")
-    pattern = re.compile(re.escape(raw) + rb"(?![\w\-\x80-\xff]|\.\w)")
-    return _Name(raw, placeholder.encode(), _PATH_JOINED, pattern)
-
-
-def _host(value: str, placeholder: str) -> _Name:
-    raw = value.encode()
-    return _Name(raw, placeholder.encode(), _HOST_JOINED, re.compile(re.escape(raw) + rb"(?![\w\-])"))
-
-
-def _address(value: str, placeholder: str) -> _Name:
-    pattern = re.compile(re.escape(value.encode()) + rb"(?!\w|\.\d)")
-    return _Name(value.encode(), placeholder.encode(), _ADDRESS_JOINED, pattern)
-
-
 @dataclass(frozen=True, slots=True)
 class Redactor:
     """Replaces known values and whatever looks like a secret; build it with `redactor`."""
@@ -393,11 +360,21 @@ class Redactor:
             case str():
                 return self.redact_text(value)
             case Mapping():
-                return {self._key(key): self._entry(key, entry) for key, entry in value.items()}
+                return dict(self._redact_entry(key, entry) for key, entry in value.items())
             case list() | tuple():
                 return [self.redact_document(entry) for entry in value]
             case _:
                 return value
+
+    def _redact_entry(self, key: object, entry: object) -> tuple[object, object]:
+        redacted = self.redact_document(entry)
+        if not isinstance(key, str):
+            return key, redacted
+        if isinstance(redacted, str) and redacted and is_secret_name(key):
+            # What is set to nothing in particular tells nothing.
+            harmless = _HARMLESS.match(redacted.encode("utf-8", "surrogatepass"))
+            redacted = redacted if harmless else mark(_kind_of(key)).decode()
+        return self.redact_text(key), redacted
 
     def redact_block(self, block: bytes) -> bytes:
         """Whole lines, redacted; private keys of several lines are the stream's matter."""
@@ -409,13 +386,6 @@ class Redactor:
             if name.value in block:
                 block = name.pattern.sub(name.swap, block)
         return block
-
-    def _key(self, key: object) -> object:
-        return self.redact_text(key) if isinstance(key, str) else key
-
-    def _entry(self, key: object, entry: object) -> object:
-        redacted = self.redact_document(entry)
-        return hide_value(key, redacted) if isinstance(key, str) and isinstance(redacted, str) else redacted
 
 
 def redactor(
@@ -432,30 +402,30 @@ def redactor(
     (`a`, `a.example.org`) are one host. `addresses` become ip-1 ..., loopback stays. `secrets` are
     (value, kind) and are replaced wherever they occur, unless so short or plain that they may be any word.
     """
-    named = [_path(value, placeholder) for value, placeholder in paths if value.strip("/") and value.startswith("/")]
-    named += [_host(name, f"host-{number}") for name, number in _numbered_hosts(hosts)]
+    named: list[_Name] = []
+
+    def replace(value: str, placeholder: str, joined: re.Pattern[bytes], after: bytes) -> None:
+        raw = value.encode("utf-8", "surrogateescape")
+        named.append(_Name(raw, placeholder.encode(), joined, re.compile(re.escape(raw) + after)))
+
+    for value, placeholder in paths:
+        if value.strip("/") and value.startswith("/"):
+            replace(value.rstrip("/"), placeholder, _PATH_JOINED, rb"(?![\w\-\x80-\xff]|\.\w)")
+    numbers: dict[str, int] = {}
+    for host in dict.fromkeys(hosts):
+        if not _PLAIN_HOST.fullmatch(host):
+            number = numbers.setdefault(host.partition(".")[0], len(numbers) + 1)
+            replace(host, f"host-{number}", _HOST_JOINED, rb"(?![\w\-])")
     kept = dict.fromkeys(address for address in addresses if address and address not in _KEPT_ADDRESSES)
-    named += [_address(address, f"ip-{number}") for number, address in enumerate(kept, 1)]
-    known = {line: kind for value, kind in secrets for line in value.splitlines() if _is_telling(line)}
+    for number, address in enumerate(kept, 1):
+        replace(address, f"ip-{number}", _ADDRESS_JOINED, rb"(?!\w|\.\d)")
+    # 8 characters are enough to be no other word, of letters or digits alone 12.
+    lines = ((line, kind) for value, kind in secrets for line in value.splitlines())
+    known = {line: kind for line, kind in lines if len(line) >= (12 if line.isalpha() or line.isdigit() else 8)}
     return Redactor(
         names=tuple(sorted(dict.fromkeys(named), key=lambda name: -len(name.value))),
         secrets=tuple((raw.encode(), mark(known[raw].encode())) for raw in sorted(known, key=len, reverse=True)),
     )
-
-
-def _is_telling(secret: str) -> bool:
-    """Whether a value is long enough to be replaced everywhere: 8 characters, 12 if all letters or all digits."""
-    return len(secret) >= (12 if secret.isalpha() or secret.isdigit() else 8)
-
-
-def _numbered_hosts(hosts: Iterable[str]) -> list[tuple[str, int]]:
-    shorts: dict[str, int] = {}
-    numbered: list[tuple[str, int]] = []
-    for host in dict.fromkeys(hosts):
-        short = host.partition(".")[0]
-        if not _PLAIN_HOST.fullmatch(host):
-            numbered.append((host, shorts.setdefault(short, len(shorts) + 1)))
-    return numbered
 
 
 @dataclass(slots=True)
@@ -524,10 +494,5 @@ class RedactingStream:
             while at >= 0:
                 yield at, at + len(value)
                 at = tail.find(value, at + 1)
-        for pattern in PATTERNS:
-            for begin, end, _ in pattern.spans(tail):
-                yield max(0, begin - _NAME_REACH), end
-        for begin, end, _ in one_line_keys(tail):
-            yield max(0, begin - _NAME_REACH), end
-        for begin, end, _ in assigned_secrets(tail):
-            yield max(0, begin - _NAME_REACH), end
+        found = (*(pattern.spans(tail) for pattern in PATTERNS), one_line_keys(tail), assigned_secrets(tail))
+        yield from ((max(0, begin - _NAME_REACH), end) for spans in found for begin, end, _ in spans)

@@ -7,7 +7,7 @@ import pytest
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
-from verl_e2e.core.judge.criteria.metrics import parity, reports, resumed_step
+from verl_e2e.core.judge.criteria.metrics import reports, resumed_step, unsharded_parity
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
@@ -61,17 +61,17 @@ REFERENCE = related_run(Role.UNSHARDED, line(1), line(2), line(3))
 
 
 def test_without_a_reference_parity_is_not_shown() -> None:
-    item = parity(dense(line(1)))
+    item = unsharded_parity(dense(line(1)))
     assert (item.state, item.summary.startswith("there is no unsharded reference run")) == (State.WAIVED, True)
 
 
 def test_the_reason_why_there_is_no_reference_is_given() -> None:
-    item = parity(dense(line(1), related_not_run={Role.UNSHARDED: "--parity was not given"}))
+    item = unsharded_parity(dense(line(1), related_not_run={Role.UNSHARDED: "--parity was not given"}))
     assert item.summary.endswith("(--parity was not given)")
 
 
 def test_equal_trainings_meet_parity() -> None:
-    item = parity(dense(line(1), line(2), line(3), related=(REFERENCE,)))
+    item = unsharded_parity(dense(line(1), line(2), line(3), related=(REFERENCE,)))
     assert (item.state, item.line) == (State.MET, 1003)
     assert item.summary == ("3 step(s) agree with the unsharded reference run, samples the same (stated defaults)")
 
@@ -79,7 +79,7 @@ def test_equal_trainings_meet_parity() -> None:
 def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
     steps = [line(n, actor__grad_norm=0.41, rollout_corr__rollout_log_ppl=7.37) for n in (1, 2, 3)]
     case = dense(*steps, related=(REFERENCE,))
-    item = parity(case)
+    item = unsharded_parity(case)
     assert (item.state, item.file, item.line) == (State.BROKEN, "log.txt.zst", 1003)
     assert "actor/grad_norm x1.86 in the median of 3 steps" in item.summary
     verdict = judge_case(case)
@@ -99,13 +99,13 @@ def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_missing(related: RelatedRun, text: str) -> None:
-    item = parity(dense(line(1), related=(related,)))
+    item = unsharded_parity(dense(line(1), related=(related,)))
     assert (item.state, text in item.summary) == (State.MISSING, True), item.summary
 
 
 def test_of_several_references_the_last_counts() -> None:
     first = related_run(Role.UNSHARDED, result=Result.BLOCKED)
-    assert parity(dense(line(1), related=(first, REFERENCE))).state is State.MET
+    assert unsharded_parity(dense(line(1), related=(first, REFERENCE))).state is State.MET
 
 
 def resumed(last: StepMetrics, *reference: StepMetrics, before: StepMetrics | None = None, **given: Any) -> Case:
@@ -185,7 +185,7 @@ def test_a_reference_run_that_did_not_pass_is_no_measure() -> None:
 
 
 def test_no_measured_band_means_the_stated_tolerances() -> None:
-    assert parity(dense(line(1), related=(REFERENCE,), bands=Bands())).state is State.MET
+    assert unsharded_parity(dense(line(1), related=(REFERENCE,), bands=Bands())).state is State.MET
 
 
 def test_the_card_folds_every_comparison() -> None:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from verl_e2e.core.judge.case import (
-    LORA_RANK,
     NOT_PRINTED,
     Case,
     PlannedPhase,
@@ -30,11 +29,7 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
-from verl_e2e.core.model.levels import (
-    SHARE_OF_DIGITS,
-    WITHOUT_CRITIC,
-    Level,
-)
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, Level
 from verl_e2e.core.model.record import (
     END,
     ENVIRONMENT_FILE,
@@ -44,11 +39,9 @@ from verl_e2e.core.model.record import (
     TESTS_PHASE,
     Check,
     EndReason,
-    Environment,
     ImportLine,
     PhaseEvent,
     ProbeEvent,
-    Record,
     TestCase,
     read_data,
 )
@@ -62,7 +55,7 @@ from verl_e2e.core.model.settings import (
     same_value,
 )
 from verl_e2e.core.model.space import variant_named
-from verl_e2e.core.triage.silent import other_checkout
+from verl_e2e.core.triage.silent import LORA_RANK, other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
 # Proven before the run in driver and Ray worker; the first two again from inside each training worker.
@@ -97,9 +90,22 @@ def checkout_gap(case: Case) -> str:
     environment = case.record.environment
     if environment is None:
         return f"{ENVIRONMENT_FILE} does not say which checkout ran"
-    gaps = (_tree_gap(module, environment) for module in MODULES)
-    roles = (_role_gap(role, environment) for role in ("driver", "ray_worker"))
-    return next((gap for gap in (*gaps, *roles) if gap), "")
+    for module in MODULES:
+        root = environment.import_roots.get(module)
+        state = next((state for state in environment.repositories if state.name == _REPOSITORY[module]), None)
+        if not root or state is None:
+            return f"{ENVIRONMENT_FILE} names no {'import root' if state else 'tree'} of {module}"
+        if not is_below(root, state.root):
+            return f"the import root of {module}, {root}, is not in the tree under test, {state.root}"
+    for role, spoken in _ROLE.items():
+        lines = [line for line in environment.imports if line.role == role]
+        failed = next((line for line in lines if line.error), None)
+        if failed:
+            return f"import of {failed.module} failed in the {spoken}: {failed.error}"
+        unseen = [module for module in MODULES if module not in {line.module for line in lines if line.file}]
+        if unseen:
+            return f"no import of {', '.join(unseen)} proven in the {spoken}"
+    return ""
 
 
 def run_imported_checkout(case: Case) -> bool:
@@ -136,29 +142,10 @@ def _wrong_import(case: Case) -> Evidence | None:
         _, at, cause = other
         return Evidence(State.BROKEN, cause, case.log, at.line, at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
-    if ended:
-        words = ended.note or "a process imported another checkout"
-        return Evidence(State.BROKEN, words, IMPORTS_FILE, 0, words)
-    return None
-
-
-def _tree_gap(module: str, environment: Environment) -> str:
-    root = environment.import_roots.get(module)
-    state = next((state for state in environment.repositories if state.name == _REPOSITORY[module]), None)
-    if not root or state is None:
-        return f"{ENVIRONMENT_FILE} names no {'import root' if state else 'tree'} of {module}"
-    if not is_below(root, state.root):
-        return f"the import root of {module}, {root}, is not in the tree under test, {state.root}"
-    return ""
-
-
-def _role_gap(role: str, environment: Environment) -> str:
-    lines = [line for line in environment.imports if line.role == role]
-    failed = next((line for line in lines if line.error), None)
-    if failed:
-        return f"import of {failed.module} failed in the {_ROLE[role]}: {failed.error}"
-    unseen = [module for module in MODULES if module not in {line.module for line in lines if line.file}]
-    return f"no import of {', '.join(unseen)} proven in the {_ROLE[role]}" if unseen else ""
+    if ended is None:
+        return None
+    words = ended.note or "a process imported another checkout"
+    return Evidence(State.BROKEN, words, IMPORTS_FILE, 0, words)
 
 
 def _run_gap(case: Case) -> str:
@@ -189,7 +176,8 @@ _SHOWN_FAILED = 3
 
 def bridge_tests(case: Case) -> Evidence:
     """Broken by any failed test; waived where no result is there or required; tests of another commit do not count."""
-    refused = _foreign_tests(case.record)
+    job, environment = case.job, case.record.environment
+    refused = _foreign_tests(case)
     tests = () if refused else case.record.tests or ()
     failed = [test for test in tests if test.outcome == "failed"]
     if failed:
@@ -197,47 +185,40 @@ def bridge_tests(case: Case) -> Evidence:
         summary = f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {names}"
         return Evidence(State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message or summary)
     outcomes: Counter[str] = Counter(test.outcome for test in tests)
-    absent = case.record.environment.absent_tests if case.record.environment else ()
-    unseen = without_result(case.job, tests, absent)
+    unseen = without_result(job, tests, environment.absent_tests if environment else ())
     gap = f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
     if not outcomes["passed"]:
-        gap = f"Bridge checks not run: {_why_not_run(case, refused)}"
+        why = refused or (environment.tests_not_run if environment else "")
+        if not why and case.record.tests is not None:
+            why = f"none of the {len(case.record.tests)} tests in {JUNIT_FILE} ran to its end"
+        elif not why and case.ended_by(EndReason.NOT_STARTED):
+            why = "the run was stopped before them"
+        elif not why:
+            why = f"no {JUNIT_FILE} in the folder" if job.bridge_tests else "the job lists none"
+        gap = f"Bridge checks not run: {why}"
     if gap:
-        state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
-        return Evidence(state, gap, JUNIT_FILE)
+        return Evidence(State.MISSING if job.require_bridge_checks else State.WAIVED, gap, JUNIT_FILE)
     skipped = f", {outcomes['skipped']} skipped" if outcomes["skipped"] else ""
     rest = f", {outcomes[UNFINISHED]} without a result" if outcomes[UNFINISHED] else ""
     return Evidence(State.MET, f"{outcomes['passed']} focused Bridge tests passed{skipped}{rest}", JUNIT_FILE)
 
 
-def _foreign_tests(record: Record) -> str:
+def _foreign_tests(case: Case) -> str:
     """Why the JUnit file says nothing about the job's commit; empty when it does, or without a file.
 
     A file that states no commit counts only in a folder whose runner ran the tests itself.
     """
-    if record.tests is None or record.job is None:
+    record, wanted = case.record, case.job.bridge.commit
+    stated = record.tests_commit
+    if record.tests is None or stated == wanted:
         return ""
-    stated, wanted = record.tests_commit, record.job.bridge.commit
     if stated:
-        return "" if stated == wanted else f"{JUNIT_FILE} is of {stated[:12]}, and the run of {wanted[:12]}"
+        return f"{JUNIT_FILE} is of {stated[:12]}, and the run of {wanted[:12]}"
     phases = (read_data(event, PhaseEvent) for event in record.events if event.kind == "phase")
     ended = [phase for phase in phases if phase is not None and (phase.name, phase.state) == (TESTS_PHASE, END)]
     if any(phase.outcome in ("passed", "failed") for phase in ended):
         return ""
     return f"{JUNIT_FILE} does not state its commit (property {COMMIT_PROPERTY})"
-
-
-def _why_not_run(case: Case, refused: str) -> str:
-    """Why no test passed: they are of another commit, or the runner's own reason, else what the folder shows."""
-    environment, tests = case.record.environment, case.record.tests
-    told = refused or (environment.tests_not_run if environment else "")
-    if told:
-        return told
-    if tests is None and case.ended_by(EndReason.NOT_STARTED):
-        return "the run was stopped before them"
-    if tests is not None:
-        return f"none of the {len(tests)} tests in {JUNIT_FILE} ran to its end"
-    return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
 
 
 def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...]) -> tuple[str, ...]:
@@ -248,20 +229,20 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
     """
     left_out = {*(item.test for item in job.site.deselected_tests), *absent}
     why = {item.test: item.why for item in job.chosen_tests}
-    asked = [(listed, why.get(listed, WhyChosen.POLICY)) for listed in job.bridge_tests if listed not in left_out]
-    return tuple(listed for listed, kind in asked if _lacks_result(listed, kind, tests))
-
-
-def _lacks_result(listed: str, kind: WhyChosen, every: tuple[TestCase, ...]) -> bool:
-    if kind in (WhyChosen.CONVERSION, WhyChosen.IMPORTS):
-        return False
-    tests = [test for test in every if covers(listed, test)]
-    # A test was there and never ended; a file that could not be collected bears its own name alone.
-    file = listed.partition("::")[0].removesuffix(".py").rpartition("/")[2]
-    if any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in tests):
-        return True
-    # One that the change touched needs a result, one that the policy lists must not be skipped either.
-    return not tests or (kind is WhyChosen.POLICY and all(test.outcome in ("skipped", UNFINISHED) for test in tests))
+    unseen = []
+    for listed in job.bridge_tests:
+        kind = why.get(listed, WhyChosen.POLICY)
+        if listed in left_out or kind in (WhyChosen.CONVERSION, WhyChosen.IMPORTS):
+            continue
+        own = [test for test in tests if covers(listed, test)]
+        # A test was there and never ended; a file that could not be collected bears its own name alone.
+        file = listed.partition("::")[0].removesuffix(".py").rpartition("/")[2]
+        cut_off = any(test.outcome == UNFINISHED and test.name.rpartition(".")[2] != file for test in own)
+        # One that the change touched needs a result, one that the policy lists must not be skipped either.
+        skipped = kind is WhyChosen.POLICY and all(test.outcome in ("skipped", UNFINISHED) for test in own)
+        if cut_off or not own or skipped:
+            unseen.append(listed)
+    return tuple(unseen)
 
 
 ACTOR = "actor_rollout_ref.actor.megatron"
@@ -334,14 +315,19 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
     """
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
+    asked = []
     variant = variant_named(f"{int(job.level)}-{job.variant}")
-    of_variant = [_without_training(Setting(variant.wrapper, variant.overrides))] if variant else []
+    if variant is not None:
+        # The job itself says whether it trains a critic and merges its adapter.
+        own = {*WITHOUT_CRITIC, "LORA_MERGE"}
+        values = {name: value for name, value in variant.wrapper.items() if name not in own}
+        asked.append(Setting(values, tuple(item for item in variant.overrides if item not in SHARE_OF_DIGITS)))
     # What a derived job was made to set, whatever its variables and overrides say.
-    derived_of = [axis.in_verl(value) for axis, value in job.settings.items() if not axis.invalid(value)]
-    for setting in (*of_variant, *derived_of):
+    asked += [axis.in_verl(value) for axis, value in job.settings.items() if not axis.invalid(value)]
+    for setting in asked:
         # The number of steps of a variant is its default; the job's own is what was asked for.
-        asked = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
-        wrapper |= {name: value for name, value in asked.items() if not _is_spread(name, value, wrapper.get(name))}
+        values = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
+        wrapper |= {name: value for name, value in values.items() if not _is_spread(name, value, wrapper)}
         overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
     phases = len(planned_phases(job))
     derived = expected_of_overrides(overrides)
@@ -350,20 +336,13 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
         derived = expected_config(wrapper, overrides, phases=1 if phase else phases)
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_FSDP_OF.get(job.level, {}).items()]
-    unique = {(key, type(value), value): (key, value) for key, value in rows}
-    return tuple(unique.values())
+    return tuple({(key, type(value), value): (key, value) for key, value in rows}.values())
 
 
-def _without_training(setting: Setting) -> Setting:
-    """The variant without what the job itself says: whether it trains a critic and merges its adapter."""
-    wrapper = {name: value for name, value in setting.wrapper.items() if name not in {*WITHOUT_CRITIC, "LORA_MERGE"}}
-    return Setting(wrapper, tuple(item for item in setting.overrides if item not in SHARE_OF_DIGITS))
-
-
-def _is_spread(name: str, asked: str, own: str | None) -> bool:
+def _is_spread(name: str, asked: str, wrapper: Mapping[str, str]) -> bool:
     """Whether a size of the job is larger than was asked for, as a model that needs more GPUs gets (`sizing.fit`)."""
-    sizes = parsed(asked), parsed(own or "")
-    return name in _SPREAD and all(isinstance(size, int) for size in sizes) and int(own or 0) > int(asked)
+    least, own = parsed(asked), parsed(wrapper.get(name, ""))
+    return name in _SPREAD and isinstance(least, int) and isinstance(own, int) and own > least
 
 
 def _is_set(override: str, overrides: list[str]) -> bool:
@@ -418,8 +397,13 @@ def _phase_completed(case: Case, phase: StartedPhase, *, alone: bool) -> Evidenc
         bar = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}{where}"
         return Evidence(State.MISSING, f"{bar}, with {wanted} requested", *at)
     steps = [step for step in case.train_steps() if alone or phase.wrote(step.line)]
+    first = phase.planned.first_step
     for step in steps:
-        stray = _stray(step, phase)
+        stray = (
+            f"step {step.step} on line {step.line} comes before the first step, {first}," if step.step < first else ""
+        )
+        if step.step > wanted or global_step(step) != step.step:
+            stray = f"step {step.step} on line {step.line} says global step {global_step(step):g}, {wanted} requested"
         if stray:
             return Evidence(State.MISSING, f"{stray}{where}", case.log, step.line)
     last = next((step for step in reversed(steps) if step.step == wanted), None)
@@ -427,14 +411,6 @@ def _phase_completed(case: Case, phase: StartedPhase, *, alone: bool) -> Evidenc
         return Evidence(State.MISSING, f"no metrics of global step {wanted}{where}", *at)
     summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
     return Evidence(State.MET, summary, *at)
-
-
-def _stray(step: StepMetrics, phase: StartedPhase) -> str:
-    """What is wrong with a step that no such phase trains; empty for one that it does."""
-    wanted, first = phase.planned.last_step, phase.planned.first_step
-    if step.step > wanted or global_step(step) != step.step:
-        return f"step {step.step} on line {step.line} says global step {global_step(step):g}, {wanted} requested"
-    return f"step {step.step} on line {step.line} comes before the first step, {first}," if step.step < first else ""
 
 
 def global_step(step: StepMetrics) -> float:
@@ -461,8 +437,7 @@ def exit_zero(case: Case) -> Evidence:
     for ended in (*case.phases(END), *ends):
         if not ended.exited_zero:
             note = f": {ended.note}" if ended.note else ""
-            summary = (
-                f"the process ended by {ended.end_reason or 'an unknown cause'}, exit code {ended.exit_code}{note}"
-            )
+            reason = ended.end_reason or "an unknown cause"
+            summary = f"the process ended by {reason}, exit code {ended.exit_code}{note}"
             return Evidence(State.BROKEN, summary, EVENTS_FILE)
     return Evidence(State.MET, "the process exited 0", EVENTS_FILE)

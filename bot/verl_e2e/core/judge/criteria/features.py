@@ -13,12 +13,12 @@ rank, and the token counts of a step divide by the data-parallel size.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
-from verl_e2e.core.judge.case import NOT_PRINTED, Case, StartedPhase, started_phases
+from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
@@ -133,8 +133,17 @@ def _most(items: Iterable[_Counted]) -> _Counted | None:
 def feature_active(case: Case) -> Evidence:
     """Every feature of the job, and its family, left what a dense run does not have."""
     rows = [judge_feature(case, feature) for feature in case.job.features]
-    if case.job.family:
-        rows.append(_judge_family(case, case.job.family))
+    family, bridges = case.job.family, case.facts.bridges
+    if family:
+        # The weights of the family's checkpoint were converted by Bridge's class for it.
+        own = next((use for use in bridges if bears_name(use.bridge, family)), None)
+        classes = ", ".join(dict.fromkeys(use.bridge for use in bridges)) or "none"
+        summary = f"the classes of Bridge that converted weights ({classes}) do not name the family {family}"
+        row = Evidence(State.MISSING, summary, case.log)
+        if own is not None:
+            summary = f"{family}: weights converted by {own.bridge}"
+            row = Evidence(State.MET, summary, case.log, own.at.line, own.at.text)
+        rows.append(row)
     if not rows:
         return Evidence(State.MISSING, "the job names no feature to look for", JOB_FILE)
     gap = next((row for row in rows if row.state is State.MISSING), None)
@@ -163,17 +172,6 @@ def judge_feature(case: Case, feature: JobFeature) -> Evidence:
     if found is None:
         return Evidence(State.MISSING, f"nothing in the log shows {name} at work", case.log)
     return replace(found, summary=f"{name}: {', '.join([*shown, found.summary])}")
-
-
-def _judge_family(case: Case, family: str) -> Evidence:
-    """The weights of the family's checkpoint were converted by Bridge's class for it."""
-    found = next((use for use in case.facts.bridges if bears_name(use.bridge, family)), None)
-    if found:
-        summary = f"{family}: weights converted by {found.bridge}"
-        return Evidence(State.MET, summary, case.log, found.at.line, found.at.text)
-    classes = ", ".join(dict.fromkeys(use.bridge for use in case.facts.bridges)) or "none"
-    summary = f"the classes of Bridge that converted weights ({classes}) do not name the family {family}"
-    return Evidence(State.MISSING, summary, case.log)
 
 
 def _not_asked(config: ResolvedConfig | None, asked: Iterable[tuple[str, Value]]) -> Iterator[str]:
@@ -315,66 +313,53 @@ def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
     """The sizes of each model that the configuration shows whole."""
     found = {}
     for role, root in _ROLES.items():
-        values = {name: _size(lookup(config.values, f"{root}.{key}", NOT_PRINTED)) for name, key in _SIZES.items()}
-        if all(values.values()):
-            found[role] = Sizes(**values)
+        values = {name: lookup(config.values, f"{root}.{key}", NOT_PRINTED) for name, key in _SIZES.items()}
+        # An unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1.
+        sizes = {name: 1 if value is None else value for name, value in values.items()}
+        if all(type(size) is int and size > 0 for size in sizes.values()):
+            found[role] = Sizes(**sizes)
     return found
-
-
-def _size(value: Any) -> int:
-    """A size; an unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1, absence as 0."""
-    if value is None:
-        return 1
-    return value if type(value) is int and value > 0 else 0
 
 
 def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:
     """Where the log does not show what the configuration says."""
-    actor = sizes["actor"]
+    facts, phases = case.facts, started_phases(case)
     trained = [sizes[role] for role in ("actor", "critic") if role in sizes]
-    phases = started_phases(case)
     for phase in phases:
-        named = f"in the {phase.name} phase " if len(phases) > 1 else ""
-        yield from (f"{named}{gap}" for gap in _gaps_of_phase(case, phase, trained, world))
-    rollout, workers = lookup(case.facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
-    if workers and type(rollout) is int and workers != set(range(rollout)):
-        yield f"the rollout's tensor ranks in the log are {_in_order(workers)}, its size is {rollout}"
-    logged = _logged_data_parallel(case)
-    if logged not in (None, actor.data_parallel(world)):
-        yield f"the token counts are of {logged} data-parallel ranks, the sizes leave {actor.data_parallel(world)}"
-
-
-def _gaps_of_phase(case: Case, phase: StartedPhase, trained: Sequence[Sizes], world: int) -> Iterator[str]:
-    """Where the part of the log that one start of the wrapper wrote does not show the sizes of the trained models."""
-    facts = case.facts
-    chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
-    workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
-    built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
-    if len(built) != world:
-        yield f"{len(built)} of {world} processes say that they built a model"
-    expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
-    seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
-    if seen != expected:
-        yield f"the (tensor, pipeline) ranks in the log are {_in_order(seen)}, the sizes make {_in_order(expected)}"
-    counts, asked = {chunk.count for chunk in chunks}, {size.vpp for size in trained}
-    if counts != asked and (counts or asked != {1}):
-        yield f"models of {_in_order(counts)} chunk(s) were built, the virtual pipeline asks for {_in_order(asked)}"
+        # The part of the log that one start of the wrapper wrote.
+        where = f"in the {phase.name} phase " if len(phases) > 1 else ""
+        chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
+        workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
+        built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
+        if len(built) != world:
+            yield f"{where}{len(built)} of {world} processes say that they built a model"
+        expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
+        seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
+        if seen != expected:
+            ranks = f"the (tensor, pipeline) ranks in the log are {_in_order(seen)}"
+            yield f"{where}{ranks}, the sizes make {_in_order(expected)}"
+        counts, asked = {chunk.count for chunk in chunks}, {size.vpp for size in trained}
+        if counts != asked and (counts or asked != {1}):
+            models = f"models of {_in_order(counts)} chunk(s) were built"
+            yield f"{where}{models}, the virtual pipeline asks for {_in_order(asked)}"
+    rollout, workers_seen = lookup(facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
+    if workers_seen and type(rollout) is int and workers_seen != set(range(rollout)):
+        yield f"the rollout's tensor ranks in the log are {_in_order(workers_seen)}, its size is {rollout}"
+    left = sizes["actor"].data_parallel(world)
+    # The token counts of the last step that has them divide by the data-parallel size.
+    for step in reversed(case.train_steps()):
+        total, mean = step.values.get(_TOKENS, 0.0), step.values.get(_TOKENS_OF_A_RANK, 0.0)
+        ratio = total / mean if mean else 0.0
+        if ratio and math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING:
+            if round(ratio) != left:
+                yield f"the token counts are of {round(ratio)} data-parallel ranks, the sizes leave {left}"
+            return
 
 
 def _rollout_ranks(case: Case) -> set[int]:
     """The tensor ranks of the rollout's workers by their names; empty where they bear none."""
     found = (_ROLLOUT_WORKER.fullmatch(worker.actor) for worker in case.facts.workers)
     return {int(match[1]) for match in found if match}
-
-
-def _logged_data_parallel(case: Case) -> int | None:
-    """The data-parallel size by the token counts of the last step that has them."""
-    for step in reversed(case.train_steps()):
-        total, mean = step.values.get(_TOKENS, 0.0), step.values.get(_TOKENS_OF_A_RANK, 0.0)
-        ratio = total / mean if mean else 0.0
-        if ratio and math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING:
-            return round(ratio)
-    return None
 
 
 def _in_order(values: set[Any] | frozenset[Any]) -> str:

@@ -1,12 +1,11 @@
 """Criteria on what a run prints anyway: its own metrics and warnings, and its metrics compared with another run's.
 
-A green run can hide a fault that these show. `core/compare/steps.py` says which metrics of two runs are compared
-and how far they may differ, `core/compare/steps.py` calculates, and `core/signal` judges whether a run learned.
+A green run can hide a fault that these show. `core/compare/steps.py` says which metrics of two runs are compared and
+how far they may differ, and `core/signal` judges whether a run learned.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from verl_e2e.core.compare.bands import band_of, tolerances_of
 from verl_e2e.core.compare.steps import (
@@ -67,19 +66,23 @@ def gradients(case: Case) -> Evidence:
 
 def rollout_agreement(case: Case) -> Evidence:
     """Trainer and rollout agree: the one cheap proof that import, export and weight sync carry the same weights."""
+
+    def margin(step: StepMetrics) -> float:
+        value = step.values[AGREEMENT]
+        return value - _bounds(case, step)[0] if is_correlation(value) else -math.inf
+
     # The furthest below its bound; a value that is not a correlation is the worst.
-    step = min(_reporting(case), key=lambda step: _margin(case, step), default=None)
+    step = min(_reporting(case), key=margin, default=None)
     if step is None:
         return Evidence(State.WAIVED, "trainer and rollout agreement is not reported", case.log)
     worst, (fail_below, _, shown) = step.values[AGREEMENT], _bounds(case, step)
-    excerpt = f"step:{step.step} {AGREEMENT}:{worst}"
+    state, summary = State.MET, f"trainer and rollout probabilities correlate at {worst:.5f}"
     if not is_correlation(worst):
+        state = State.MISSING
         summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is not a correlation"
-        return Evidence(State.MISSING, summary, case.log, step.line, excerpt)
-    summary = f"trainer and rollout probabilities correlate at {worst:.5f}"
-    if worst < fail_below:
-        return Evidence(State.BROKEN, f"{summary}, below {shown}", case.log, step.line, excerpt)
-    return Evidence(State.MET, summary, case.log, step.line, excerpt)
+    elif worst < fail_below:
+        state, summary = State.BROKEN, f"{summary}, below {shown}"
+    return Evidence(state, summary, case.log, step.line, f"step:{step.step} {AGREEMENT}:{worst}")
 
 
 def _bounds(case: Case, step: StepMetrics) -> tuple[float, float, str]:
@@ -93,11 +96,6 @@ def _bounds(case: Case, step: StepMetrics) -> tuple[float, float, str]:
     return band.bound, band.lowest, f"{band.bound:.5f}, the band of {band.count} healthy runs of this probe"
 
 
-def _margin(case: Case, step: StepMetrics) -> float:
-    value = step.values[AGREEMENT]
-    return value - _bounds(case, step)[0] if is_correlation(value) else -math.inf
-
-
 def _reporting(case: Case) -> tuple[StepMetrics, ...]:
     """The training steps that report the correlation."""
     return tuple(step for step in case.train_steps() if AGREEMENT in step.values)
@@ -105,11 +103,9 @@ def _reporting(case: Case) -> tuple[StepMetrics, ...]:
 
 def agreement_note(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
-    if rollout_agreement(case).state is not State.MET:
-        return ""
     found = [(step.values[AGREEMENT], _bounds(case, step)[1]) for step in _reporting(case)]
     weak = min((pair for pair in found if pair[0] < pair[1]), default=None)
-    if weak is None:
+    if weak is None or rollout_agreement(case).state is not State.MET:
         return ""
     return f"Trainer and rollout agree at {weak[0]:.5f} only (healthy runs: {weak[1]:.6g} and more)."
 
@@ -133,16 +129,13 @@ def adapter(case: Case) -> Evidence:
 
 def weights_kept(case: Case) -> Evidence:
     """No warning of Bridge that tensors were lost on HF import or export."""
-    lost = case.facts.lost_weights
+    lost, needless = case.facts.lost_weights, case.needless_warnings
     if lost:
         return Evidence(State.BROKEN, lost_weights_text(lost), case.log, lost[0].line, lost[0].text)
-    if case.needless_warnings:
-        first = case.needless_warnings[0]
-        summary = (
-            "no weight was lost: the one that Bridge did not find is the output layer, which tied embeddings stand for"
-        )
-        return Evidence(State.MET, summary, case.log, first.line, first.text)
-    return Evidence(State.MET, "no warning of lost weights", case.log)
+    if not needless:
+        return Evidence(State.MET, "no warning of lost weights", case.log)
+    summary = "the one that Bridge did not find is the output layer, which tied embeddings stand for"
+    return Evidence(State.MET, f"no weight was lost: {summary}", case.log, needless[0].line, needless[0].text)
 
 
 _NOT_COMPARED = "the resumed step was compared with no uninterrupted run"
@@ -152,7 +145,7 @@ _SHOWN = 3
 _UNTRAINED = 0.75
 
 
-def parity(case: Case) -> Evidence:
+def unsharded_parity(case: Case) -> Evidence:
     """Level 2: the same training with and without parallelism agrees, where a comparison was requested."""
     reference = _reference(case, Role.UNSHARDED)
     if reference is None or not _is_fit(reference):
@@ -161,12 +154,11 @@ def parity(case: Case) -> Evidence:
     gap = _gap(found) or found.counters_differ
     if gap:
         return Evidence(State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
-    line, excerpt = _line(case, found.steps[-1]), _telling(found)
+    state, summary = State.MET, f"{len(found.steps)} step(s) agree with the unsharded reference run"
+    summary = f"{summary}, {_samples(found)} ({found.source})"
     if found.beyond:
-        summary = f"the training differs from the unsharded reference run: {_named(found)}"
-        return Evidence(State.BROKEN, summary, case.log, line, excerpt)
-    summary = f"{len(found.steps)} step(s) agree with the unsharded reference run, {_samples(found)} ({found.source})"
-    return Evidence(State.MET, summary, case.log, line, excerpt)
+        state, summary = State.BROKEN, f"the training differs from the unsharded reference run: {_named(found)}"
+    return Evidence(state, summary, case.log, _line(case, found.steps[-1]), _telling(found))
 
 
 def _parity_of(case: Case, reference: RelatedRun) -> RunComparison:
@@ -174,62 +166,48 @@ def _parity_of(case: Case, reference: RelatedRun) -> RunComparison:
     return compare_steps(case.train_steps(), reference.steps, tolerances)
 
 
-@dataclass(frozen=True, slots=True)
-class ResumedComparison:
-    """The last step before the save and the step after the resume, each compared with the uninterrupted run's.
-
-    The two runs are identical before the save, so `before` shows how noisy this pair of runs is.
-    """
-
-    # The last step before the save.
-    before: RunComparison
-    # The step after the resume.
-    after: RunComparison
-    # Whether both drew the same samples and agreed before the save: then the narrow tolerances apply after it.
-    calm: bool
-
-
 def resumed_step(case: Case) -> Evidence:
     """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
     reference = _reference(case, Role.UNINTERRUPTED)
     if reference is None or not _is_fit(reference):
         return _not_compared(case, reference, Role.UNINTERRUPTED, _NOT_COMPARED, "the uninterrupted run")
-    found, step = _resumed_of(case, reference), case.job.steps
-    before, after = found.before, found.after
+    before, after, calm = _resumed_of(case, reference)
+    step = case.job.steps
     noisy = f"the runs differ before the save already, in {_named(before)}" if before.beyond else ""
     gap = _gap(after) or before.data_differs or noisy
     if gap:
         summary = f"the resumed step cannot be compared with its uninterrupted reference run: {gap}"
         return Evidence(State.MISSING, summary, RELATED_FILE)
-    line, excerpt = _line(case, step), _telling(after)
+    basis = "as the step before the save does" if calm else _samples(after)
+    state, summary = State.MET, f"step {step} after the resume agrees with the uninterrupted run, {basis}"
+    summary = f"{summary} ({after.source})"
     if after.counters_differ or after.beyond:
         what = after.counters_differ or _named(after)
-        summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{_hint(found)}"
-        return Evidence(State.BROKEN, summary, case.log, line, excerpt)
-    basis = "as the step before the save does" if found.calm else _samples(after)
-    summary = f"step {step} after the resume agrees with the uninterrupted run, {basis} ({after.source})"
-    return Evidence(State.MET, summary, case.log, line, excerpt)
+        # LoRA's B starts at zero, and so does the KL to the reference.
+        kl = next((item for item in after.beyond if item.compared.metric == KL_LOSS), None)
+        lower = kl is not None and (kl.rows[-1].run == 0 or kl.ratio < _UNTRAINED)
+        hint = "; a lower KL to the reference is what an adapter that was not loaded shows" if lower else ""
+        state = State.BROKEN
+        summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{hint}"
+    return Evidence(state, summary, case.log, _line(case, step), _telling(after))
 
 
-def _resumed_of(case: Case, reference: RelatedRun) -> ResumedComparison:
+def _resumed_of(case: Case, reference: RelatedRun) -> tuple[RunComparison, RunComparison, bool]:
+    """The last step before the save and the step after the resume, each compared with the uninterrupted run's.
+
+    The two runs are identical before the save, so that comparison shows how noisy this pair of runs is: where both drew
+    the same samples and agreed before it, which comes last, the narrow tolerances apply after it.
+    """
     last = case.job.steps
     tolerances = tolerances_of(case.record.bands, case.job, reference.steps)
     ours, theirs = case.train_steps(), reference.steps
     before = compare_steps(_only(ours, last - 1), _only(theirs, last - 1), tolerances)
     calm = bool(before.same_samples) and not before.beyond
-    after = compare_steps(_only(ours, last), _only(theirs, last), tolerances, narrow=calm)
-    return ResumedComparison(before, after, calm)
+    return before, compare_steps(_only(ours, last), _only(theirs, last), tolerances, narrow=calm), calm
 
 
 def _only(steps: Sequence[StepValues], number: int) -> tuple[StepValues, ...]:
     return tuple(item for item in steps if item.step == number)
-
-
-def _hint(found: ResumedComparison) -> str:
-    """What a lower KL points to: LoRA's B starts at zero, and so does the KL to the reference."""
-    kl = next((item for item in found.after.beyond if item.compared.metric == KL_LOSS), None)
-    lower = kl is not None and (kl.rows[-1].run == 0 or kl.ratio < _UNTRAINED)
-    return "; a lower KL to the reference is what an adapter that was not loaded shows" if lower else ""
 
 
 def reports(case: Case) -> tuple[Report, ...]:
@@ -240,10 +218,10 @@ def reports(case: Case) -> tuple[Report, ...]:
         title = f"{case.job.id} compared with {unsharded.job_id}, the unsharded reference run"
         found.append(Report(title, _parity_of(case, unsharded)))
     if uninterrupted is not None and uninterrupted.steps:
-        both, step = _resumed_of(case, uninterrupted), case.job.steps
-        title = f"{case.job.id} compared with {uninterrupted.job_id}, step"
-        found.append(Report(f"{title} {step - 1}, before the save", both.before))
-        found.append(Report(f"{title} {step}, after the resume", both.after))
+        before, after, _ = _resumed_of(case, uninterrupted)
+        title, step = f"{case.job.id} compared with {uninterrupted.job_id}, step", case.job.steps
+        found.append(Report(f"{title} {step - 1}, before the save", before))
+        found.append(Report(f"{title} {step}, after the resume", after))
     return tuple(found)
 
 
@@ -328,12 +306,10 @@ def learning_signal(case: Case) -> Evidence:
     passed = report.outcome is SignalOutcome.PASSED and not report.weak
     state = State.BROKEN if report.failed else State.MET if passed else State.MISSING
     line = next((item.line for item in reversed(case.facts.steps) if item.step == report.step), 0)
-    trained = curves.train_steps(case.facts.steps)
-    found = [(title, curve) for title, quantity in _CURVES.items() if (curve := curves.curve(trained, quantity))]
-    drawn = [
-        f"{title} {curve.values[0]:.3g} {curves.sparkline(curve.values)} {curve.values[-1]:.3g}"
-        for title, curve in found
-    ]
+    trained, drawn = curves.train_steps(case.facts.steps), []
+    for title, quantity in _CURVES.items():
+        if curve := curves.curve(trained, quantity):
+            drawn.append(f"{title} {curve.values[0]:.3g} {curves.sparkline(curve.values)} {curve.values[-1]:.3g}")
     return Evidence(state, report.sentence, case.log, line, ", ".join(drawn))
 
 

@@ -63,7 +63,7 @@ def resume_stage(case: Case) -> Stage | None:
         return None
     if _incomplete(case, started[0]):
         return Stage.CHECKPOINT_SAVE
-    return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or _left_checkpoint(case, started[0]) else None
+    return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or not _save_not_listed(case, started[0]) else None
 
 
 def _fault(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
@@ -72,7 +72,7 @@ def _fault(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evi
     scratch, back = _event(case, resume, "scratch"), _event(case, resume, "resumed")
     if scratch:
         after = f", although the {save.name} phase left a checkpoint of step {step}"
-        text = after if _left_checkpoint(case, save) else ""
+        text = "" if _save_not_listed(case, save) else after
         yield _evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{text}", scratch)
     if back:
         words = _SET_TO.search(back.at.text)
@@ -168,11 +168,6 @@ def _state_gap(case: Case, listing: CheckpointListing, step: int) -> str:
         if _MANIFEST not in own:
             return f"no {_MANIFEST} of the {role}, which is written last"
     return ""
-
-
-def _left_checkpoint(case: Case, save: StartedPhase) -> bool:
-    """Whether the files show a complete checkpoint of the first phase with its tracker."""
-    return not _save_not_listed(case, save)
 
 
 def _incomplete(case: Case, save: StartedPhase) -> str:

@@ -5,7 +5,6 @@ another run, contradict itself or the back end; it proves nothing about a record
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -59,7 +58,7 @@ class Expected:
 
 def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Evidence:
     """The criterion: broken with the first thing that does not fit, waived where nothing could be compared."""
-    misfit = next(_misfits(record, facts, expected), "")
+    misfit = _misfit(record, facts, expected)
     if misfit:
         return Evidence(State.BROKEN, misfit, EVENTS_FILE, criterion=Criterion.RUN_RECORD)
     took, text = expected.took, [f"{_recorded_s(record.events):.0f} s by its own events"]
@@ -101,57 +100,43 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
     )
 
 
-def _misfits(record: Record, facts: LogFacts | None, expected: Expected) -> Iterator[str]:
+def _misfit(record: Record, facts: LogFacts | None, expected: Expected) -> str:
+    """The first thing that does not fit, empty where all does."""
     events, took = record.events, expected.took
     if took is not None and took.succeeded is False:
-        yield f"{took.who} ended as {took.conclusion or 'no success'}, and a run that passed ends as a success"
-    yield from _of_events(events)
-    if events and facts is not None:
-        yield from _of_steps(_recorded_s(events), facts)
-    if events and took is not None:
-        yield from _of_window(events, took)
-    returned = [(read_data(event, EndedEvent) or EndedEvent()).nonce for event in events if event.kind == "ended"]
-    if expected.nonce and returned != [expected.nonce]:
-        missing = not any(returned)
-        yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"
-
-
-def _of_events(events: tuple[Event, ...]) -> Iterator[str]:
+        return f"{took.who} ended as {took.conclusion or 'no success'}, and a run that passed ends as a success"
     times = [event.t_s for event in events]
     if any(not math.isfinite(at) or at < 0 for at in times):
-        yield "its events have times that no clock shows"
-        return
+        return "its events have times that no clock shows"
     if any(later < earlier - _OUT_OF_ORDER_S for earlier, later in pairwise(times)):
-        yield "its events go back in time"
+        return "its events go back in time"
     for kind in ("started", "ended"):
         count = sum(event.kind == kind for event in events)
         if count != 1:
-            yield f"its events tell {count} times that it {kind}"
-
-
-def _of_steps(recorded_s: float, facts: LogFacts) -> Iterator[str]:
-    """The log's own times are inside of the run: training steps one after another, and stages in their order."""
-    trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
-    if not trained_s <= recorded_s + TOLERANCE_S:
-        yield f"its steps took {trained_s:.0f} s, and the run {recorded_s:.0f} s"
-    logged_s = max((phase.seconds for phase in timeline(facts) if phase.seconds is not None), default=0.0)
-    if logged_s > recorded_s + TOLERANCE_S:
-        yield f"its log goes on for {logged_s:.0f} s, and the run for {recorded_s:.0f} s"
-
-
-def _of_window(events: tuple[Event, ...], took: BackendTimes) -> Iterator[str]:
-    """What the run tells lies inside of what the back end saw."""
-    if took.started is None or took.ended is None:
-        return
-    recorded_s, lasted_s = _recorded_s(events), (took.ended - took.started).total_seconds()
-    if recorded_s > lasted_s + TOLERANCE_S:
-        yield f"its record covers {recorded_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
-    started = next((read_data(event, Started) for event in events if event.kind == "started"), None)
-    if started is None or started.unix_s is None or not 0 <= started.unix_s <= _LAST_SECOND:
-        return
-    began, slack = datetime.fromtimestamp(started.unix_s, UTC), timedelta(seconds=TOLERANCE_S)
-    if not took.started - slack <= began <= took.ended + slack - timedelta(seconds=recorded_s):
-        yield f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
+            return f"its events tell {count} times that it {kind}"
+    recorded_s = _recorded_s(events)
+    if facts is not None:
+        # The log's own times are inside of the run: training steps one after another, and stages in their order.
+        trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
+        if not trained_s <= recorded_s + TOLERANCE_S:
+            return f"its steps took {trained_s:.0f} s, and the run {recorded_s:.0f} s"
+        logged_s = max((phase.seconds for phase in timeline(facts) if phase.seconds is not None), default=0.0)
+        if logged_s > recorded_s + TOLERANCE_S:
+            return f"its log goes on for {logged_s:.0f} s, and the run for {recorded_s:.0f} s"
+    if took is not None and took.started is not None and took.ended is not None:
+        # What the run tells lies inside of what the back end saw.
+        lasted_s, slack = (took.ended - took.started).total_seconds(), timedelta(seconds=TOLERANCE_S)
+        if recorded_s > lasted_s + TOLERANCE_S:
+            return f"its record covers {recorded_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
+        started = next((read_data(event, Started) for event in events if event.kind == "started"), None)
+        if started is not None and started.unix_s is not None and 0 <= started.unix_s <= _LAST_SECOND:
+            began = datetime.fromtimestamp(started.unix_s, UTC)
+            if not took.started - slack <= began <= took.ended + slack - timedelta(seconds=recorded_s):
+                return f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
+    returned = [(read_data(event, EndedEvent) or EndedEvent()).nonce for event in events if event.kind == "ended"]
+    if not expected.nonce or returned == [expected.nonce]:
+        return ""
+    return f"it {'returns another nonce than that' if any(returned) else 'returns no nonce'} of the order"
 
 
 def _recorded_s(events: tuple[Event, ...]) -> float:

@@ -127,19 +127,6 @@ class CriterionRow:
         return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
 
 
-def _has_sizes(case: Case) -> bool:
-    """Whether a derived job sets a size above 1."""
-    return any(axis.is_parallel and value != 1 for axis, value in case.job.settings.items())
-
-
-def _sets_fsdp(case: Case) -> bool:
-    return case.job.settings.get(Axis.FSDP) is True
-
-
-def _is_for_a_change(case: Case) -> bool:
-    return bool(case.job.changed)
-
-
 # In the order in which evidence is listed; of those on fingerprints and of comparisons, also the order in which a fault
 # of one would explain those of the others.
 CRITERIA: tuple[CriterionRow, ...] = (
@@ -323,7 +310,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
         Criterion.FSDP_ACTIVE,
         features.fsdp_active,
         level=Level.MEGATRON_FSDP,
-        when=_sets_fsdp,
+        when=lambda case: case.job.settings.get(Axis.FSDP) is True,
         stage=Stage.FSDP_WRAP,
         broken=Broken.AFTER_END,
         key=True,
@@ -334,14 +321,15 @@ CRITERIA: tuple[CriterionRow, ...] = (
         Criterion.PARALLEL_SIZES,
         features.parallel_sizes,
         level=Level.PARALLELISM,
-        when=_has_sizes,
+        # A derived job sets a size above 1.
+        when=lambda case: any(axis.is_parallel and value != 1 for axis, value in case.job.settings.items()),
         stage=Stage.BRIDGE_PROVIDER,
         key=True,
         quoted=True,
     ),
     CriterionRow(
         Criterion.PARITY,
-        metrics.parity,
+        metrics.unsharded_parity,
         level=Level.PARALLELISM,
         stage=Stage.TRAIN_STEP,
         broken=Broken.AFTER_ERRORS,
@@ -352,7 +340,9 @@ CRITERIA: tuple[CriterionRow, ...] = (
             "weights; `verl-e2e parity` shows every step."
         ),
     ),
-    CriterionRow(Criterion.CHANGE_EXECUTED, change_executed, when=_is_for_a_change, gap=Gap.NONE, key=True),
+    CriterionRow(
+        Criterion.CHANGE_EXECUTED, change_executed, when=lambda case: bool(case.job.changed), gap=Gap.NONE, key=True
+    ),
 )
 ROWS: Mapping[str, CriterionRow] = {row.criterion: row for row in CRITERIA}
 

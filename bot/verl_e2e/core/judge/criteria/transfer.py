@@ -4,7 +4,7 @@ Each `Invariant` stands below its claims, with the facts that they rest on.
 """
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -66,7 +66,10 @@ def _imported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     looked_at: list[Snapshot] = []
     for phase in taken.phases:
         files = taken.at(Point.CHECKPOINT_FILE, model=_ACTOR, phase=phase)[:1]
-        exports = _first_exports(taken, phase)
+        # The first export of each rank, where it is of base weights and nothing was trained or loaded before it.
+        points = (Point.EXPORTED, Point.OPTIMIZER_STEP, Point.CHECKPOINT_LOADED)
+        firsts = [process[0] for process in by_process(taken.at(*points, model=_ACTOR, phase=phase)).values()]
+        exports = [first for first in firsts if first.point is Point.EXPORTED and not first.adapter_only]
         if files and exports:
             looked_at += (*files, *exports)
             faults = _import_faults(taken, files[0], exports, equal, noted)
@@ -74,30 +77,36 @@ def _imported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
             taken.notes = [
                 f"{text}: {len(found)} tensors ({names(sorted(found))})" for text, found in noted.items() if found
             ]
-            yield Claim(
-                f"the first export of the {phase} phase is not what the checkpoint's files hold ({which})",
-                faults,
-                stage,
-            )
+            text = f"the first export of the {phase} phase is not what the checkpoint's files hold ({which})"
+            yield Claim(text, faults, stage)
     taken.note_left_out(looked_at)
-    yield from _import_gaps(taken)
+    # The fingerprints of files that say only why nothing could be read count.
+    files_of = {phase: taken.left(phase, Point.CHECKPOINT_FILE) for phase in taken.phases}
+    for phase, left in files_of.items():
+        missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
+        if missing:
+            yield Ending(State.MISSING, missing, Stage.EXPORT_WEIGHT_SYNC)
+        if not left and not taken.left(phase, Point.WEIGHTS_IMPORTED):
+            yield Ending(State.MISSING, taken.absent(Point.CHECKPOINT_FILE, _ACTOR, phase))
     if equal:
         text = f"{len(equal)} tensors were imported and exported again as the checkpoint's files hold them"
         yield Ending(State.MET, text)
-    yield Ending(State.WAIVED, _nothing_compared(taken, looked_at))
+    files = tuple(item for left in files_of.values() for item in left)
+    problem = next((item.problem for item in files if item.problem and not item.tensors), "")
+    text = "no base weights were exported before the training: they were not compared with the checkpoint's files"
+    if looked_at:
+        text = "no exported tensor could be compared with one of the checkpoint's files"
+    elif not files:
+        text = "the folder does not say what the checkpoint's files hold: what was imported was not compared with them"
+    elif problem:
+        text = f"what was imported was not compared with the checkpoint's files: {problem[:_LONGEST]}"
+    yield Ending(State.WAIVED, text)
 
 
 # What was imported is what the checkpoint's files hold. A wrong import gives trainer and rollout the same wrong model,
 # so they agree. But what is exported before any training is, under Hugging Face's names, what the import made of the
 # files, and is compared with the files themselves by bits.
 imported_weights = Invariant(Stage.HF_IMPORT, _imported_claims)
-
-
-def _first_exports(taken: Snapshots, phase: str) -> list[Snapshot]:
-    """The first export of each rank, where it is of base weights and nothing was trained or loaded before it."""
-    points = (Point.EXPORTED, Point.OPTIMIZER_STEP, Point.CHECKPOINT_LOADED)
-    firsts = [process[0] for process in by_process(taken.at(*points, model=_ACTOR, phase=phase)).values()]
-    return [first for first in firsts if first.point is Point.EXPORTED and not first.adapter_only]
 
 
 def _import_faults(
@@ -155,30 +164,7 @@ def _wrong_way(taken: Snapshots, phase: str, faults: Sequence[TensorFault]) -> t
     return Stage.HF_IMPORT, "the import or the export is wrong"
 
 
-def _import_gaps(taken: Snapshots) -> Iterator[Ending]:
-    """Where a rank left no export, or no file was looked at."""
-    for phase in taken.phases:
-        missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
-        if missing:
-            yield Ending(State.MISSING, missing, Stage.EXPORT_WEIGHT_SYNC)
-        # Those that say only why nothing could be read count.
-        if not taken.left(phase, Point.CHECKPOINT_FILE, Point.WEIGHTS_IMPORTED):
-            yield Ending(State.MISSING, taken.absent(Point.CHECKPOINT_FILE, _ACTOR, phase))
-
-
-def _nothing_compared(taken: Snapshots, looked_at: Sequence[Snapshot]) -> str:
-    """Why no tensor was compared."""
-    if looked_at:
-        return "no exported tensor could be compared with one of the checkpoint's files"
-    files = [item for phase in taken.phases for item in taken.left(phase, Point.CHECKPOINT_FILE)]
-    if not files:
-        return "the folder does not say what the checkpoint's files hold: what was imported was not compared with them"
-    problem = next((item.problem for item in files if item.problem and not item.tensors), "")
-    if problem:
-        return f"what was imported was not compared with the checkpoint's files: {problem[:_LONGEST]}"
-    return "no base weights were exported before the training: they were not compared with the checkpoint's files"
-
-
+_STALE = str(FoundDifference(TensorDifference.STALE))
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
 _HELD_FIRST, _HELD_SECOND = ".linear_in.weight", ".linear_out.weight"
 # Both sides add up the same squares in double precision, in another order.
@@ -256,9 +242,7 @@ def _export_faults(
     for name, tensor in went_out.items():
         if tensor.bits not in known:
             stale = any(name in state and state[name].bits == tensor.bits for state in earlier)
-            what = (
-                str(FoundDifference(TensorDifference.STALE)) if stale else "no adapter of the trainer has these values"
-            )
+            what = _STALE if stale else "no adapter of the trainer has these values"
             yield TensorFault(name, what, None, tensor)
     lost = (tensor for tensor in firsts if tensor.bits not in out)
     yield from (TensorFault(tensor.name, "the trainer holds it and it was not exported", tensor) for tensor in lost)
@@ -276,14 +260,13 @@ def _export_faults(
             for name, tensor in seconds.items()
         )
         name, first = next(iter(seconds.items()))
-        yield TensorFault(
-            name, str(FoundDifference(TensorDifference.STALE)) if stale else f"{scale}, over all of them", None, first
-        )
+        yield TensorFault(name, _STALE if stale else f"{scale}, over all of them", None, first)
 
 
 _ENGINE = "actor_rollout_ref.rollout.name"
 # The engine that has hooks.
 _LOOKED_INTO = "vllm"
+_NUMBER = (int, float)
 _SCALES = ("actor_rollout_ref.model.lora.alpha", "actor_rollout_ref.model.lora.rank")
 # How many syncs back a stale copy is looked for.
 _EARLIER = 4
@@ -309,19 +292,28 @@ def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
         exported = by_number(taken.at(Point.EXPORTED, model=_ACTOR, phase=phase))
         for snapshot in received:
             text = f"what arrived at the rollout in sync {snapshot.number + 1} is not what was exported"
-            before = taken.count
-            yield Claim(
-                f"{text} in the {phase} phase", _sync_faults(taken, snapshot, exported), Stage.EXPORT_WEIGHT_SYNC
-            )
+            before, faults = taken.count, _sync_faults(taken, snapshot, exported)
+            yield Claim(f"{text} in the {phase} phase", faults, Stage.EXPORT_WEIGHT_SYNC)
             arrived += taken.count - before
-        arrivals = _Arrivals(taken, received)
+        # By process what is still to arrive, and by name the last tensor that did, in this sync or an earlier one.
+        waiting: dict[int, deque[Snapshot]] = defaultdict(deque)
+        held: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for snapshot in received:
+            waiting[snapshot.pid].append(snapshot)
         for group in _loads(taken.at(Point.ROLLOUT_LOADED, model=ROLLOUT_MODEL, phase=phase)):
             text = f"what the rollout loaded in sync {group[0].number + 1} is not what arrived"
-            before = taken.count
-            faults = _load_faults(taken, group, arrivals.until(group[0]))
+            queue, there = waiting[group[0].pid], held[group[0].pid]
+            while queue and queue[0].number <= group[0].number:
+                there.update(taken.held(queue.popleft()))
+            before, faults = taken.count, _load_faults(taken, group, there)
             yield Claim(f"{text} in the {phase} phase", faults, Stage.EXPORT_WEIGHT_SYNC)
             loaded += taken.count - before
-    yield from _rollout_gaps(taken)
+    for phase in taken.phases:
+        missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
+        if not missing and not taken.at(Point.RECEIVED, model=ROLLOUT_MODEL, phase=phase):
+            missing = taken.absent(Point.RECEIVED, ROLLOUT_MODEL, phase)
+        if missing:
+            yield Ending(State.MISSING, missing)
     if not arrived:
         yield Ending(State.MISSING, "no export has the number of a sync that arrived")
     for phase in taken.phases if loaded else ():
@@ -337,15 +329,6 @@ def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 # weights are sent once and the adapters in every sync, or all weights in every sync. The engine fuses projections and
 # shares weights between tensor ranks, so what it loaded is compared by sums, where its names say what was fused.
 rollout_weights = Invariant(Stage.EXPORT_WEIGHT_SYNC, _rollout_claims)
-
-
-def _rollout_gaps(taken: Snapshots) -> Iterator[Ending]:
-    for phase in taken.phases:
-        missing = taken.gap(_ACTOR, phase, Point.EXPORTED)
-        if not missing and not taken.at(Point.RECEIVED, model=ROLLOUT_MODEL, phase=phase):
-            missing = taken.absent(Point.RECEIVED, ROLLOUT_MODEL, phase)
-        if missing:
-            yield Ending(State.MISSING, missing)
 
 
 def _sync_faults(
@@ -386,25 +369,6 @@ def _loads(loaded: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
             yield group
 
 
-class _Arrivals:
-    """What arrived in each process, added up from sync to sync."""
-
-    def __init__(self, taken: Snapshots, received: Sequence[Snapshot]) -> None:
-        self._taken = taken
-        self._waiting: dict[int, deque[Snapshot]] = {}
-        self._held: dict[int, dict[str, Tensor]] = {}
-        for snapshot in received:
-            self._waiting.setdefault(snapshot.pid, deque()).append(snapshot)
-
-    def until(self, loaded: Snapshot) -> Mapping[str, Tensor]:
-        """By name the last tensor that arrived in the process, in this sync or an earlier one."""
-        waiting = self._waiting.get(loaded.pid, deque())
-        held = self._held.setdefault(loaded.pid, {})
-        while waiting and waiting[0].number <= loaded.number:
-            held.update(self._taken.held(waiting.popleft()))
-        return held
-
-
 def _load_faults(taken: Snapshots, group: Sequence[Snapshot], arrived: Mapping[str, Tensor]) -> Iterator[TensorFault]:
     """What the engine's model holds against all that had arrived in its process by then."""
     wanted: dict[str, list[Tensor]] = {}
@@ -416,7 +380,11 @@ def _load_faults(taken: Snapshots, group: Sequence[Snapshot], arrived: Mapping[s
         parts_of = sources(name, arrived)
         seen.update(parts_of)
         whole = [arrived[source] for source in parts_of]
-        if whole and len(parts) == len(group) and _is_comparable(parts, whole):
+        # Of the same type, and as many elements as the whole or as many times that.
+        types = {tensor.dtype for tensor in (*parts, *whole)}
+        here, sent = sum(map(count, parts)), sum(map(count, whole))
+        fits = len(types) == 1 and sent > 0 and here in (sent, sent * len(parts))
+        if whole and len(parts) == len(group) and fits:
             wanted[name], held[name] = whole, parts
         else:
             unknown.append(name)
@@ -439,13 +407,6 @@ def _load_faults(taken: Snapshots, group: Sequence[Snapshot], arrived: Mapping[s
         taken.notes.append(f"Arrived at the rollout and not seen in the engine's model: {names(absent)}")
 
 
-def _is_comparable(parts: Sequence[Tensor], whole: Sequence[Tensor]) -> bool:
-    """Whether the parts are of the same type, and as many elements as the whole or as many times that."""
-    types = {tensor.dtype for tensor in (*parts, *whole)}
-    held, sent = sum(map(count, parts)), sum(map(count, whole))
-    return len(types) == 1 and sent > 0 and held % sent == 0 and held // sent in (1, len(parts))
-
-
 def _adapter_difference(case: Case, wanted: Tensor, held: Tensor) -> FoundDifference | None:
     """A registered adapter, which the engine may have multiplied with alpha / rank and transposed."""
     kind = difference(wanted, held)
@@ -453,9 +414,8 @@ def _adapter_difference(case: Case, wanted: Tensor, held: Tensor) -> FoundDiffer
         return None
     alpha, rank = (case.config_value(key) for key in _SCALES)
     if (
-        kind.kind is not TensorDifference.SCALE
-        or not isinstance(alpha, int | float)
-        or not isinstance(rank, int | float)
+        not (isinstance(alpha, int | float) and isinstance(rank, int | float))
+        or kind.kind is not TensorDifference.SCALE
     ):
         return kind
     scaled = rank and abs(held.square - (alpha / rank) ** 2 * wanted.square) <= held.square * 2.0**-6
@@ -498,7 +458,16 @@ def _resumed_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
             {item.ranks.rank: item for item in reversed(taken.at(point, model=model, phase=resume.name))}
             for point in (Point.CHECKPOINT_LOADED, Point.MODEL_BUILT)
         )
-        declared = _declared(taken.case, model)
+        # By parameter what a card says of one that is known to stay as it was.
+        declared = {
+            parameter: (
+                f"Known defect {entry.name}: {parameter} of the {model} has after the load what it had before: "
+                f"{entry.reason}{f' ({entry.upstream})' if entry.upstream else ''}"
+            )
+            for entry in taken.case.job.not_restored
+            if entry.model == model
+            for parameter in entry.parameters
+        }
         found = tuple(_state_faults(taken, saved, loaded, built))
         known = [fault for fault in found if fault.stale and fault.name in declared]
         taken.notes += (declared[fault.name] for fault in known)
@@ -528,19 +497,6 @@ resumed_state = Invariant(Stage.CHECKPOINT_LOAD, _resumed_claims)
 
 # By rank.
 OfRanks = Mapping[int, Snapshot]
-
-
-def _declared(case: Case, model: str) -> dict[str, str]:
-    """By parameter what a card says of one that is known to stay as it was."""
-    return {
-        parameter: (
-            f"Known defect {entry.name}: {parameter} of the {model} has after the load what it had before: "
-            f"{entry.reason}{f' ({entry.upstream})' if entry.upstream else ''}"
-        )
-        for entry in case.job.not_restored
-        if entry.model == model
-        for parameter in entry.parameters
-    }
 
 
 def _state(snapshot: Snapshot) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, difference, is_constant, same
-from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
+from verl_e2e.core.judge.case import trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import (
     Claim,
@@ -27,8 +27,9 @@ from verl_e2e.core.judge.criteria.invariants import (
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapters, Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
+from verl_e2e.core.triage.silent import CRITIC_LORA_RANK, LORA_RANK
 
-_RANK = {"actor": "actor_rollout_ref.model.lora.rank", "critic": "critic.model.lora.rank"}
+_RANK = {"actor": LORA_RANK, "critic": CRITIC_LORA_RANK}
 _EXPERT = re.compile(r"mlp\..*experts.*\.linear_fc[12]$")
 # The stage of a virtual pipeline in front, and the part of a fused module that canonical LoRA adapts.
 _BESIDE_PATH = re.compile(r"^chunk\d{1,4}\.|\.adapter_[a-z]{1,8}$")
@@ -65,7 +66,9 @@ def _size_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
                 yield Ending(State.MISSING, missing or text)
             text = f"the adapters of the {model} are not those that were asked for in the {phase} phase"
             yield Claim(text, (*_size_faults(built, rank), *_bare_targets(built)), Stage.PEFT)
-            unmatched = _unmatched(built)
+            paths = {_path(module.name) for _, adapters in built for module in adapters.modules}
+            targets = dict.fromkeys(target for _, adapters in built for target in adapters.targets[:_MOST_TARGETS])
+            unmatched = [target for target in targets if not any(_matches(path, target) for path in paths)]
             if unmatched:
                 taken.notes.append(f"The {model} has no module for the adapter's target {names(unmatched)}")
             count += sum(len(adapters.modules) for _, adapters in built)
@@ -114,13 +117,6 @@ def _matches(path: str, target: str) -> bool:
     part = next((part for part in _FUSED if target.endswith(part)), "")
     pattern = target.replace(part, _FUSED[part]) if part else target
     return path.rpartition(".")[2] == pattern or fnmatchcase(path, pattern.replace("[", "[[]").replace("?", "[?]"))
-
-
-def _unmatched(built: Built) -> tuple[str, ...]:
-    """The targets that no module with an adapter matches, on any rank."""
-    paths = {_path(module.name) for _, adapters in built for module in adapters.modules}
-    targets = dict.fromkeys(target for _, adapters in built for target in adapters.targets[:_MOST_TARGETS])
-    return tuple(target for target in targets if not any(_matches(path, target) for path in paths))
 
 
 def _bare_targets(built: Built) -> Iterator[TensorFault]:
@@ -395,7 +391,9 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     tied = bool(exports) and not any(
         snapshot.left_out or any(_HF_OUTPUT.search(tensor.name) for tensor in snapshot.tensors) for snapshot in exports
     )
-    built = _as_built(taken)
+    built: dict[tuple[str, str], dict[int, Mapping[str, Tensor]]] = {}
+    for snapshot in taken.at(Point.MODEL_BUILT):
+        built.setdefault((snapshot.phase, snapshot.model), {})[snapshot.ranks.rank] = taken.held(snapshot)
     for (phase, model, point, number), group in groups.items():
         text = f"copies of a parameter of the {model} differ at '{point}' {number + 1} of the {phase} phase"
         faults = _copy_faults(taken, group, built.get((phase, model), {}), tied=tied and model == "actor")
@@ -441,14 +439,6 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 replicas = Invariant(Stage.TRAIN_STEP, _copies_claims)
 
 
-def _as_built(taken: Snapshots) -> Mapping[tuple[str, str], AsBuilt]:
-    """By phase and model what the ranks held at first."""
-    built: dict[tuple[str, str], dict[int, Mapping[str, Tensor]]] = {}
-    for snapshot in taken.at(Point.MODEL_BUILT):
-        built.setdefault((snapshot.phase, snapshot.model), {})[snapshot.ranks.rank] = taken.held(snapshot)
-    return built
-
-
 def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) -> Iterator[TensorFault]:
     """The copies that differ at one point."""
     case, point = taken.case, group[0].point
@@ -461,16 +451,17 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
     for pair in _pairs(group, lambda at: (at.expert_tensor, at.expert, at.pipeline)):
         yield from _data_copies(taken, pair, lambda tensor: tensor.expert)
     if not step or group[0].ranks.expert_data_size <= _SURE_OF_SUMS:
+        # An adapter that all experts of a layer share has no dimension of experts.
+        def is_shared(tensor: Tensor) -> bool:
+            return tensor.expert and len(tensor.shape) == 2 and _SHARED_ADAPTER.search(tensor.name) is not None
+
         for pair in _pairs(group, lambda at: (at.expert_tensor, at.pipeline, at.expert_data)):
-            yield from _data_copies(taken, pair, _is_shared)
-    yield from _tensor_copies(taken, group, built, reduced=not step or _reduces_over_tensor_ranks(case))
+            yield from _data_copies(taken, pair, is_shared)
+    # Without sequence parallelism the gradients of copies are not reduced over tensor ranks, and they drift apart.
+    reduced = not step or case.config_value(f"{ACTOR}.sequence_parallel") is True
+    yield from _tensor_copies(taken, group, built, reduced=reduced)
     if tied:
         yield from _embeddings(taken, group, built)
-
-
-def _reduces_over_tensor_ranks(case: Case) -> bool:
-    """Whether gradients of copies are reduced over tensor ranks: without it they drift apart."""
-    return case.config_value(f"{ACTOR}.sequence_parallel") is True
 
 
 def _pairs(group: Group, place: RankPlace) -> Iterator[RankPair]:
@@ -480,11 +471,6 @@ def _pairs(group: Group, place: RankPlace) -> Iterator[RankPair]:
         first = firsts.setdefault(place(snapshot.ranks), snapshot)
         if first.ranks.rank != snapshot.ranks.rank:
             yield first, snapshot
-
-
-def _is_shared(tensor: Tensor) -> bool:
-    """Whether all experts of a layer share the adapter: then it has no dimension of experts."""
-    return tensor.expert and len(tensor.shape) == 2 and _SHARED_ADAPTER.search(tensor.name) is not None
 
 
 def _compared(
