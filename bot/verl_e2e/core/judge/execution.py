@@ -309,8 +309,8 @@ def change_executed(case: Case) -> Evidence:
     if not found.functions:
         # No function of the change is known, or none has to run.
         if found.unread or found.left_out:
-            first = found.unread[0] if found.unread else f"{found.left_out} functions are not listed"
-            return Evidence(State.WAIVED, f"which functions the change touches is not known: {first}")
+            why = found.unread[0] if found.unread else f"{found.left_out} functions are not listed"
+            return Evidence(State.WAIVED, f"which functions the change touches is not known: {why}")
         summary = "nothing of the change has to be executed: verl reaches none of it, or no changed line does anything"
         return Evidence(State.MET, summary)
     asked = found.of_side(Side.HEAD)

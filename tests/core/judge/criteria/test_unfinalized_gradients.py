@@ -8,7 +8,7 @@ from tests.core.level_runs import job_of
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
-from verl_e2e.core.judge.criteria.metrics import parity
+from verl_e2e.core.judge.criteria.metrics import unsharded_parity
 from verl_e2e.core.judge.verdict import judge_case
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
@@ -46,7 +46,7 @@ def compared_with_one_rank(name: str) -> Case:
 
 
 def judged(name: str) -> Evidence:
-    return parity(compared_with_one_rank(name))
+    return unsharded_parity(compared_with_one_rank(name))
 
 
 def test_four_ranks_that_average_their_gradients_agree_with_one() -> None:
