@@ -126,7 +126,7 @@ def _values(axis: Axis) -> str:
             return ", ".join(axis.row.choices)
         case Takes.MODULES:
             return "names of modules"
-        case Takes.COUNT | Takes.SHARE:
+        case Takes.COUNT:
             return "a number"
 
 

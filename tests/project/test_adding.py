@@ -109,7 +109,7 @@ def test_a_criterion_is_added_by_one_row_in_one_file(packages: Path, tmp_path: P
 
 def test_a_setting_is_added_by_one_row_in_one_file(packages: Path) -> None:
     assert python(packages, "-c", PLANNED) == ""
-    before = '        elsewhere="the data of the job",\n    )\n'
+    before = '        short_off="not-packed",\n    )\n'
     add(packages, "model/settings.py", (before, SETTING))
     text = python(packages, "-c", PLANNED)
     assert "job 2-tp2-gating-hard: 2 GPUs" in text

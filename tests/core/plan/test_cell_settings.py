@@ -108,6 +108,6 @@ def test_every_cell_of_the_packaged_map_has_settings_that_a_job_can_have_or_is_k
     assert len(possible) > len(cells) * 0.8
     for found in possible:
         point = JobPoint.default().with_axes(found.axes)
-        assert point.conflict is None
+        assert not point.conflict
         assert found.family in {family.name for family in POLICY.families}
     assert len(CELLS) == len(ROWS)

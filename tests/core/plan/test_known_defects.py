@@ -17,7 +17,7 @@ from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.job_models import job_of_model
 from verl_e2e.core.plan.lint import lint_defects
-from verl_e2e.core.plan.measured_jobs import Derived, Draft, JobMaker
+from verl_e2e.core.plan.measured_jobs import Derived, JobMaker
 from verl_e2e.core.plan.outline import Missing, with_obstacles
 
 VERL, FILE, BLOB = POLICY.verl.commit, "src/a.py", "a" * 40
@@ -33,10 +33,10 @@ def derive(names: tuple[str, ...], *wants: Want) -> Derived:
     """Planned jobs, and one for each want, whose condition is the name of a function."""
     maker, jobs = JobMaker(POLICY, POLICY.checkpoint, TABLE), list(planned(*names))
     for want in wants:
-        found = maker.made(Draft(JobPoint.default()), want)
+        found = maker.made(JobPoint.default(), want)
         assert not isinstance(found, str), found
         function = ChangedFunction(path=FILE, symbol=want.condition, first_line=1, last_line=9)
-        jobs.append(replace(found[0][1], purposes=(purpose_of(function, (), "entered", want.axes),)))
+        jobs.append(replace(found[1], purposes=(purpose_of(function, (), "entered", want.axes),)))
     return Derived(tuple(jobs))
 
 

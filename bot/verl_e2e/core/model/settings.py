@@ -6,7 +6,7 @@ together is in `verl_e2e.core.model.space`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
@@ -116,44 +116,6 @@ class Setting:
 OWN_ROUTING = Setting({"ROUTING_REPLAY_MODE": "disabled"})
 
 
-def _recompute(value: Value) -> Setting:
-    selective = tuple(f"++{role}.{_CHANGED_MODEL}.recompute_granularity=selective" for role in _TRAINED_ROLES)
-    return Setting(overrides={"full": FULL_RECOMPUTE, "selective": selective}.get(str(value), ()))
-
-
-def _precision(value: Value) -> Setting:
-    # verl: McoreEngineConfig.dtype and RolloutConfig.dtype.
-    dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[str(value)]
-    return Setting(
-        overrides=tuple(f"{key}={dtype}" for key in (*_megatron("dtype"), "actor_rollout_ref.rollout.dtype"))
-    )
-
-
-def _adapter(value: Value) -> Setting:
-    if value == "none":
-        return Setting({"LORA_RANK": "0"})
-    return Setting(overrides=tuple(f"{model}.lora.type={value}" for model in _MODELS))
-
-
-def _adapter_targets(value: Value) -> Setting:
-    return Setting({"LORA_TARGET_MODULES": "[" + ",".join(f"'{name}'" for name in str(value).split(",")) + "]"})
-
-
-def _adapter_sharing(value: Value) -> Setting:
-    # Fields of Megatron-Bridge's LoRA that verl's configuration does not list, so they are added to it.
-    field_of = {"per expert": "share_expert_adapters=False", "outer": "experts_shared_outer_loras=True"}.get(str(value))
-    return Setting(overrides=tuple(f"++{model}.lora.{field_of}" for model in _MODELS) if field_of else ())
-
-
-def _virtual_pipeline(value: Value) -> Setting:
-    # Megatron-LM: parallel_state.initialize_model_parallel refuses any virtual size, also 1, without a pipeline.
-    return Setting({"COMMON_VPP": "null" if value == 1 else str(value)})
-
-
-def _resume(value: Value) -> Setting:
-    return Setting({"SAVE_FREQ": "1"}, (*DETERMINISTIC, *TELLING_LEARNING_RATE)) if value else Setting()
-
-
 class Takes(Enum):
     """What values a setting takes, and how a wanted one is compared with that of a job."""
 
@@ -166,8 +128,6 @@ class Takes(Enum):
     CHOICE = auto()
     # A whole number of 1 or more.
     COUNT = auto()
-    # A number from 0 to below 1.
-    SHARE = auto()
     # Names of modules, joined by a comma, in Megatron's names.
     MODULES = auto()
 
@@ -204,8 +164,8 @@ class AxisRow:
     variables: tuple[str, ...] = ()
     # The keys that take its value, where the wrapper has no variable.
     keys: tuple[str, ...] = ()
-    # What a value is in verl, where it is not the value itself in a variable or key.
-    in_verl: Callable[[Value], Setting] | None = None
+    # What single values are in verl, where that is not the value itself in `variables` and `keys`.
+    in_verl: Mapping[Value, Setting] = field(default_factory=dict)
     # What carries it out, where that is neither a variable nor an override.
     elsewhere: str = ""
     # In the name of a job: before the value, or in the place of a switch that is on; empty: the value alone.
@@ -217,8 +177,12 @@ class AxisRow:
     hides: Hides | None = None
 
 
-_STARTS = ("xavier", "normal", "kaiming", "zero")
-_AMPLIFYING = ("xavier", "normal", "kaiming")
+# The starts of an adapter's second matrix with which it changes what the model computes.
+AMPLIFYING = ("xavier", "normal", "kaiming")
+
+
+# A name that the wrapper and Hydra leave as it is.
+_MODULE = re.compile(r"[*.]*[A-Za-z_][\w*.]*", re.ASCII)
 
 
 class Axis(StrEnum):
@@ -257,7 +221,9 @@ class Axis(StrEnum):
         name="virtual pipeline",
         takes=Takes.PARALLEL_SIZE,
         default=1,
-        in_verl=_virtual_pipeline,
+        variables=("COMMON_VPP",),
+        # Megatron-LM: parallel_state.initialize_model_parallel refuses any virtual size, also 1, without a pipeline.
+        in_verl={1: Setting({"COMMON_VPP": "null"})},
         short="vpp",
         cell=("vpp",),
     )
@@ -291,11 +257,6 @@ class Axis(StrEnum):
         variables=("USE_MEGATRON_FSDP",),
         short="fsdp",
         short_off="ddp",
-        hides=Hides(
-            {"data": (2,), "overlap": (True,)},
-            "Megatron-FSDP takes the place of Megatron's DDP, whose reduction and gathering are not entered",
-            "Megatron-Bridge: model_provider._ddp_wrap",
-        ),
     )
     RECOMPUTE = AxisRow(
         name="recompute",
@@ -303,7 +264,12 @@ class Axis(StrEnum):
         default="none",
         # Megatron-LM: TransformerConfig.__post_init__.
         choices=("none", "full", "selective"),
-        in_verl=_recompute,
+        in_verl={
+            "full": Setting(overrides=FULL_RECOMPUTE),
+            "selective": Setting(
+                overrides=tuple(f"++{role}.{_CHANGED_MODEL}.recompute_granularity=selective" for role in _TRAINED_ROLES)
+            ),
+        },
         short="recompute",
         cell=("settings.recompute_granularity",),
     )
@@ -337,9 +303,6 @@ class Axis(StrEnum):
         short="fusion",
         short_off="no-fusion",
     )
-    PRECISION = AxisRow(
-        name="precision", takes=Takes.CHOICE, default="bf16", choices=("bf16", "fp16", "fp32"), in_verl=_precision
-    )
     # "none" for training of the whole model.
     ADAPTER = AxisRow(
         name="adapter",
@@ -347,7 +310,8 @@ class Axis(StrEnum):
         default="lora",
         # Megatron-Bridge: peft/utils.py, _import_peft_class.
         choices=("lora", "canonical_lora", "dora", "vlm_lora", "none"),
-        in_verl=_adapter,
+        keys=tuple(f"{model}.lora.type" for model in _MODELS),
+        in_verl={"none": Setting({"LORA_RANK": "0"})},
         short="adapter",
         cell=("adapter.type",),
     )
@@ -356,7 +320,7 @@ class Axis(StrEnum):
         takes=Takes.MODULES,
         default="linear_qkv,linear_proj,linear_fc1,linear_fc2",
         tried=("linear_qkv", "*.layers.0.*.linear_qkv"),
-        in_verl=_adapter_targets,
+        variables=("LORA_TARGET_MODULES",),
         short="on",
         cell=("adapter.target_modules",),
     )
@@ -377,22 +341,20 @@ class Axis(StrEnum):
         variables=("LORA_ALPHA",),
         short="alpha",
     )
-    # verl: `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft; so are the starts.
-    ADAPTER_DROPOUT = AxisRow(
-        name="adapter dropout",
-        takes=Takes.SHARE,
-        default=0.0,
-        tried=(0.1,),
-        keys=tuple(f"{model}.lora.dropout" for model in _MODELS),
-        short="drop",
-    )
     # How experts share adapters.
     ADAPTER_SHARING = AxisRow(
         name="adapter sharing",
         takes=Takes.CHOICE,
         default="shared",
         choices=("shared", "per expert", "outer"),
-        in_verl=_adapter_sharing,
+        # Fields of Megatron-Bridge's LoRA that verl's configuration does not list, so they are added to it.
+        in_verl={
+            value: Setting(overrides=tuple(f"++{model}.lora.{added}" for model in _MODELS))
+            for value, added in (
+                ("per expert", "share_expert_adapters=False"),
+                ("outer", "experts_shared_outer_loras=True"),
+            )
+        },
         short="share",
         cell=("adapter.share_expert_adapters",),
     )
@@ -405,27 +367,19 @@ class Axis(StrEnum):
         short="merged",
         short_off="not-merged",
         hides=Hides(
-            {"adapter B start": _AMPLIFYING, "adapter": ("canonical_lora", "dora")},
+            {"adapter B start": AMPLIFYING, "adapter": ("canonical_lora", "dora")},
             "a merged adapter leaves as part of the base weights: its own export is not entered and not compared",
             "verl: MegatronEngine.get_per_tensor_param",
         ),
     )
-    # How the adapter's first and second matrix start.
+    # How the adapter's second matrix starts. At zero, a fault in the adapter's export cannot show in the first step.
+    # verl: `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft.
     # Megatron-Bridge: peft/utils.py, ParallelLinearAdapter._get_init_fn.
-    ADAPTER_A_START = AxisRow(
-        name="adapter A start",
-        takes=Takes.CHOICE,
-        default="xavier",
-        choices=_STARTS,
-        keys=("actor_rollout_ref.model.lora.lora_A_init_method",),
-        short="a",
-    )
-    # The second one starts at zero: a fault in the adapter's export cannot show in the first step then.
     ADAPTER_B_START = AxisRow(
         name="adapter B start",
         takes=Takes.CHOICE,
         default="zero",
-        choices=_STARTS,
+        choices=("xavier", "normal", "kaiming", "zero"),
         keys=("actor_rollout_ref.model.lora.lora_B_init_method",),
         short="b",
     )
@@ -434,7 +388,9 @@ class Axis(StrEnum):
         name="save and resume",
         takes=Takes.SWITCH,
         default=False,
-        in_verl=_resume,
+        in_verl={
+            True: Setting({"SAVE_FREQ": "1"}, (*DETERMINISTIC, *TELLING_LEARNING_RATE)),
+        },
         short="resume",
         short_off="no-resume",
         cell=("resumed", "written"),
@@ -446,15 +402,6 @@ class Axis(StrEnum):
         ),
     )
     STEPS = AxisRow(name="steps", takes=Takes.SIZE, default=1, elsewhere="`TOTAL_TRAIN_STEPS`", short="steps")
-    # Times that weights leave for the rollout engine.
-    # verl: PPOTrainerSync, once before training and once after each step.
-    SYNCS = AxisRow(
-        name="weight syncs",
-        takes=Takes.SIZE,
-        default=2,
-        elsewhere="one before training and one after each step",
-        short="syncs",
-    )
     # Sequences are packed.
     PACKING = AxisRow(
         name="packing",
@@ -463,13 +410,6 @@ class Axis(StrEnum):
         variables=("USE_REMOVE_PADDING",),
         short="packed",
         short_off="not-packed",
-    )
-    CONTENT = AxisRow(
-        name="content",
-        takes=Takes.CHOICE,
-        default="text",
-        choices=("text", "images", "audio"),
-        elsewhere="the data of the job",
     )
 
     @property
@@ -505,24 +445,19 @@ class Axis(StrEnum):
             case Takes.CHOICE:
                 choices = self.row.choices
                 return "" if value in choices else f"{self} is one of {', '.join(choices)}, not {value!r}"
-            case Takes.SHARE:
-                fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-                return "" if fits else f"{self} is a number from 0 to below 1, not {value!r}"
             case Takes.MODULES:
-                fits = isinstance(value, str) and all(map(_is_module_name, value.split(",")))
+                fits = isinstance(value, str) and all(map(_MODULE.fullmatch, value.split(",")))
                 return "" if fits else f"{self} are names of modules, not {value!r}"
 
     def in_verl(self, value: Value) -> Setting:
         """What a valid value is in verl; nothing where other parts of a job carry it out."""
-        if self.row.in_verl is not None:
-            return self.row.in_verl(value)
-        wrapper = dict.fromkeys(self.row.variables, str(value))
-        return Setting(wrapper, tuple(f"{key}={value}" for key in self.row.keys))
-
-
-def _is_module_name(name: str) -> bool:
-    """Whether the wrapper and Hydra leave it as it is."""
-    return bool(name) and name.replace("*", "").replace(".", "").isidentifier()
+        if value in self.row.in_verl:
+            return self.row.in_verl[value]
+        text = str(value)
+        if self.row.takes is Takes.MODULES:
+            text = "[" + ",".join(f"'{name}'" for name in text.split(",")) + "]"
+        wrapper = dict.fromkeys(self.row.variables, text)
+        return Setting(wrapper, tuple(f"{key}={text}" for key in self.row.keys))
 
 
 # Megatron is what the wrapper is for; a run on another backend would prove nothing.

@@ -4,19 +4,29 @@ The rules say which settings go together, each with the code that it comes from.
 that people know by name; their source is Megatron-Bridge's guide to verl end-to-end testing.
 """
 
+import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import Field
 
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.levels import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
-from verl_e2e.core.model.settings import CANONICAL_TARGETS, OWN_ROUTING, Axis, FieldValue, Setting, Value
+from verl_e2e.core.model.settings import (
+    AMPLIFYING,
+    CANONICAL_TARGETS,
+    OWN_ROUTING,
+    Axis,
+    FieldValue,
+    Setting,
+    Takes,
+    Value,
+)
 
 AxisValues = Mapping[Axis, Value]
 
@@ -166,8 +176,6 @@ IMPLICATIONS: tuple[Implication, ...] = (
         source="Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)",
     ),
     Implication(Trait(Axis.RESUME), {Axis.STEPS: 2}, source="docs/levels.md: save after one step, resume to the next"),
-    Implication(Trait(Axis.CONTENT, "images"), features=frozenset({"vlm"}), source="verl: RLHFDataset (image_key)"),
-    Implication(Trait(Axis.CONTENT, "audio"), features=frozenset({"audio"}), source="verl: RLHFDataset (audio_key)"),
     # After all that bring experts with them.
     Implication(
         AdaptedModel("moe"),
@@ -184,17 +192,10 @@ _POWERS_OF_TWO = frozenset(PARALLEL) - {Axis.VIRTUAL_PIPELINE}
 _OF_ADAPTERS = (
     *(Trait(Axis.ADAPTER_SHARING, value) for value in ("per expert", "outer")),
     Trait(Axis.ADAPTER_MERGE),
-    *(Trait(Axis.ADAPTER_B_START, value) for value in ("xavier", "normal", "kaiming")),
-    *(Trait(Axis.ADAPTER_A_START, value) for value in ("normal", "kaiming", "zero")),
+    *(Trait(Axis.ADAPTER_B_START, value) for value in AMPLIFYING),
 )
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
-    Exclusion(
-        (Trait(Axis.PRECISION, "fp32"),),
-        Refused.ERROR,
-        "verl trains in bfloat16 or float16 only",
-        "verl: McoreEngineConfig.__post_init__",
-    ),
     Exclusion(
         (_FSDP, _PIPELINED),
         Refused.UNPROVEN,
@@ -229,7 +230,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
             "no export has the magnitudes, so the rollout agrees only as long as the adapter is zero",
             "Megatron-Bridge: models/conversion/peft_bridge.py",
         )
-        for start in ("xavier", "normal", "kaiming")
+        for start in AMPLIFYING
     ),
     *(
         Exclusion(
@@ -260,10 +261,6 @@ def with_needs(settings: AxisValues, features: frozenset[str]) -> tuple[dict[Axi
                 whole[axis] = larger(axis, whole.get(axis, value), value)
     for axis in _POWERS_OF_TWO & whole.keys():
         whole[axis] = 1 << (int(whole[axis] or 1) - 1).bit_length()
-    syncs = whole.get(Axis.SYNCS)
-    if isinstance(syncs, int):
-        # verl: PPOTrainerSync.on_init_end and on_step_end.
-        whole[Axis.STEPS] = larger(Axis.STEPS, whole.get(Axis.STEPS, 1), syncs - 1)
     return whole, frozenset(wanted)
 
 
@@ -279,33 +276,15 @@ def names_any(targets: Value, names: tuple[str, ...]) -> bool:
     return isinstance(targets, str) and any(target.endswith(names) for target in targets.split(","))
 
 
-_Value = TypeVar("_Value", bound=FieldValue)
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Why one job cannot have all the settings, a clause for people."""
-
-    reason: str
-
-
-def joined_values(first: Mapping[str, _Value], second: Mapping[str, _Value]) -> dict[str, _Value] | str:
-    """Both, or a clause about the first name on which they differ; True and 1 differ."""
-    both = dict(first)
-    for name, value in second.items():
-        mine = both.setdefault(name, value)
-        if type(mine) is not type(value) or mine != value:
-            return f"{name} cannot be {mine!r} and {value!r}"
-    return both
-
-
-def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
-    """The model that is what both want, or why there is none."""
+def joined_models(first: ModelWant, second: ModelWant) -> ModelWant | str:
+    """The model that is what both want, or why there is none, a clause; True and 1 differ."""
     if first.family and second.family and first.family != second.family:
-        return Conflict(f"a model of {first.family} cannot be one of {second.family}")
-    fields = joined_values(first.fields, second.fields)
-    if isinstance(fields, str):
-        return Conflict(f"the model's {fields}")
+        return f"a model of {first.family} cannot be one of {second.family}"
+    fields = dict(first.fields)
+    for name, value in second.fields.items():
+        mine = fields.setdefault(name, value)
+        if type(mine) is not type(value) or mine != value:
+            return f"the model's {name} cannot be {mine!r} and {value!r}"
     return ModelWant(first.family or second.family, fields, first.features | second.features)
 
 
@@ -315,51 +294,31 @@ _FUSED_TARGETS = ("linear_qkv", "linear_fc1")
 
 def exclusion_of(settings: AxisValues, features: frozenset[str]) -> Exclusion | None:
     """The first rule that these settings break on a model with these features."""
-    broken = (exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings))
-    return (
-        next(broken, None) or _wrong_targets(settings) or _unmerged_experts(settings, features) or _odd_rank(settings)
+    broken = next((exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings)), None)
+    if broken is not None:
+        return broken
+    adapter, targets, rank = (
+        settings.get(axis, axis.default) for axis in (Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_RANK)
     )
-
-
-def merges_experts(settings: AxisValues, features: frozenset[str]) -> bool:
-    """Whether adapters are merged only because the model has experts."""
-    return "moe" in features and Trait(Axis.ADAPTER_MERGE).holds(settings)
-
-
-def _unmerged_experts(settings: AxisValues, features: frozenset[str]) -> Exclusion | None:
-    """The rule about adapters of experts that leave by themselves."""
-    unmerged = Trait(Axis.ADAPTER_MERGE, value=False)
-    if "moe" not in features or NO_ADAPTER.holds(settings) or not unmerged.holds(settings):
-        return None
-    reason = (
-        "with adapters of their own on experts vLLM 0.24.0 computes other probabilities than the trainer at the first"
-        " step (correlation 0.385 to 0.730, merged 0.998), although both hold the same weights"
-    )
-    return Exclusion((unmerged,), Refused.IGNORED, reason, "docs/space.md: adapters of experts")
-
-
-def _odd_rank(settings: AxisValues) -> Exclusion | None:
-    """The rule about the rank of adapters that experts share on the outside."""
-    rank = settings.get(Axis.ADAPTER_RANK, Axis.ADAPTER_RANK.default)
-    outer = Trait(Axis.ADAPTER_SHARING, "outer")
-    if not outer.holds(settings) or not isinstance(rank, int) or rank % OUTER_RANK == 0:
-        return None
-    reason = f"torch's grouped matrix product takes bfloat16 matrices of a multiple of {OUTER_RANK} alone"
-    source = "Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)"
-    return Exclusion((outer, Trait(Axis.ADAPTER_RANK, rank)), Refused.ERROR, reason, source)
-
-
-def _wrong_targets(settings: AxisValues) -> Exclusion | None:
-    """The rule about names of modules that the adapter's type does not have."""
-    adapter = settings.get(Axis.ADAPTER, Axis.ADAPTER.default)
-    targets = settings.get(Axis.ADAPTER_TARGETS, Axis.ADAPTER_TARGETS.default)
-    traits = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
+    named = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
     if adapter == "canonical_lora" and names_any(targets, _FUSED_TARGETS):
         source = "Megatron-Bridge: CanonicalLoRA._init_target_match_state"
-        return Exclusion(traits, Refused.ERROR, "it adapts the parts of a fused module, by their names", source)
+        return Exclusion(named, Refused.ERROR, "it adapts the parts of a fused module, by their names", source)
     if adapter not in ("canonical_lora", "none") and names_any(targets, SPLIT_TARGETS):
         source = "Megatron-Bridge: ModuleMatcher.match"
-        return Exclusion(traits, Refused.IGNORED, "only canonical_lora knows the parts of a fused module", source)
+        return Exclusion(named, Refused.IGNORED, "only canonical_lora knows the parts of a fused module", source)
+    unmerged = Trait(Axis.ADAPTER_MERGE, value=False)
+    if "moe" in features and adapter != "none" and unmerged.holds(settings):
+        reason = (
+            "with adapters of their own on experts vLLM 0.24.0 computes other probabilities than the trainer at the"
+            " first step (correlation 0.385 to 0.730, merged 0.998), although both hold the same weights"
+        )
+        return Exclusion((unmerged,), Refused.IGNORED, reason, "docs/space.md: adapters of experts")
+    outer = Trait(Axis.ADAPTER_SHARING, "outer")
+    if outer.holds(settings) and isinstance(rank, int) and rank % OUTER_RANK:
+        reason = f"torch's grouped matrix product takes bfloat16 matrices of a multiple of {OUTER_RANK} alone"
+        source = "Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)"
+        return Exclusion((outer, Trait(Axis.ADAPTER_RANK, rank)), Refused.ERROR, reason, source)
     return None
 
 
@@ -376,14 +335,6 @@ class Mask:
     # Where that is decided.
     source: str
 
-    def holds(self, first: AxisValues, second: AxisValues) -> bool:
-        """Whether one side hides what the other one is for; a side that sets both means it so."""
-        return self._hides(first, second) or self._hides(second, first)
-
-    def _hides(self, hiding: AxisValues, hidden: AxisValues) -> bool:
-        found = any(trait.holds(hidden) for trait in self.hidden)
-        return found and self.hiding.holds(hiding) and not self.hiding.holds(hidden)
-
 
 _BY_NAME = {axis.value: axis for axis in Axis}
 MASKS: tuple[Mask, ...] = tuple(
@@ -399,8 +350,13 @@ MASKS: tuple[Mask, ...] = tuple(
 
 
 def mask_of(first: AxisValues, second: AxisValues) -> Mask | None:
-    """The first reason why the settings of two wants should not be in one job."""
-    return next((mask for mask in MASKS if mask.holds(first, second)), None)
+    """The first reason why the settings of two wants should not be in one job; a want that sets both means it so."""
+    for mask in MASKS:
+        for hiding, hidden in ((first, second), (second, first)):
+            found = any(trait.holds(hidden) for trait in mask.hidden)
+            if found and mask.hiding.holds(hiding) and not mask.hiding.holds(hidden):
+                return mask
+    return None
 
 
 # What every job of a level sets; a job of level 4 differs by its model.
@@ -413,7 +369,7 @@ _OF_LEVEL: Mapping[Level, AxisValues] = {
 
 @dataclass(frozen=True, slots=True)
 class JobPoint:
-    """The settings of one job and the model that it needs. Build one by `default` or `of`, and join wants to it."""
+    """The settings of one job and its model. Build one by `default` or `of_level`, and join wants to it."""
 
     # The values that are set; every other axis is open and has its default.
     settings: AxisValues = field(default_factory=dict)
@@ -466,34 +422,61 @@ class JobPoint:
         value = self[axis]
         return value if isinstance(value, int) else 1
 
-    def joined(self, want: Want) -> "JobPoint | Conflict":
-        """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
+    def joined(self, want: Want) -> "JobPoint | str":
+        """The point that has both, or why there is none, a clause.
+
+        Sizes join by the larger one, all else must agree or be open, and nothing is masked.
+        """
         if mask := mask_of(self.settings, with_needs(want.axes, want.model.features)[0]):
-            return Conflict(f"{mask.hiding}: {mask.reason}")
+            return f"{mask.hiding}: {mask.reason}"
         settings = self.asked
         for axis, value in want.axes.items():
             if problem := axis.invalid(value):
-                return Conflict(problem)
+                return problem
             mine = settings.get(axis, value)
-            if axis.is_size and isinstance(mine, int) and isinstance(value, int):
-                settings[axis] = max(mine, value)
-            elif mine != value:
-                return Conflict(f"{axis} is {mine!r} and {value!r} is wanted")
-            else:
-                settings[axis] = value
+            if not axis.is_size and mine != value:
+                return f"{axis} is {mine!r} and {value!r} is wanted"
+            settings[axis] = larger(axis, mine, value)
         model = joined_models(self.model, want.model)
-        if isinstance(model, Conflict):
+        if isinstance(model, str):
             return model
         point = JobPoint(settings, model).with_axes({})
         return point.conflict or point
 
     @property
-    def conflict(self) -> Conflict | None:
-        """Why no job can be this point, or None."""
+    def conflict(self) -> str:
+        """Why no job can be this point, a clause; empty where one can."""
         rule = exclusion_of(self.settings, self.model.features)
-        if rule is None:
-            return None
-        return Conflict(f"{' with '.join(map(str, rule.traits))}: {rule.reason}")
+        return "" if rule is None else f"{' with '.join(map(str, rule.traits))}: {rule.reason}"
+
+    def holds(self, want: Want) -> bool:
+        """Whether a run of this point, open axes at their defaults, gives what is wanted but the model."""
+        return all(Trait(axis, value).holds(self.settings) for axis, value in want.axes.items())
+
+    @property
+    def differing(self) -> dict[Axis, Value]:
+        """The settings that differ from those of level 0, without what every job on a model with experts has."""
+        merged = "moe" in self.model.features and self[Axis.ADAPTER_MERGE] is True
+        return {
+            axis: value
+            for axis, value in self.settings.items()
+            if value != axis.default and not (merged and axis is Axis.ADAPTER_MERGE)
+        }
+
+    @property
+    def own_level(self) -> Level | None:
+        """The level of a job that is there for these settings alone; None where no level has such a job."""
+        levels = self.levels
+        # The strongest first; fields of a model alone leave no trace in a run.
+        meanings = (
+            (Level.SAVE_RESUME, self[Axis.RESUME] is True),
+            (Level.MEGATRON_FSDP, self[Axis.FSDP] is True),
+            (Level.PARALLELISM, any(self.size(axis) > 1 for axis in PARALLEL)),
+            (Level.LEARNING_SIGNAL, Level.LEARNING_SIGNAL in levels),
+            (Level.FEATURE, bool(self.model.family or self.model.features)),
+        )
+        found = next((level for level, meant in meanings if meant), Level.SMOKE)
+        return found if found in levels else None
 
     @property
     def data_size(self) -> int:
@@ -537,13 +520,19 @@ class JobPoint:
         Raises ValueError where the point has a conflict or no job of that level can have it.
         """
         if self.conflict:
-            raise ValueError(f"{name}: {self.conflict.reason}")
+            raise ValueError(f"{name}: {self.conflict}")
         if level not in self.levels:
             shown = ", ".join(f"{axis} {value}" for axis, value in self.settings.items()) or "of level 0"
             raise ValueError(f"{name}: no job of level {int(level)} has the settings {shown}")
         parts = [axis.in_verl(value) for axis, value in self.settings.items()]
-        parts.append(OWN_ROUTING if Axis.EXPERT in self.settings else Setting())
-        parts.append(_purpose(level, self.size(Axis.STEPS)))
+        if Axis.EXPERT in self.settings:
+            parts.append(OWN_ROUTING)
+        # What a level sets so that its own evidence can show.
+        if level is Level.FEATURE:
+            parts.append(Setting(WITHOUT_CRITIC, SHARE_OF_DIGITS))
+        elif level is Level.LEARNING_SIGNAL:
+            tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
+            parts.append(Setting({"TOTAL_TRAIN_STEPS": str(self.size(Axis.STEPS)), **tested}, PROBE_LEARNING_RATE))
         return Variant(
             level,
             name,
@@ -553,16 +542,6 @@ class JobPoint:
             steps=self.size(Axis.STEPS),
             feature=feature,
         )
-
-
-def _purpose(level: Level, steps: int) -> Setting:
-    """What a level sets so that its own evidence can show."""
-    if level is Level.FEATURE:
-        return Setting(WITHOUT_CRITIC, SHARE_OF_DIGITS)
-    if level is not Level.LEARNING_SIGNAL:
-        return Setting()
-    tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
-    return Setting({"TOTAL_TRAIN_STEPS": str(steps), **tested}, PROBE_LEARNING_RATE)
 
 
 _Count = Annotated[int, Field(strict=True, ge=1)]
@@ -585,28 +564,77 @@ class ModelShape(DescribedDocument):
 
 def misfits(point: JobPoint, shape: ModelShape) -> tuple[str, ...]:
     """Why a model of this shape cannot run with the sizes of a point, a clause each."""
-    return tuple(_misfits(point, shape))
+    tensor, expert, expert_tensor = map(point.size, (Axis.TENSOR, Axis.EXPERT, Axis.EXPERT_TENSOR))
+    chunks = point.size(Axis.PIPELINE) * point.size(Axis.VIRTUAL_PIPELINE)
+    dense = not shape.experts
+    # Megatron-LM: TransformerConfig.__post_init__, and for the number of experts moe_layer.BaseMoELayer.__init__.
+    clauses = (
+        (shape.layers % chunks, f"{shape.layers} layers cannot be divided into {chunks} pipeline chunks"),
+        (shape.heads % tensor, f"{shape.heads} heads cannot be divided among {tensor} tensor ranks"),
+        (
+            shape.kv_heads % tensor and tensor % shape.kv_heads,
+            f"{shape.kv_heads} key-value heads neither divide {tensor} tensor ranks nor are divided by them",
+        ),
+        (dense and (expert > 1 or expert_tensor > 1), "a dense model has no experts to divide"),
+        (shape.experts % expert, f"{shape.experts} experts cannot be divided among {expert} expert ranks"),
+        (
+            not dense and shape.biases and expert_tensor > 1,
+            "experts with biases cannot be divided among expert tensor ranks",
+        ),
+    )
+    return tuple(clause for holds, clause in clauses if holds)
 
 
-def _misfits(point: JobPoint, shape: ModelShape) -> Iterator[str]:
-    tensor, expert = point.size(Axis.TENSOR), point.size(Axis.EXPERT)
-    stages = point.size(Axis.PIPELINE) * point.size(Axis.VIRTUAL_PIPELINE)
-    # Megatron-LM: TransformerConfig.__post_init__, for all of these but the number of experts.
-    if shape.layers % stages:
-        yield f"{shape.layers} layers cannot be divided into {stages} pipeline chunks"
-    if shape.heads % tensor:
-        yield f"{shape.heads} heads cannot be divided among {tensor} tensor ranks"
-    if shape.kv_heads % tensor and tensor % shape.kv_heads:
-        yield f"{shape.kv_heads} key-value heads neither divide {tensor} tensor ranks nor are divided by them"
-    if not shape.experts:
-        if expert > 1 or point.size(Axis.EXPERT_TENSOR) > 1:
-            yield "a dense model has no experts to divide"
-        return
-    # Megatron-LM: moe_layer.BaseMoELayer.__init__.
-    if shape.experts % expert:
-        yield f"{shape.experts} experts cannot be divided among {expert} expert ranks"
-    if shape.biases and point.size(Axis.EXPERT_TENSOR) > 1:
-        yield "experts with biases cannot be divided among expert tensor ranks"
+MOST_CHARACTERS = 48
+_DIGEST = 6
+# Fields of a model's configuration that a name can say in a word.
+_OF_MODEL: Mapping[tuple[str, object], str] = {
+    ("tie_word_embeddings", True): "tied",
+    ("tie_word_embeddings", False): "untied",
+}
+# A level whose own purpose no setting names, and what always comes with a level's own setting.
+_PURPOSE = {Level.FEATURE: ("feature",), Level.LEARNING_SIGNAL: ("signal",)}
+_IMPLIED: Mapping[Level, AxisValues] = {
+    Level.SAVE_RESUME: {Axis.STEPS: 2},
+    Level.MEGATRON_FSDP: {Axis.FUSION: False},
+    Level.LEARNING_SIGNAL: {Axis.STEPS: 20},
+}
+
+
+def name_of(level: Level, point: JobPoint, model: str = "") -> str:
+    """The name of a derived job without its level, never empty; `model` names one that the settings do not."""
+    words = [*_PURPOSE.get(level, ())]
+    implied, differing = _IMPLIED.get(level, {}), point.differing
+    for axis in Axis:
+        if axis in differing and implied.get(axis) != differing[axis]:
+            row, value = axis.row, differing[axis]
+            if row.takes is Takes.SWITCH:
+                words.append(row.short if value else row.short_off)
+            else:
+                words.append(f"{row.short}{'' if isinstance(value, int) else '-'}{_word(value)}")
+    fields = dict(point.model.fields)
+    for (key, known), word in _OF_MODEL.items():
+        if fields.get(key) is known:
+            del fields[key]
+            words.append(word)
+    if fields:
+        # It may be any text of the code.
+        words.append(f"model-{_digest(repr(sorted(fields.items(), key=str)))}")
+    if model:
+        words.append(_word(model))
+    name = "-".join(words) or "plain"
+    if len(name) <= MOST_CHARACTERS:
+        return name
+    return f"{name[: MOST_CHARACTERS - _DIGEST - 1].rstrip('-')}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+
+
+def _word(value: Value) -> str:
+    """A value in the letters of a name, never empty."""
+    return "-".join(re.findall("[a-z0-9]+", str(value).lower())) or _digest(str(value))
 
 
 # By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
@@ -660,10 +688,8 @@ DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")
 
 def setting_probes() -> tuple[Variant, ...]:
     """A job for each value that no rule excludes and that is a variable or an override; of a size two."""
-    values = ((axis, value) for axis in Axis for value in axis.tried if axis.in_verl(value) != Setting())
-    points = ((axis, value, JobPoint.default().with_axes({axis: value})) for axis, value in values)
+    values = [(axis, value) for axis in Axis for value in axis.tried if axis.in_verl(value) != Setting()]
+    points = [(axis, value, JobPoint.default().with_axes({axis: value})) for axis, value in values]
     return tuple(
-        point.variant(point.levels[0], "-".join(re.findall("[a-z0-9]+", f"{axis} {value}".lower())))
-        for axis, value, point in points
-        if point.conflict is None
+        point.variant(point.levels[0], _word(f"{axis} {value}")) for axis, value, point in points if not point.conflict
     )

@@ -208,7 +208,7 @@ def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None
 
 
 def _data(outline: JobOutline, site: SiteProfile, given: Data | None) -> Data:
-    pictures = outline.settings.get(Axis.CONTENT) == "images" or any(item.data == "images" for item in outline.features)
+    pictures = any(item.data == "images" for item in outline.features)
     data = given or (PICTURES if pictures else site.data)
     if data is None:
         raise BuildError(without_data(site))

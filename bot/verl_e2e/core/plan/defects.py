@@ -1,14 +1,14 @@
 """Known defects in a plan: a job that has one is not run, and what can stand for it without the defect is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import Axis, Value
-from verl_e2e.core.model.space import JobPoint
-from verl_e2e.core.plan.measured_jobs import Derived, Draft, NotCovered, name_of, point_of
+from verl_e2e.core.model.settings import Axis
+from verl_e2e.core.model.space import JobPoint, name_of
+from verl_e2e.core.plan.measured_jobs import Derived, NotCovered, point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, with_obstacles
 from verl_e2e.core.plan.policy import Policy
 
@@ -30,7 +30,7 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
 
 
 def _has(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
-    if defect.level not in (None, job.variant.level) or not defect.shows(_settings(job)):
+    if defect.level not in (None, job.variant.level) or not defect.shows(point_of(job).settings):
         return False
     if defect.family is None or job.family == defect.family:
         return True
@@ -38,21 +38,15 @@ def _has(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
     return family is not None and job.checkpoint is not None and family.has_model(job.checkpoint.model_id)
 
 
-def _settings(job: JobOutline) -> Mapping[Axis, Value]:
-    """The settings of a job that is planned, with what its model brings."""
-    return point_of(job).point.settings
-
-
 def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOutline:
     """The same job with settings that avoid the defect, or on the usual model; else the job, which is not run."""
-    point, level = point_of(job).point, job.variant.level
+    point, level = point_of(job), job.variant.level
     own = {axis: value for axis, value in point.asked.items() if axis not in (*defect.avoid, Axis.ADAPTER_MERGE)}
     other = JobPoint.default().with_axes({**own, **defect.avoid}).with_model(point.model)
-    if defect.avoid and other.conflict is None and level in other.levels:
-        draft = Draft(other)
-        variant = other.variant(level, name_of(level, draft), feature=job.variant.feature)
+    if defect.avoid and not other.conflict and level in other.levels:
+        variant = other.variant(level, name_of(level, other), feature=job.variant.feature)
         note = f"in place of {job.id}: {_sentence(defect)}"
-        return replace(job, variant=variant, settings=draft.differing, replaces=job.variant.job_id, notes=(note,))
+        return replace(job, variant=variant, settings=other.differing, replaces=job.variant.job_id, notes=(note,))
     if defect.family is not None and level is not Level.FEATURE and not job.settings:
         note = f"on {policy.checkpoint.model_id} and not on a model of {defect.family}: {_sentence(defect)}"
         usual = with_obstacles(replace(job, checkpoint=policy.checkpoint, notes=(note,)), policy)
@@ -63,7 +57,7 @@ def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOut
 
 def _loses(made: JobOutline, purpose: Purpose) -> bool:
     """Whether what stands for the job does not have the settings of a place that the job was there for."""
-    settings = _settings(made)
+    settings = point_of(made).settings
     return bool(made.obstacles) or any(settings.get(axis, value) != value for axis, value in purpose.settings.items())
 
 

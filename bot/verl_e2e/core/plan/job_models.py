@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, WITHOUT_CRITIC_OF_COPIES, Level, Variant
-from verl_e2e.core.model.settings import DETERMINISTIC, Value
+from verl_e2e.core.model.settings import DETERMINISTIC
 from verl_e2e.core.model.space import VARIANTS, ModelWant, variants_of
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
@@ -31,15 +31,6 @@ def is_on_family(job: JobOutline, family: Family) -> bool:
     made = job.checkpoint.synthetic if job.checkpoint else None
     named = job.checkpoint is not None and family.checkpoint == job.checkpoint
     return named or family.name in (job.family, made.family if made else "")
-
-
-def unread(job: JobOutline, content: Value | None, policy: Policy) -> str:
-    """Why verl reads no data with such content for the job's model, a clause; empty where it does."""
-    made = job.checkpoint.synthetic if job.checkpoint else None
-    named = (family.name for family in policy.families if family.checkpoint == job.checkpoint)
-    family = job.family or (made.family if made else next(named, ""))
-    wanted = (feature for feature in policy.features if feature.data == content)
-    return next((feature.unread for feature in wanted if not feature.is_read_of(family)), "")
 
 
 def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint: Checkpoint | None) -> JobOutline | str:

@@ -8,7 +8,7 @@ from verl_e2e.core.model.change import Change, on_one_line, readable
 from verl_e2e.core.model.execution import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, variants_of
+from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, name_of, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -19,13 +19,11 @@ from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.job_models import feature_jobs, rules_of
 from verl_e2e.core.plan.measured_jobs import (
     Derived,
-    Draft,
     JobMaker,
     Measured,
     NotCovered,
     Place,
     measured_places,
-    name_of,
     needs_of,
     with_measured_jobs,
 )
@@ -448,11 +446,11 @@ def _small_enough(job: JobOutline, policy: Policy) -> JobOutline:
     point = next(able, None) if job.variant.gpu_count > most else None
     if point is None:
         return job
-    draft, whole = Draft(point), Draft(POINTS[job.variant.job_id]).differing
-    lost = ", ".join(f"{axis} {value}" for axis, value in whole.items() if draft.differing.get(axis) != value)
+    settings, whole = point.differing, POINTS[job.variant.job_id].differing
+    lost = ", ".join(f"{axis} {value}" for axis, value in whole.items() if settings.get(axis) != value)
     note = _STANDS_IN.format(job.id, job.variant.gpu_count, most, lost)
-    variant = point.variant(level, name_of(level, draft))
-    return replace(job, variant=variant, settings=draft.differing, replaces=job.variant.job_id, notes=(note,))
+    variant = point.variant(level, name_of(level, point))
+    return replace(job, variant=variant, settings=settings, replaces=job.variant.job_id, notes=(note,))
 
 
 def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> str:

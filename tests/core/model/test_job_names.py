@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, FieldValue, Value
-from verl_e2e.core.model.space import POINTS, VARIANTS, JobPoint, ModelWant
-from verl_e2e.core.plan.measured_jobs import MOST_CHARACTERS, Draft, name_of
+from verl_e2e.core.model.space import MOST_CHARACTERS, POINTS, VARIANTS, JobPoint, ModelWant, name_of
 from verl_e2e.core.pulls.forge import CheckId, read_check_id
 
 _ID = re.compile(next(item.pattern for item in Job.model_fields["id"].metadata if hasattr(item, "pattern")))
 
 
-def drafted(axes: dict[Axis, Value]) -> Draft:
-    return Draft(JobPoint.default().with_axes(axes))
+def point_with(axes: dict[Axis, Value]) -> JobPoint:
+    return JobPoint.default().with_axes(axes)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def drafted(axes: dict[Axis, Value]) -> Draft:
     ),
 )
 def test_a_name_says_what_differs_from_level_0(level: Level, axes: dict[Axis, Value], expected: str | None) -> None:
-    name = name_of(level, drafted(axes))
+    name = name_of(level, point_with(axes))
     assert _ID.fullmatch(f"{int(level)}-{name}")
     assert expected is None or name == expected
 
@@ -53,18 +52,18 @@ def _values(axis: Axis) -> st.SearchStrategy[Any]:
         return st.sampled_from(axis.row.choices)
     if axis is Axis.ADAPTER_TARGETS:
         return st.sampled_from(("linear_fc1", "*.linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate"))
-    return st.sampled_from((0.1, 0.25)) if axis is Axis.ADAPTER_DROPOUT else st.integers(1, 64)
+    return st.integers(1, 64)
 
 
 @given(st.fixed_dictionaries({}, optional={axis: _values(axis) for axis in Axis}), st.sampled_from(tuple(Level)))
 def test_every_name_is_valid_wherever_ids_are_checked(axes: dict[Axis, Value], level: Level) -> None:
-    draft = drafted(axes)
-    name = name_of(level, draft)
+    point = point_with(axes)
+    name = name_of(level, point)
     job_id = f"{int(level)}-{name}"
     assert len(name) <= MOST_CHARACTERS
     assert _ID.fullmatch(job_id)
     assert not job_id.endswith("-")
-    assert name == name_of(level, drafted(dict(reversed(axes.items()))))
+    assert name == name_of(level, point_with(dict(reversed(axes.items()))))
     check = CheckId(7, "a" * 40, job_id)
     assert read_check_id(str(check)) == check
 
@@ -72,13 +71,13 @@ def test_every_name_is_valid_wherever_ids_are_checked(axes: dict[Axis, Value], l
 def test_jobs_of_the_table_keep_names_that_no_other_settings_get() -> None:
     names: dict[str, object] = {}
     for variant in VARIANTS:
-        draft = Draft(POINTS[variant.job_id])
-        name = f"{int(variant.level)}-{name_of(variant.level, draft)}"
-        assert names.setdefault(name, draft.differing) == draft.differing
+        point = POINTS[variant.job_id]
+        name = f"{int(variant.level)}-{name_of(variant.level, point)}"
+        assert names.setdefault(name, point.differing) == point.differing
 
 
-def of_model(fields: dict[str, FieldValue]) -> Draft:
-    return Draft(JobPoint.default().with_model(ModelWant(fields=fields)))
+def of_model(fields: dict[str, FieldValue]) -> JobPoint:
+    return JobPoint.default().with_model(ModelWant(fields=fields))
 
 
 def test_what_no_axis_has_is_named_by_its_digest() -> None:
