@@ -46,8 +46,8 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullRef, PullState, Target
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState, Target
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of, same_work
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import PlanRequest, collect_seldom, planner_of

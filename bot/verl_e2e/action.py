@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from verl_e2e.adapters.clock import SystemClock
-from verl_e2e.app.accept_job import Order
-from verl_e2e.app.action_run import Here, act_on, busy_pulls
+from verl_e2e.app.action_run import Here, Order, act_on, busy_pulls
 from verl_e2e.config.action_settings import (
     ActionSettings,
     CheckDigestSettings,
@@ -24,9 +23,9 @@ from verl_e2e.config.action_settings import (
 )
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, RehearsalJob
-from verl_e2e.core.pulls.deliveries import BadDeliveryError, Event, parse_event
+from verl_e2e.core.pulls.deliveries import BadDeliveryError, WebhookEvent, parse_event
+from verl_e2e.core.pulls.forge import PullRef, Reference
 from verl_e2e.core.pulls.job_order import read_target
-from verl_e2e.core.pulls.pull import PullRef, Reference
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.wiring.action import Place, action_handlers, check_order, digest_of_folder, take_order
 
@@ -66,7 +65,7 @@ def _name(reference: Reference) -> str:
     return str(reference) if isinstance(reference, PullRef) else f"the merge group {reference.head_sha[:12]}"
 
 
-def _parsed(settings: ActionSettings) -> Event | None:
+def _parsed(settings: ActionSettings) -> WebhookEvent | None:
     name = _TRUSTED.get(settings.event_name, settings.event_name)
     try:
         return parse_event(name, json.dumps(settings.payload).encode())

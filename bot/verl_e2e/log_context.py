@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
-from verl_e2e.core.pulls.pull import PullRef, read_reference
+from verl_e2e.core.pulls.forge import PullRef, read_reference
 
 _NOTHING: Mapping[str, str | int] = MappingProxyType({})
 _ABOUT: ContextVar[Mapping[str, str | int]] = ContextVar("about", default=_NOTHING)

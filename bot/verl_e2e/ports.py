@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.record import CheckNotes, Record
     from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
-    from verl_e2e.core.pulls.forge import BranchRules, CheckRun, DeliveryAttempt, Installation, Machine
+    from verl_e2e.core.pulls.forge import (
+        BranchRules,
+        CheckRun,
+        DeliveryAttempt,
+        Installation,
+        Machine,
+        MergeGroup,
+        OpenPull,
+        Pull,
+        PullRef,
+    )
     from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
-    from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
     from verl_e2e.core.pulls.queue import Snapshot
     from verl_e2e.core.reach.diff import FileDifference
     from verl_e2e.core.reach.entries import Uses

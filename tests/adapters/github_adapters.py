@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.fakes.github_standin.world import APP_ID, World, living
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
-from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.pulls.forge import PullRef
 
 REPOSITORY = "octo/bridge"
 ONE = PullRef(REPOSITORY, 1)

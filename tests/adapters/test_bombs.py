@@ -18,7 +18,7 @@ from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import load_policy
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis

@@ -10,7 +10,7 @@ from verl_e2e.adapters.github.answers import FileAnswer
 from verl_e2e.adapters.github.pulls import GithubPulls, as_changed_path
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump
-from verl_e2e.core.pulls.pull import OpenPull, PullRef, PullState
+from verl_e2e.core.pulls.forge import OpenPull, PullRef, PullState
 from verl_e2e.ports import ForgeError, UnknownPullError
 
 

@@ -26,7 +26,7 @@ from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, Git
 from verl_e2e.adapters.github.requester import ApiRequester, Lane, RateLimiter, RetryPolicy
 from verl_e2e.adapters.github.session import AppIdentity, as_app, checked_api_url, narrowed, with_token
 from verl_e2e.adapters.github.workflows import download
-from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.pulls.forge import PullRef
 from verl_e2e.ports import ForgeError, UnknownPullError
 
 

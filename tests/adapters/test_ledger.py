@@ -28,8 +28,8 @@ from verl_e2e.adapters.store.database import SCHEMA_VERSION, entries, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.figures import Waiting
+from verl_e2e.core.pulls.forge import MergeGroup, PullRef
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, Pushers, RecordedCommand, Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
 HEAD = "a" * 40

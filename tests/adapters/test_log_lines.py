@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.json_log import JsonLines, TextLines
 from verl_e2e.adapters.worker import Lanes, thread_pool
-from verl_e2e.core.pulls.pull import MergeGroup, reference_text
+from verl_e2e.core.pulls.forge import MergeGroup, reference_text
 from verl_e2e.log_context import add_to_log_context, current_log_context, log_context, log_context_of
 
 HOSTILE = 'x\n{"level": "error"}\r\x1b[2J\x9b31m\u2028\u202eevil\x7f\U000e0041'

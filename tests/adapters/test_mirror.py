@@ -18,7 +18,7 @@ from tests.fakes.places import ROOT
 from tests.fakes.smart_http import GitServer, serving
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.core.model.change import PathStatus
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullRef, PullState
 from verl_e2e.git.clone import Bounds
 from verl_e2e.git.program import Limits
 from verl_e2e.git.repository import GitRepository
@@ -304,7 +304,7 @@ PLANNING = """
 import os, sys
 from pathlib import Path
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
 folder, url, base, head = sys.argv[1:]
 pull = Pull(PullRef("Owner/Bridge", 7), "main", base, head, "", "a", "MEMBER", draft=False, state=PullState.OPEN)
 trees = Mirrors(Path(folder), url, environ=os.environ).changes(pull)

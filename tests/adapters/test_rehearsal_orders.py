@@ -14,7 +14,7 @@ from verl_e2e.adapters.dispatch.ray_backend import RaySettings, resources
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmContainer, SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
-from verl_e2e.app.judge_finished import judge_ended
+from verl_e2e.app.analysis import judge_ended
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Bands

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fakes.app import APP, REF, App
 from tests.fakes.events import comment_event
-from verl_e2e.app.keep_command import MAX_EACH, MAX_TOGETHER, NO_MORE
+from verl_e2e.app.publish import MAX_EACH, MAX_TOGETHER, NO_MORE
 
 
 @pytest.fixture

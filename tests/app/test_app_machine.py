@@ -20,9 +20,9 @@ from tests.fakes.searching import search
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.deliveries import Event
+from verl_e2e.core.pulls.deliveries import WebhookEvent
+from verl_e2e.core.pulls.forge import MergeGroup, PullRef, PullState
 from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.pulls.pull import MergeGroup, PullRef, PullState
 from verl_e2e.ports import BackendError, ForgeError
 
 PATHS = {"docs": "docs/a.md", "one job": "src/lora/a.py", "three jobs": "src/peft/a.py"}
@@ -62,11 +62,11 @@ class AppMachine(RuleBasedStateMachine):
         self.app = App()
         self.heads = ["h0"]
         self.groups: list[MergeGroup] = []
-        self.waiting: list[tuple[Event, str]] = []
+        self.waiting: list[tuple[WebhookEvent, str]] = []
         self.app.open("h0", "src/peft/a.py")
         self.deliver_later(pull_event("opened", "h0"))
 
-    def deliver_later(self, event: Event) -> None:
+    def deliver_later(self, event: WebhookEvent) -> None:
         self.waiting.append((event, f"d{self.app.hub.next_id()}"))
 
     def safely(self, call: Callable[[], object]) -> None:

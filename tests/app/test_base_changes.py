@@ -8,7 +8,7 @@ from tests.fakes.trees import sha
 from verl_e2e.app.action_run import DerivedMemory, Here, busy_pulls
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.pulls.forge import PullRef
 
 
 def change_policy(app: App, text: str) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from tests.fakes.app import BASE, REF, REPOSITORY, App, passes
 from tests.fakes.trees import sha
-from verl_e2e.core.pulls.forge import CheckRun
-from verl_e2e.core.pulls.pull import MergeGroup, PullState
+from verl_e2e.core.pulls.forge import CheckRun, MergeGroup, PullState
 from verl_e2e.ports import BackendError, ForgeError
 
 

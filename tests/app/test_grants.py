@@ -6,8 +6,8 @@ from tests.fakes.app import BASE, POLICY, REF, App
 from tests.fakes.events import comment_event, pull_event
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.forge import PullState
 from verl_e2e.core.pulls.ledger import RecordedCommand
-from verl_e2e.core.pulls.pull import PullState
 
 LORA = "src/lora/a.py"
 

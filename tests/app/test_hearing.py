@@ -16,9 +16,8 @@ from tests.fakes.events import (
 )
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.pulls.forge import CheckId
+from verl_e2e.core.pulls.forge import CheckId, MergeGroup
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
-from verl_e2e.core.pulls.pull import MergeGroup
 
 GATE = str(CheckId(7, sha("one")))
 

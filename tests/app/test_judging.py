@@ -18,7 +18,7 @@ from tests.core.logs import recorded
 from tests.core.pulls.entries import run as order
 from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.run_folder import FolderError
-from verl_e2e.app.judge_finished import judge_ended
+from verl_e2e.app.analysis import judge_ended
 from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
 from verl_e2e.cli.command import exit_code
 from verl_e2e.config import packaged_policy

@@ -7,17 +7,16 @@ import pytest
 
 from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
-from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.app.dispatch import MOST_JUDGINGS
-from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.analysis import DirectAnalysis, Judged
 from verl_e2e.app.plan_change import Planned
+from verl_e2e.app.runs import MOST_JUDGINGS
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.forge import Target
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import Target
-from verl_e2e.wiring.handlers import Handlers
+from verl_e2e.wiring.app import Handlers
 
 
 @dataclass(frozen=True, slots=True)

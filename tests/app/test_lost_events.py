@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.app import App, FakeHub
 from verl_e2e.app.on_event import DeliveryHandler
-from verl_e2e.core.pulls.pull import OpenPull, PullRef, read_reference
+from verl_e2e.core.pulls.forge import OpenPull, PullRef, read_reference
 from verl_e2e.ports import ForgeError, Worklist
 
 HEAD = "1" * 40

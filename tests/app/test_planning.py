@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo, planner_over
-from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner
-from verl_e2e.app.plan_pull import UnknownTargetError, explain, with_bumps
+from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner, UnknownTargetError, explain, with_bumps
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump

@@ -13,8 +13,8 @@ from tests.fakes.trees import sha
 from verl_e2e.adapters.dispatch.order_folder import follow_ups
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
-from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
-from verl_e2e.app.keep_command import AUTHOR_KEPT
+from verl_e2e.app.action_run import AcceptedJob, leave_blocked
+from verl_e2e.app.known_targets import AUTHOR_KEPT
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Isolation, Job
@@ -22,8 +22,8 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.model.related import Bands
+from verl_e2e.core.pulls.forge import MergeGroup, PullState
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup, PullState
 from verl_e2e.core.report.pull_card import MARKER
 from verl_e2e.ports import BackendError, ForgeError
 

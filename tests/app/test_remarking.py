@@ -12,8 +12,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.forge import Annotation
-from verl_e2e.core.pulls.pull import Target
+from verl_e2e.core.pulls.forge import Annotation, Target
 from verl_e2e.core.report.checks import checks_wanted
 
 LORA = "src/megatron/bridge/peft/lora.py"

@@ -9,7 +9,7 @@ from tests.fakes.app import APP, REF, App, passes
 from tests.fakes.events import comment_event
 from tests.fakes.trees import sha
 from verl_e2e.core.pulls.deliveries import CommentEvent, parse_event
-from verl_e2e.core.pulls.pull import PullState
+from verl_e2e.core.pulls.forge import PullState
 from verl_e2e.ports import Comment
 
 FALSE = "<!-- verl-e2e:card:v1 -->\n### ✅ verl-e2e: Pass - edited by hand"

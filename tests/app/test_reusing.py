@@ -22,8 +22,8 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
 from verl_e2e.core.plan.reached_files import ReachedFiles
+from verl_e2e.core.pulls.forge import PullRef
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.wiring.app import program_digest
 

@@ -7,11 +7,11 @@ import pytest
 
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, passes
 from tests.fakes.trees import sha
-from verl_e2e.app.keep_command import NO_QUEUE
+from verl_e2e.app.on_event import NO_QUEUE
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.deliveries import CommentEvent
+from verl_e2e.core.pulls.forge import PullRef
 from verl_e2e.core.pulls.ledger import Priority, Run, RunState
-from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.queue import LOOK_S, Pool
 
 LORA = "src/lora/a.py"

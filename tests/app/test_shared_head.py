@@ -8,7 +8,7 @@ from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.events import comment_event, pull_event, workflow_event, workflow_job_event
 from tests.fakes.trees import sha
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
 from verl_e2e.ports import ForgeError
 
 OTHER = PullRef(REPOSITORY, 8)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.fakes.trees import FakeTrees, Files
 from verl_e2e.adapters.files.caches import SummaryCache
-from verl_e2e.app.plan_pull import uses_at
+from verl_e2e.app.plan_change import uses_at
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.policy import ReachPolicy
 from verl_e2e.core.reach.entries import Uses

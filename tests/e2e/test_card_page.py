@@ -8,7 +8,7 @@ from tests.core.judged import verdict_that_says
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
-from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.pulls.ledger import JobStatus
 from verl_e2e.core.report.pull_card import JobRow, PullCard, render
 
 PHONE = 400

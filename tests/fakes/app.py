@@ -18,7 +18,7 @@ from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.required_jobs import JobSources
-from verl_e2e.app.run_queue import SharedQueue
+from verl_e2e.app.runs import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
@@ -26,14 +26,13 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.pulls.forge import CheckRun
+from verl_e2e.core.pulls.forge import CheckRun, MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.log_context import current_log_context
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
-from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers
+from verl_e2e.wiring.app import GithubPorts, Handlers, JobPorts, build_handlers
 
 REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
 REF = PullRef(REPOSITORY, 7)

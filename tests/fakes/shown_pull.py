@@ -13,11 +13,11 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.pulls.commands import Trusted
 from verl_e2e.core.pulls.decide import Actions, decide_actions
+from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
 from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text

@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from verl_e2e.app.plan_change import Planner
-from verl_e2e.app.plan_pull import uses_at
+from verl_e2e.app.plan_change import Planner, uses_at
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy

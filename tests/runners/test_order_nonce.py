@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from tests.core.builders import make_facts, make_record
+from verl_e2e.cli.rehearse import take_nonce
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor
-from verl_e2e.wiring.job_nonce import leave_nonce, take_nonce
+from verl_e2e.wiring.action import leave_nonce
 from verl_e2e_runner.folder.recorder import open_recorder, record_end
 from verl_e2e_runner.process.processes import Ended
 

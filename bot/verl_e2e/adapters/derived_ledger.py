@@ -17,9 +17,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Sha
-from verl_e2e.core.pulls.forge import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
+from verl_e2e.core.pulls.forge import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion, MergeGroup, PullRef
 from verl_e2e.core.pulls.ledger import AnyNote, Approval, Note, Override, RecordedCommand, Run
-from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
 

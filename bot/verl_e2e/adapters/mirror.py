@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from verl_e2e.core.model.change import Change, Merge
 from verl_e2e.core.model.errors import LimitError
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, Target, repository_of
 from verl_e2e.git.clone import Bounds, Clone, DamagedError, WantedCommit
 from verl_e2e.git.program import Stop, TooMuchError
 from verl_e2e.git.repository import GitError, GitFailedError, GitRepository, RepositoryError

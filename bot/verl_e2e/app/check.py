@@ -39,7 +39,7 @@ from verl_e2e.core.plan.outline import in_order, site_in_image
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.job_status import status_of_verdict, turn_of
+from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of
 from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT
 from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text

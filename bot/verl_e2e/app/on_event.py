@@ -1,30 +1,47 @@
 """Hear what GitHub delivers, and find what it failed to deliver: both end as targets to look at.
 
-Nothing is decided here but whether someone may ask. The same event received twice, late or out of order adds nothing.
+A command is kept if the person may give it; nothing else is decided here. The same event received twice, late or out of
+order adds nothing.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.keep_command import CommandKeeper, Given, Grants
-from verl_e2e.app.known_targets import BasePolicies, KnownTargets, NoPolicyError
+from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer
+from verl_e2e.app.runs import RunQueue
+from verl_e2e.core.model.access import Access, Capability
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.outline import refused_image
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import failed_deliveries
-from verl_e2e.core.pulls.commands import LEVEL, Command, CommandLine, parse
+from verl_e2e.core.pulls.commands import (
+    LEVEL,
+    MAX_REQUESTS,
+    OWN_HEAD,
+    VERBS,
+    Command,
+    CommandLine,
+    Denied,
+    Mistake,
+    counted,
+    level_requests,
+    parse,
+)
 from verl_e2e.core.pulls.deliveries import (
     BadDeliveryError,
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,
-    Event,
     MergeGroupEvent,
     PullRequestEvent,
     PushEvent,
     Received,
+    WebhookEvent,
     WorkflowJobEvent,
     WorkflowRunEvent,
     delivery_lane,
@@ -32,18 +49,184 @@ from verl_e2e.core.pulls.deliveries import (
     reaction_to,
     reply_to,
 )
-from verl_e2e.core.pulls.forge import CANCEL, LEVEL_BUTTON, RERUN, CheckId, DeliveryAttempt, check_name, read_check_id
-from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, Reference, read_reference, reference_text
+from verl_e2e.core.pulls.forge import (
+    CANCEL,
+    LEVEL_BUTTON,
+    RERUN,
+    CheckId,
+    DeliveryAttempt,
+    MergeGroup,
+    OpenPull,
+    Pull,
+    PullRef,
+    Reference,
+    check_name,
+    read_check_id,
+    read_reference,
+    reference_text,
+)
+from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
+from verl_e2e.core.pulls.queue import PAUSE, RESUME
+from verl_e2e.core.report.command_text import render_mistakes, render_named
+from verl_e2e.core.text.escape import markdown, sentence
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import (
     Clock,
     ForgeError,
     Ledger,
+    Revisions,
     UnknownPullError,
     UnreadableDeliveryError,
     WebhookHistory,
     Worklist,
 )
+
+# Commands that count for the one commit that they name.
+NAMES_HEAD = frozenset({"approve", "override"})
+
+
+NO_QUEUE = "the Action has no queue of its own; install the App, or use the concurrency of the workflow"
+BROKEN_POLICY = "the policy of the base branch cannot be used, so it is not known who may ask; fix it first"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One command of someone: who, where it stands, on which pull request, when it was written, with a role or not."""
+
+    actor: str
+    source: str
+    pull: Pull
+    written: datetime | None = None
+    by_person: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKeeper:
+    """Keeps the commands of comments, buttons and labels in the ledger, if their givers may give them."""
+
+    policies: BasePolicies
+    grants: Grants
+    comments: CommentPublisher
+    clock: Clock
+    ledger: Ledger
+    queue: RunQueue
+    verl: Callable[[str], Revisions]
+
+    def keep_line(self, mistake: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
+        """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
+        if isinstance(mistake, Mistake):
+            shown = (
+                render_named(mistake.verb, pull.head_sha, mistake.text.split()[2:])
+                if mistake.verb in NAMES_HEAD
+                else ""
+            )
+            return render_mistakes([mistake]) + shown
+        comment = event.comment
+        given = Given(comment.user.login, f"comment:{comment.id}:{mistake.line}", pull, comment.created_at, person)
+        refused = self._keep(mistake, given)
+        if not refused:
+            return ""
+        other = mistake.verb in NAMES_HEAD and pull.head_sha not in mistake.arguments
+        shown = f"\n{render_named(mistake.verb, pull.head_sha, mistake.arguments)}" if other else ""
+        return f"Line {mistake.line}: {sentence(refused)}.\n{shown}"
+
+    def press(self, command: Command, given: Given) -> None:
+        """Keep what a button or a label stands for; a person who may not ask gets an answer, once for each head."""
+        refused = self._keep(command, given)
+        if refused:
+            what = "A label" if given.source.startswith("label:") else "A button"
+            subject = f"press:{given.actor}:{given.pull.head_sha}:{command.verb}"
+            asked = " ".join((command.verb, *command.arguments))
+            message = f"{what} asked for `{asked}` in the name of {markdown(given.actor)}, and nothing was done"
+            ref, body = given.pull.ref, f"{message}: {sentence(refused)}.\n"
+            self.comments.say(reply_to(ref.repository, ref.number, subject, body, person=False, to=given.actor))
+
+    def _keep(self, command: Command, given: Given) -> str:
+        """Keep a command if its actor may give it; gives why not, empty when it is kept."""
+        verb, pull = VERBS[command.verb], given.pull
+        policy = self._policy(pull, verb.needs)
+        if policy is None and verb.needs is not Capability.ASK:
+            return BROKEN_POLICY
+        leave = self.grants.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
+        if isinstance(leave, Denied):
+            return leave.reason
+        named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())
+        if any(sha != pull.head_sha for sha in named):
+            return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
+        if command.verb == LEVEL and self._is_one_too_many(given):
+            return f"{MAX_REQUESTS} different requests are accepted for one head, and these levels would be one more"
+        if verb.needs is Capability.QUEUE and self.queue.shared is None:
+            return NO_QUEUE
+        if policy is not None and (refused := refused_option(command.options, policy, self.verl)):
+            return refused
+        entry = self._entry(command, given)
+        refused = self._why_no_override(entry, pull, policy) if isinstance(entry, Override) and policy else ""
+        if not refused and self.ledger.add(entry) and command.verb in {PAUSE, RESUME}:
+            self.queue.switched(pull.ref.repository)
+        return refused
+
+    def _why_no_override(self, new: Override, pull: Pull, policy: Policy) -> str:
+        """Why an override would not count, empty when it does or when only a second person is missing."""
+        if self.grants.is_own_head(new.actor, pull):
+            return OWN_HEAD
+        entries = self.ledger.entries(pull.ref.repository, pull.ref.number)
+        before = (entry for entry in entries if isinstance(entry, Override) and entry.head_sha == pull.head_sha)
+        given = (
+            *(entry for entry in before if entry.base == pull.base_branch and entry.source != new.source),
+            new,
+        )
+        uncounted = counted(given, policy.overrides, self.clock.now()).uncounted
+        return next((item.why for item in uncounted if item.override is new and not item.needs_second_person), "")
+
+    def _is_one_too_many(self, given: Given) -> bool:
+        """Whether so many levels were asked for on this head that another request would be passed over."""
+        entries = self.ledger.entries(given.pull.ref.repository, given.pull.ref.number)
+        known = any(entry.source == given.source for entry in entries)
+        return not known and len(level_requests(entries, given.pull.head_sha)) >= MAX_REQUESTS
+
+    def _policy(self, pull: Pull, needs: Capability) -> Policy | None:
+        """The policy that says who has a capability, None where it cannot be used."""
+        try:
+            return self.policies.policy_of_queue(pull) if needs is Capability.QUEUE else self.policies.policy_of(pull)
+        except NoPolicyError:
+            return None
+
+    def _entry(self, command: Command, given: Given) -> RecordedCommand | Approval | Override:
+        pull = given.pull
+        common = {
+            "repository": pull.ref.repository,
+            "number": pull.ref.number,
+            "head_sha": pull.head_sha,
+            "actor": given.actor,
+            "source": given.source,
+            "at": self.clock.now(),
+        }
+        if command.verb == "approve":
+            return Approval.model_validate({**common, "base": pull.base_branch})
+        if command.verb == "override":
+            level, _, reason = command.arguments
+            override = {"base": pull.base_branch, "level": Level(int(level)), "reason": reason}
+            return Override.model_validate({**common, **override})
+        asked = {"verb": command.verb, "arguments": command.arguments, "options": dict(command.options)}
+        written = {"written": given.written, "by_person": given.by_person}
+        return RecordedCommand.model_validate({**common, **asked, **written})
+
+
+def refused_option(options: Mapping[str, str], policy: Policy, verl: Callable[[str], Revisions]) -> str:
+    """Why a command may not be kept with its options, empty when it may or when no one can say now."""
+    image, ref = options.get("image", ""), options.get("verl_ref", "")
+    if image and (refused := refused_image(image, policy)):
+        return refused
+    if not ref:
+        return ""
+    try:
+        verl(ref).resolve(ref)
+    except (UserError, ForgeError) as error:
+        # What may pass is asked again when the job is made.
+        passing = isinstance(error, ForgeError) and error.passing
+        return "" if passing else f"`verl_ref={ref}`: verl's repository has no such commit, branch or tag"
+    return ""
+
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"
 LABEL = "verl-e2e:"
@@ -65,7 +248,7 @@ class EventHandler:
     restorer: PostRestorer
     read_commands: Callable[[str], tuple[CommandLine, ...]]
 
-    def hear(self, event: Event, delivery: str = "") -> tuple[Reference, ...]:
+    def hear(self, event: WebhookEvent, delivery: str = "") -> tuple[Reference, ...]:
         """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
         match event:
             case PullRequestEvent():

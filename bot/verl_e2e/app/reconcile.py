@@ -10,26 +10,32 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.dispatch import BackendRuns, Troubles
-from verl_e2e.app.keep_command import Answers, Grants
-from verl_e2e.app.known_targets import BasePolicies, KnownTargets, NoPolicyError
-from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer, digest_of
+from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
+from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, PostRestorer, digest_of
 from verl_e2e.app.required_jobs import Prepared, RequiredJobs, VerdictReuse
-from verl_e2e.app.run_queue import RunQueue
+from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import Entry, in_order
+from verl_e2e.core.pulls.commands import Entry, NeedsApproval, Trusted, expires_at, in_order
 from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
-from verl_e2e.core.pulls.forge import CheckId, CheckRun, CheckStatus, Conclusion, check_name
-from verl_e2e.core.pulls.gate import Gate, Standing, standings
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Reference, Target, repository_of
-from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.forge import (
+    CheckId,
+    CheckRun,
+    CheckStatus,
+    Conclusion,
+    MergeGroup,
+    Pull,
+    PullState,
+    Reference,
+    Target,
+    check_name,
+    repository_of,
+)
+from verl_e2e.core.pulls.gate import Gate, NextAttempt, Standing, standings
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import NeedsApproval, Trusted, expires_at
 from verl_e2e.core.report.annotations import paths_to_read
 from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render

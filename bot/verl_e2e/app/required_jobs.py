@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.analysis import Analysis, Judged
 from verl_e2e.app.known_targets import Kept
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import unpack_cells
@@ -29,9 +28,9 @@ from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.commands import Entry, LevelRequest, level_requests
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.target_state import rehearsed_before_jobs
 from verl_e2e.core.pulls.wanted_jobs import (
     PastCost,
@@ -162,7 +161,7 @@ class RequiredJobs:
         if known is not None:
             raise UnplannableError(known)
         try:
-            return self.analysis.plan(target, policy, unpack_cells(cells))
+            return self.analysis.plan(target, policy, unpack_cells(cells) if cells else None)
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
 

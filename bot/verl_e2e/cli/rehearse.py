@@ -149,7 +149,6 @@ def run_ordered(
     from verl_e2e.core.model.jobs import Isolation
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
-    from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.apart import Limits
     from verl_e2e_runner.rehearsal.rehearse import Sides, prepare_base, record_rehearsal
@@ -181,6 +180,19 @@ def run_ordered(
     if ended is EndReason.INTERRUPTED:
         return EXIT_INTERRUPTED
     return 0 if ended is EndReason.EXITED else EXIT_BLOCKED
+
+
+def take_nonce(job_file: Path) -> str:
+    """The nonce that lies next to a job's file, which is gone then; empty where there is none."""
+    from verl_e2e.core.pulls.job_order import NONCE_FILE
+
+    file = job_file.with_name(NONCE_FILE)
+    try:
+        nonce = file.read_text(encoding="ascii")[:64]
+        file.unlink()
+    except (OSError, ValueError):
+        return ""
+    return nonce
 
 
 def _side(bridge: Path, run: "TreeRun") -> "tuple[Sources, Wanted]":

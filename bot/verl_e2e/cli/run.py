@@ -89,12 +89,11 @@ def run(
     """
     from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders
     from verl_e2e.app import judge_folder as judging
-    from verl_e2e.cli.rehearse import run_ordered
+    from verl_e2e.cli.rehearse import run_ordered, take_nonce
     from verl_e2e.core.judge.related_runs import NOTHING, possible_followups
     from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.core.model.needs import unable
     from verl_e2e.wiring import check as checking
-    from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees import fetch_baseline, with_clones

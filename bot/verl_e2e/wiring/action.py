@@ -17,18 +17,17 @@ from verl_e2e.adapters.github.session import PUBLIC_API_URL, GitHub, anonymously
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.app.accept_job import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
+from verl_e2e.app.action_run import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
 from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.config.action_settings import ActionSettings
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.pulls.forge import folder_digest
+from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.ports import Clock
 from verl_e2e.wiring.analysis import LimitedAnalysis
-from verl_e2e.wiring.app import program_digest
+from verl_e2e.wiring.app import Handlers, JobPorts, build_handlers, github_ports, program_digest
 from verl_e2e.wiring.engines import verify_attestations
-from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
-from verl_e2e.wiring.job_nonce import leave_nonce
 from verl_e2e.wiring.pulls import verl_source
 
 
@@ -66,6 +65,14 @@ def take_order(order: Order, place: Place) -> AcceptedJob:
     if taken.why:
         leave_blocked(taken, place.folder, run_folders())
     return taken
+
+
+def leave_nonce(job_file: Path, nonce: str) -> None:
+    """Write the nonce next to the job's file, for the user alone; nothing for none. What runs the job reads it once."""
+    if nonce:
+        file = job_file.with_name(NONCE_FILE)
+        file.touch(mode=0o600)
+        file.write_text(nonce, encoding="ascii")
 
 
 def digest_of_folder(folder: Path) -> str:

@@ -15,8 +15,7 @@ from verl_e2e.adapters.github.workflows import unpack
 from verl_e2e.adapters.limited import LimitedProcesses, StepError, StepRefusedError, WorkLimits
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.app.analysis import Analysis, DirectAnalysis
-from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.analysis import Analysis, DirectAnalysis, Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap
@@ -28,9 +27,8 @@ from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
-from verl_e2e.core.pulls.forge import Annotation
+from verl_e2e.core.pulls.forge import Annotation, Pull, Target
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.pull import Pull, Target
 from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.planning import collect_seldom
 

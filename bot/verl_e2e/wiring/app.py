@@ -1,4 +1,7 @@
-"""The service: one database, one worker, one door, and the work that the worker calls: what `verl-e2e serve` runs."""
+"""The service: one database, one worker, one door, and the work that the worker calls: what `verl-e2e serve` runs.
+
+The handlers of events and targets, each with the few things that it takes, are the same for the App and the Action.
+"""
 
 import hashlib
 import logging
@@ -11,6 +14,7 @@ from datetime import timedelta
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Generic, TypeVar
 
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
@@ -20,7 +24,8 @@ from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
-from verl_e2e.adapters.github.pulls import GithubConversation
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import Lane, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
@@ -37,19 +42,170 @@ from verl_e2e.adapters.store import (
     open_store,
 )
 from verl_e2e.adapters.worker import MakePool, Work, Worker, thread_pool
-from verl_e2e.app.on_event import DeliveryHandler, Redelivery, lane_of
-from verl_e2e.app.required_jobs import JobSources
-from verl_e2e.app.run_queue import SharedQueue
+from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets
+from verl_e2e.app.on_event import CommandKeeper, DeliveryHandler, EventHandler, Redelivery, lane_of
+from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, Creations, PostRestorer
+from verl_e2e.app.reconcile import Reconciler, TargetReader
+from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
+from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.needs import Capacity
+from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.pull import Reference, read_reference, reference_text, web_of
-from verl_e2e.ports import Backend, Clock, ForgeError, UnreadableDeliveryError
+from verl_e2e.core.pulls.forge import Reference, Target, read_reference, reference_text, web_of
+from verl_e2e.ports import (
+    Backend,
+    Checks,
+    Clock,
+    Conversation,
+    ForgeError,
+    Ledger,
+    Outbox,
+    People,
+    Pulls,
+    RunWatcher,
+    SourceTrees,
+    UnreadableDeliveryError,
+)
 from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.engines import ray_client, ray_cluster, site_of, slurm_cluster, verify_attestations
-from verl_e2e.wiring.handlers import JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.pulls import verl_source
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What an entry point calls."""
+
+    events: EventHandler
+    reconciler: Reconciler
+    queue: RunQueue
+    known: KnownTargets
+    policies: BasePolicies
+    # Writes what waited in the outbox.
+    comments: CommentPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class GithubPorts:
+    """One forge, as the handlers see it."""
+
+    pulls: Pulls
+    conversation: Conversation
+    checks: Checks
+    people: People
+    # Our App's id, None where GitHub's own token speaks for us.
+    app_id: int | None = None
+    # How long GitHub's lists may not show what was created; 0 where a process waits for that by itself.
+    lag_s: float = 0.0
+    # Where messages of the outbox are written, in a lane of their own; None for `conversation`.
+    courtesy: Conversation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPorts:
+    """Where jobs are planned, run and judged."""
+
+    backend: Backend
+    # Reads what strangers wrote.
+    analysis: Analysis
+    # The trees of a target, base and head among them.
+    changes: Callable[[Target], SourceTrees]
+    sources: JobSources
+    # The folder that run folders are brought into.
+    artifacts: Path
+    # Takes notice of runs and of calls to the back end.
+    watcher: RunWatcher
+    # How long a run under way is left alone when no event tells of it: short where none ever does.
+    poll_s: float = 30.0
+
+
+def github_ports(
+    github: GitHub, *, app_id: int | None, lag_s: float = 0.0, courtesy: Conversation | None = None
+) -> GithubPorts:
+    """GitHub itself; the rest is as in `GithubPorts`."""
+    return GithubPorts(
+        pulls=GithubPulls(github),
+        conversation=GithubConversation(github),
+        checks=GithubChecks(github),
+        people=GithubPeople(github),
+        app_id=app_id,
+        lag_s=lag_s,
+        courtesy=courtesy,
+    )
+
+
+def build_handlers(
+    github: GithubPorts,
+    jobs: JobPorts,
+    ledger: Ledger,
+    clock: Clock,
+    read_commands: Callable[[str], tuple[CommandLine, ...]],
+    outbox: Outbox | None = None,
+    shared_queue: SharedQueue | None = None,
+) -> Handlers:
+    """The handlers.
+
+    `read_commands` finds the command lines of a comment; without `outbox` messages are written at once.
+    `shared_queue` is the queue of all that one database knows; without it runs start at once.
+    """
+    # Held while a remembered list is read and changed.
+    pulls, lock = github.pulls, Lock()
+    known = KnownTargets(clock, ledger, pulls)
+    policies = BasePolicies(clock, ledger, pulls)
+    grants = Grants(clock, ledger, github.people, pulls, lock)
+    creations = Creations(clock, github.lag_s, ledger)
+    checks = CheckPublisher(creations, known, github.app_id, github.checks, clock, ledger, lock)
+    comments = CommentPublisher(creations, github.app_id, clock, github.conversation, ledger, outbox)
+    restorer = PostRestorer(checks, comments, clock, ledger)
+    queue = RunQueue(clock, ledger, known, shared_queue)
+    runs = BackendRuns(
+        creations=creations,
+        analysis=jobs.analysis,
+        artifacts=jobs.artifacts,
+        backend=jobs.backend,
+        clock=clock,
+        ledger=ledger,
+        pulls=pulls,
+        watcher=jobs.watcher,
+    )
+    reader = TargetReader(
+        policies=policies,
+        grants=grants,
+        required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger),
+        reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
+        runs=runs,
+        known=known,
+        clock=clock,
+        ledger=ledger,
+    )
+    reconciler = Reconciler(
+        reader=reader,
+        runs=runs,
+        queue=queue,
+        check_posts=checks,
+        comments=comments,
+        restorer=restorer,
+        answers=Answers(comments, grants, jobs.analysis),
+        analysis=jobs.analysis,
+        poll_s=jobs.poll_s,
+    )
+    events = EventHandler(
+        app_id=github.app_id,
+        check_posts=checks,
+        commands=CommandKeeper(policies, grants, comments, clock, ledger, queue, jobs.sources.verl),
+        comments=comments,
+        grants=grants,
+        known=known,
+        ledger=ledger,
+        policies=policies,
+        restorer=restorer,
+        read_commands=read_commands,
+    )
+    courtesy = comments if github.courtesy is None else replace(comments, conversation=github.courtesy)
+    return Handlers(events, reconciler, queue, known, policies, courtesy)
+
 
 # The worker begins a round several times a second; one that has not for so long hangs.
 _SILENT_S = 120.0

@@ -28,9 +28,8 @@ from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import Finding, State, of_sources
 from verl_e2e.core.pulls.deliveries import MODELS
-from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError
+from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError, web_of
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
-from verl_e2e.core.pulls.pull import web_of
 from verl_e2e.git.program import Git, Limits, Remote, fetch_error
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError

@@ -10,9 +10,17 @@ from pathlib import Path
 
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.files.caches import SummaryCache
-from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner, holds_package, require_package
-from verl_e2e.app.plan_pull import explain as explain_paths
-from verl_e2e.app.plan_pull import uses_at, with_bumps, with_verl_files
+from verl_e2e.app.plan_change import (
+    OtherRepositoryError,
+    Planned,
+    Planner,
+    holds_package,
+    require_package,
+    uses_at,
+    with_bumps,
+    with_verl_files,
+)
+from verl_e2e.app.plan_change import explain as explain_paths
 from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap

@@ -12,10 +12,9 @@ from verl_e2e.adapters.github.pulls import GithubPulls, PublicRepository, named_
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.app.plan_change import Planned
-from verl_e2e.app.plan_pull import Readers, plan_pull
+from verl_e2e.app.plan_change import Planned, Readers, plan_pull
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.pulls.pull import PUBLIC_API, api_of, read_address, web_of
+from verl_e2e.core.pulls.forge import PUBLIC_API, api_of, read_address, web_of
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, Revisions, UnknownPullError
 from verl_e2e.wiring.planning import PlanRequest, policy_file, uses_for, with_details

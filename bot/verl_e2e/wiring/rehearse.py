@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from verl_e2e.adapters.files.run_folder import OBSERVED, RUN_NOTE, read_document, read_records
-from verl_e2e.app.judge_finished import changed_functions
+from verl_e2e.app.analysis import changed_functions
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.rehearsal import (

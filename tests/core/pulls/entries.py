@@ -10,11 +10,11 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.pulls.commands import Trusted
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullRef, PullState
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Override, RecordedCommand, Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
 HEAD, OTHER = "a" * 40, "d" * 40

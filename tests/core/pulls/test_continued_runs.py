@@ -10,8 +10,7 @@ from tests.core.executions import TRANSFORM, change
 from tests.core.pulls.entries import DRAFTED, HEAD, OTHER, SHUT, asked, run, target_state
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.decide import SUPERSEDED, decide_actions
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
 KEY = "1" * 64

@@ -33,6 +33,7 @@ from verl_e2e.core.model.access import Absence, Start
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import NotRequired
+from verl_e2e.core.pulls.commands import NeedsApproval, Trusted
 from verl_e2e.core.pulls.decide import (
     NOT_TRUSTED,
     NOT_WANTED,
@@ -42,10 +43,8 @@ from verl_e2e.core.pulls.decide import (
     terms_of,
     with_new_terms,
 )
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Priority, QueueTerms, Run, RunState
+from verl_e2e.core.pulls.ledger import JobStatus, Priority, QueueTerms, Run, RunState
 from verl_e2e.core.pulls.target_state import CLOSED, DRAFT, OtherPull, TargetState
-from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import LookedAt
 

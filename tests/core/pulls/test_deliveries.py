@@ -28,10 +28,10 @@ from verl_e2e.core.pulls.deliveries import (
     BadDeliveryError,
     CheckRunEvent,
     CommentEvent,
-    Event,
     MergeGroupEvent,
     PullRequestEvent,
     PushEvent,
+    WebhookEvent,
     delivery_lane,
     parse_event,
     reaction_to,
@@ -302,6 +302,6 @@ def pushed(ref: str) -> PushEvent:
         (commented("NONE"), OTHERS),
     ),
 )
-def test_whom_a_delivery_waits_for(event: Event | None, kind: str) -> None:
+def test_whom_a_delivery_waits_for(event: WebhookEvent | None, kind: str) -> None:
     owner = event.repository.full_name.partition("/")[0].lower() if event is not None else ""
     assert delivery_lane(event) == (f"{owner}:{kind}" if kind else "")

@@ -17,8 +17,7 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.gate import joined_execution
-from verl_e2e.core.pulls.job_status import JobStatus, status_of_run, status_of_verdict
-from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState, status_of_run, status_of_verdict
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.pull_card_content import pull_card_of
 

@@ -11,8 +11,7 @@ from tests.core.pulls.entries import CHANGED, HEAD, OTHER, RESUME, SMOKE, WANTED
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.gate import Gate, gate, standings
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 

@@ -8,10 +8,10 @@ import pytest
 from tests.fakes.shown_pull import BASE, FAILED, HEAD, NOW, REF, shown_target_state
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.access import Start
+from verl_e2e.core.pulls.commands import NeedsApproval
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullState
 from verl_e2e.core.pulls.ledger import RecordedCommand
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState
 from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT, CLOSED, DRAFT, Hold, TargetState, hold, hold_of_plan
-from verl_e2e.core.pulls.trust import NeedsApproval
 
 
 def target_state(**changes: object) -> TargetState:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from verl_e2e.core.pulls.forge import CheckStatus
-from verl_e2e.core.pulls.job_status import ENDED, SATISFIED, UNDERWAY, JobStatus, Turn, turn_of
+from verl_e2e.core.pulls.ledger import ENDED, SATISFIED, UNDERWAY, JobStatus, Turn, turn_of
 
 
 @pytest.mark.parametrize("status", list(JobStatus))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.pulls.entries import HEAD, NOW, OTHER
-from verl_e2e.core.pulls.pull import (
+from verl_e2e.core.pulls.forge import (
     BadAddressError,
     MergeGroup,
     PullAddress,

@@ -31,7 +31,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.classify import Reason
 from verl_e2e.core.plan.plan import NotRequired
-from verl_e2e.core.pulls.commands import VERBS
+from verl_e2e.core.pulls.commands import VERBS, NeedsApproval
 from verl_e2e.core.pulls.decide import (
     AFTER_REHEARSAL,
     IMPORTS_SHOWN,
@@ -41,11 +41,9 @@ from verl_e2e.core.pulls.decide import (
     Actions,
     decide_actions,
 )
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import JobStatus, Rehearsed, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pause, Pool, QueueView, entry_of, pool_of
 from verl_e2e.core.pulls.target_state import REHEARSAL_FAILED, TargetState, rehearsal_standing, rehearsed_before_jobs
-from verl_e2e.core.pulls.trust import NeedsApproval
 
 JOB = RehearsalJob(kind="rehearsal", bridge=Repository(path="bridge", commit=HEAD), base=BASE)
 OTHER_JOB = JOB.model_copy(update={"base": OTHER})

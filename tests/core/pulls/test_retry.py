@@ -42,25 +42,12 @@ from verl_e2e.core.model.outcome import (
     of_preflight,
 )
 from verl_e2e.core.model.record import Check, EndReason
+from verl_e2e.core.pulls.commands import NeedsApproval
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.gate import Standing
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.retry import (
-    CLASSES,
-    STALE,
-    FlakyCause,
-    NextAttempt,
-    NoAttempt,
-    RetryClass,
-    attempts_due,
-    class_of,
-    flaky_causes,
-    may_follow,
-    set_aside_by,
-)
+from verl_e2e.core.pulls.gate import NextAttempt, NoAttempt, Standing, attempts_due, set_aside_by
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
+from verl_e2e.core.pulls.retry import CLASSES, STALE, FlakyCause, RetryClass, class_of, flaky_causes, may_follow
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.triage.rules import Fault
 from verl_e2e.core.triage.table import RULES
 

@@ -13,9 +13,9 @@ from verl_e2e.core.model.jobs import ChosenTest, Job, Repository, WhyChosen
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
+from verl_e2e.core.pulls.forge import Target
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
-from verl_e2e.core.pulls.pull import Target
 from verl_e2e.core.pulls.wanted_jobs import (
     WantedJob,
     is_same_change,

@@ -8,9 +8,7 @@ import pytest
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.access import ROLES, Access, Capability, Grant, OverrideRules
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.ledger import Approval, Override
-from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
-from verl_e2e.core.pulls.trust import (
+from verl_e2e.core.pulls.commands import (
     SECOND_PERSON,
     Actor,
     Denied,
@@ -24,6 +22,8 @@ from verl_e2e.core.pulls.trust import (
     may_run,
     needs_leave,
 )
+from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
+from verl_e2e.core.pulls.ledger import Approval, Override
 
 HEAD, OTHER = "a" * 40, "b" * 40
 REF = PullRef("octo/bridge", 7)

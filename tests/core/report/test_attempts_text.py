@@ -13,8 +13,7 @@ from tests.core.pulls.test_retry import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.gate import Standing
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.queue import Pause, Place, QueueView
 from verl_e2e.core.pulls.retry import CLASSES, flaky_causes
 from verl_e2e.core.pulls.target_state import TargetState

@@ -15,7 +15,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.pulls.ledger import JobStatus
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.run_card import Card, result_of
 

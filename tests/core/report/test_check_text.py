@@ -16,8 +16,7 @@ from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.forge import MAX_CHECK_TITLE, MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState, run_key
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text

@@ -8,10 +8,10 @@ import pytest
 from tests.core.pulls.entries import GROUP, HEAD, OTHER, RESUME, SHUT, SMOKE, WANTED, run, target_state
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.commands import NeedsApproval
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.forge import CheckId, CheckRun, CheckStatus, Conclusion, OpenCheck
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.checks import checks_wanted
 

@@ -20,9 +20,8 @@ from verl_e2e.core.plan.code_plan import Unshown
 from verl_e2e.core.plan.measured_jobs import NEW, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
-from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
-from verl_e2e.core.pulls.trust import Uncounted
+from verl_e2e.core.pulls.commands import Uncounted
+from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState, run_key, status_of_run
 from verl_e2e.core.report.pull_card import (
     MARKER,
     MAX_CARD,

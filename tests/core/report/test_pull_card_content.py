@@ -9,9 +9,8 @@ from tests.fakes.shown_pull import FAILED, shown_plan, shown_target_state
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Approval, Run, RunState
-from verl_e2e.core.pulls.pull import Pull
+from verl_e2e.core.pulls.forge import Pull
+from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import NOT_PINNED, OWN_WORD, pull_card_of

@@ -23,7 +23,7 @@ from verl_e2e.adapters.github.answers import (
 from verl_e2e.adapters.github.requester import RefusedError, once
 from verl_e2e.adapters.github.session import GitHub, anonymously
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, PullState, api_of
+from verl_e2e.core.pulls.forge import OpenPull, Pull, PullRef, PullState, api_of
 from verl_e2e.ports import Comment, ForgeError, UnknownPullError
 
 

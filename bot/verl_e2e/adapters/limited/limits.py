@@ -16,7 +16,7 @@ _VALUES: Final = (
     "verl_e2e.core.",
     "verl_e2e.ports",
     "verl_e2e.app.plan_change",
-    "verl_e2e.app.judge_finished",
+    "verl_e2e.app.analysis",
 )
 _PLAIN: Final = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("pathlib", "PurePosixPath")})
 

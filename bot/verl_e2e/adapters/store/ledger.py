@@ -22,8 +22,8 @@ from verl_e2e.adapters.store.database import (
     read_instant,
     runs,
 )
+from verl_e2e.core.pulls.forge import MergeGroup, PullRef
 from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, kind_of
-from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
 from verl_e2e.ports import RunWatcher
 

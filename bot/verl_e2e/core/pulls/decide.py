@@ -12,9 +12,11 @@ from verl_e2e.core.judge.execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.commands import asked_again, cancelled_by
+from verl_e2e.core.pulls.commands import NeedsApproval, asked_again, cancelled_by
+from verl_e2e.core.pulls.forge import MergeGroup, Pull
 from verl_e2e.core.pulls.gate import (
     Gate,
+    NextAttempt,
     Standing,
     execution_gap,
     gate,
@@ -25,10 +27,17 @@ from verl_e2e.core.pulls.gate import (
     with_place,
     with_queue,
 )
-from verl_e2e.core.pulls.job_status import ENDED, JobStatus, turn_of
-from verl_e2e.core.pulls.ledger import PRIORITY, Priority, QueueTerms, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup, Pull
-from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.ledger import (
+    ENDED,
+    PRIORITY,
+    JobStatus,
+    Priority,
+    QueueTerms,
+    RecordedCommand,
+    Run,
+    RunState,
+    turn_of,
+)
 from verl_e2e.core.pulls.target_state import (
     DRAFT,
     Hold,
@@ -42,7 +51,6 @@ from verl_e2e.core.pulls.target_state import (
     spares_level_0,
     why_not_wanted,
 )
-from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, runs_of
 
 SUPERSEDED = "a new head was pushed"

@@ -238,7 +238,7 @@ class PushEvent(Part):
         return self.ref.removeprefix("refs/heads/")
 
 
-Event = (
+WebhookEvent = (
     PullRequestEvent
     | CommentEvent
     | CheckRunEvent
@@ -249,7 +249,7 @@ Event = (
     | PushEvent
 )
 
-MODELS: dict[str, type[Event]] = {
+MODELS: dict[str, type[WebhookEvent]] = {
     "pull_request": PullRequestEvent,
     "issue_comment": CommentEvent,
     "check_run": CheckRunEvent,
@@ -269,7 +269,7 @@ class BadDeliveryError(Exception):
     """A delivery that GitHub would not send; the text says what is odd, in one line, without quoting the body."""
 
 
-def parse_event(name: str, body: bytes) -> Event | None:
+def parse_event(name: str, body: bytes) -> WebhookEvent | None:
     """The event that GitHub calls `name`; None for an event or an action that we do not act on; BadDeliveryError."""
     model = MODELS.get(name)
     if model is None:
@@ -296,7 +296,7 @@ def _payload(body: bytes) -> dict[str, Any]:
     return payload
 
 
-def _acted_on(model: type[Event], payload: dict[str, Any]) -> bool:
+def _acted_on(model: type[WebhookEvent], payload: dict[str, Any]) -> bool:
     """Whether this kind of event is one that we act on; what is malformed counts, so that it is refused and seen."""
     if model is PushEvent:
         ref = payload.get("ref")
@@ -396,7 +396,7 @@ def reply_to(repository: str, number: int, source: str, body: str, *, person: bo
     return Message(repository, number, f"reply:{number}:{source}", body=body, person=person, to=to)
 
 
-def delivery_lane(event: Event | None) -> str:
+def delivery_lane(event: WebhookEvent | None) -> str:
     """The lane in which a delivery is processed; empty when it needs no answer from GitHub and waits for nothing.
 
     A request of someone with a role does not wait behind what others write, nor for another installation.

@@ -16,13 +16,20 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import Entry, asked_again, cancelled_by, was_begun
-from verl_e2e.core.pulls.forge import OpenCheck
-from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Target, repository_of
+from verl_e2e.core.pulls.commands import (
+    Counted,
+    Entry,
+    NeedsApproval,
+    Trusted,
+    Uncounted,
+    asked_again,
+    cancelled_by,
+    counted,
+    was_begun,
+)
+from verl_e2e.core.pulls.forge import MergeGroup, OpenCheck, Pull, PullState, Target, repository_of
+from verl_e2e.core.pulls.ledger import UNDERWAY, JobStatus, Override, Run, RunState, run_key, status_of_run
 from verl_e2e.core.pulls.queue import Held, Pause, QueueView
-from verl_e2e.core.pulls.trust import Counted, NeedsApproval, Trusted, Uncounted, counted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, continued
 from verl_e2e.core.text.escape import Prose, prose
 

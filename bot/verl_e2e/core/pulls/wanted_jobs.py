@@ -23,9 +23,9 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.reached_files import ReachedFiles
 from verl_e2e.core.pulls.commands import Entry, asked_for
+from verl_e2e.core.pulls.forge import MergeGroup, Pull, Target, repository_of
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
-from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 
 # Raise it whenever the same key could stand for something else.
 _KEY_VERSION = 1

@@ -9,8 +9,7 @@ from verl_e2e.core.judge.wording import END_WORDS
 from verl_e2e.core.model.outcome import EngineEnd, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.pulls.gate import Standing
-from verl_e2e.core.pulls.job_status import UNDERWAY, JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import PRIORITY, RecordedCommand, Run
+from verl_e2e.core.pulls.ledger import PRIORITY, UNDERWAY, JobStatus, RecordedCommand, Run, status_of_run
 from verl_e2e.core.pulls.retry import FlakyCause
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.text.escape import count_of, one_line

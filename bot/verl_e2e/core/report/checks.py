@@ -24,15 +24,13 @@ from verl_e2e.core.pulls.forge import (
     CheckRun,
     CheckStatus,
     Conclusion,
+    MergeGroup,
     OpenCheck,
     check_name,
     read_check_id,
 )
-from verl_e2e.core.pulls.gate import Gate, Standing, joined_execution, minutes_left
-from verl_e2e.core.pulls.job_status import ENDED, SATISFIED, JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.pull import MergeGroup
-from verl_e2e.core.pulls.retry import NextAttempt
+from verl_e2e.core.pulls.gate import Gate, NextAttempt, Standing, joined_execution, minutes_left
+from verl_e2e.core.pulls.ledger import ENDED, SATISFIED, JobStatus, Run, RunState, status_of_run
 from verl_e2e.core.pulls.target_state import RehearsalStanding, TargetState
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, queue_notices, used_minutes

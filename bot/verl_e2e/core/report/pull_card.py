@@ -18,9 +18,8 @@ from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, re
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
-from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Override, Run
-from verl_e2e.core.pulls.trust import Uncounted
+from verl_e2e.core.pulls.commands import Uncounted
+from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, status_of_run
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.escape import (

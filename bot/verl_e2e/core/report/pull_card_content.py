@@ -4,13 +4,12 @@ from dataclasses import replace
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.record import SUSPECTS_WORD
+from verl_e2e.core.pulls.commands import needs_leave
 from verl_e2e.core.pulls.decide import Actions
+from verl_e2e.core.pulls.forge import Pull
 from verl_e2e.core.pulls.gate import Standing, joined_execution, minutes_left
-from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
-from verl_e2e.core.pulls.ledger import Approval, Run
-from verl_e2e.core.pulls.pull import Pull
+from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, status_of_run
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.trust import needs_leave
 from verl_e2e.core.pulls.wanted_jobs import is_image_pinned
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
 from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
