@@ -13,7 +13,7 @@ from verl_e2e.adapters.json_log import log_to_stderr
 from verl_e2e.adapters.worker import Work
 from verl_e2e.cli.serve import listen
 from verl_e2e.config.settings import load_settings
-from verl_e2e.core.pulls.deliveries import Message, Received
+from verl_e2e.core.pulls.deliveries import Posting, Received
 from verl_e2e.wiring.app import open_service
 
 
@@ -36,7 +36,7 @@ def make_work(*_: object) -> Work:
     )
 
 
-def _nothing(message: Message) -> None:
+def _nothing(message: Posting) -> None:
     """There are no messages."""
     del message
 

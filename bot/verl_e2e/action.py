@@ -27,9 +27,9 @@ from verl_e2e.core.pulls.deliveries import BadDeliveryError, WebhookEvent, parse
 from verl_e2e.core.pulls.forge import PullRef, Reference
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.text.escape import one_line
-from verl_e2e.wiring.action import Place, action_handlers, check_order, digest_of_folder, take_order
+from verl_e2e.wiring.action import OrderPlace, action_handlers, check_order, digest_of_folder, take_order
 
-Say = Callable[[str], None]
+_Say = Callable[[str], None]
 # For a pull request from a fork only this event gives a token that may write; its payload is the same.
 _TRUSTED = {"pull_request_target": "pull_request"}
 
@@ -38,7 +38,7 @@ class ActionError(UserError):
     """The step is not set up correctly; the text says how to fix it."""
 
 
-def _event(environ: Mapping[str, str], say: Say) -> int:
+def _event(environ: Mapping[str, str], say: _Say) -> int:
     settings = load_step(ActionSettings, environ)
     event = _parsed(settings)
     with _here(settings, environ) as here:
@@ -51,7 +51,7 @@ def _event(environ: Mapping[str, str], say: Say) -> int:
     return 0
 
 
-def _sweep(environ: Mapping[str, str], say: Say) -> int:
+def _sweep(environ: Mapping[str, str], say: _Say) -> int:
     """Reconcile each open pull request with a running job once, because its events may have been lost."""
     settings = load_step(ActionSettings, environ)
     with _here(settings, environ) as here:
@@ -90,10 +90,10 @@ def _here(settings: ActionSettings, environ: Mapping[str, str]) -> Iterator[Here
         yield Here(own.events, own.reconciler, memory, time.sleep, settings.patience_s)
 
 
-def _order(environ: Mapping[str, str], say: Say) -> int:
+def _order(environ: Mapping[str, str], say: _Say) -> int:
     given = load_step(OrderSettings, environ)
     request = Order(repository=given.repository, job_id=given.job_id, packed=given.job, target=given.target)
-    place = Place(given.api_url, given.token, given.workspace, given.temporary / "verl-e2e-order")
+    place = OrderPlace(given.api_url, given.token, given.workspace, given.temporary / "verl-e2e-order")
     # A runner may keep its folders between jobs; this one may hold another job.
     shutil.rmtree(place.work, ignore_errors=True)
     taken = take_order(request, place)
@@ -113,7 +113,7 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
     return 0
 
 
-def _digest(environ: Mapping[str, str], say: Say) -> int:
+def _digest(environ: Mapping[str, str], say: _Say) -> int:
     """Print the digest of a run folder for the job that uploads it. All its writers must have ended."""
     digest = digest_of_folder(load_step(DigestSettings, environ).folder)
     say(f"the digest of the run folder is {digest}")
@@ -121,7 +121,7 @@ def _digest(environ: Mapping[str, str], say: Say) -> int:
     return 0
 
 
-def _check_digest(environ: Mapping[str, str], say: Say) -> int:
+def _check_digest(environ: Mapping[str, str], say: _Say) -> int:
     """Check that a run folder is unchanged and belongs to the requested job. Runs only on a runner of GitHub."""
     given = load_step(CheckDigestSettings, environ)
     found = digest_of_folder(given.folder)
@@ -144,7 +144,7 @@ def _write_outputs(environ: Mapping[str, str], outputs: Mapping[str, str]) -> No
         out.write(lines)
 
 
-_COMMANDS: Mapping[str, Callable[[Mapping[str, str], Say], int]] = {
+_COMMANDS: Mapping[str, Callable[[Mapping[str, str], _Say], int]] = {
     "order": _order,
     "digest": _digest,
     "check-digest": _check_digest,
@@ -153,6 +153,6 @@ _COMMANDS: Mapping[str, Callable[[Mapping[str, str], Say], int]] = {
 }
 
 
-def act(command: str, environ: Mapping[str, str], say: Say) -> int:
+def act(command: str, environ: Mapping[str, str], say: _Say) -> int:
     """Run one command of a step, of those that `verl-e2e action` takes; the exit code. UserError."""
     return _COMMANDS[command](environ, say)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.outcome import EngineEnd
     from verl_e2e.core.model.record import CheckNotes, Record
     from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-    from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
+    from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Posting, Received
     from verl_e2e.core.pulls.forge import (
         BranchRules,
         CheckRun,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         PullRef,
     )
     from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
-    from verl_e2e.core.pulls.queue import Snapshot
+    from verl_e2e.core.pulls.queue import QueueSnapshot
     from verl_e2e.core.reach.diff import FileDifference
     from verl_e2e.core.reach.entries import Uses
     from verl_e2e.core.reach.program import Summary
@@ -375,13 +375,13 @@ class QueueLedger(Protocol):
     def open_runs(self) -> tuple[Run, ...]:
         """The runs of every repository that are not over yet, oldest first."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> QueueSnapshot:
         """What the queue decides from: the runs that are not over, and the switches."""
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         """Every accepted `pause` and `resume` of a repository."""
 
-    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
+    def give_slots(self, decide: Callable[[QueueSnapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
         `decide` may be asked more than once.
@@ -391,7 +391,7 @@ class QueueLedger(Protocol):
 class Outbox(Protocol):
     """Messages that are still to be written on GitHub, kept so that each is written once."""
 
-    def put(self, message: Message, now: datetime) -> bool:
+    def put(self, message: Posting, now: datetime) -> bool:
         """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
 
     def holds(self, repository: str, subject: str) -> bool:

@@ -26,7 +26,7 @@ from verl_e2e.adapters.github.actions import (
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.forge import WorkflowJob, WorkflowStep
-from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
+from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack_order
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
 from verl_e2e.wiring.engines import verify_attestations
@@ -97,7 +97,7 @@ def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
     site = SiteProfile(name="hopper", image="verlai/verl:pinned")
     job = make_job(megatron_lm=Repository(path="/srv/mirror/mlm", commit="d" * 40), site=site)
     inputs = order_inputs(order(job), SETTINGS)
-    sent = unpack(inputs["job"])
+    sent = unpack_order(inputs["job"])
     assert sent == portable(job)
     assert [sent.bridge.path, sent.verl.path] == ["bridge", "verl"]
     assert sent.megatron_lm is not None

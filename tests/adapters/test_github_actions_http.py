@@ -16,7 +16,7 @@ from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBack
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.model.jobs import Repository, SiteProfile
 from verl_e2e.core.pulls.forge import Attestation
-from verl_e2e.core.pulls.job_order import portable, unpack
+from verl_e2e.core.pulls.job_order import portable, unpack_order
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
 from verl_e2e.wiring.engines import verify_attestations
@@ -70,7 +70,7 @@ def test_the_real_workflow_takes_the_order_once(at: GithubAdapters, backend: Git
     assert backend.submit(run) == backend.submit(run)
     (started,) = at.world.runs()
     assert run.job is not None
-    assert unpack(started.inputs["job"]) == portable(run.job)
+    assert unpack_order(started.inputs["job"]) == portable(run.job)
     assert run.key in started.title
 
 

@@ -18,7 +18,7 @@ from verl_e2e.app.analysis import judge_ended
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Bands
-from verl_e2e.core.pulls.job_order import megatron_lm_of, merge_base_of, placed, portable, same_job, unpack
+from verl_e2e.core.pulls.job_order import megatron_lm_of, merge_base_of, placed, portable, same_job, unpack_order
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.engines import verify_attestations
@@ -64,7 +64,7 @@ def test_a_workflow_gets_it_without_an_image_for_a_runner_of_github() -> None:
     inputs = order_inputs(rehearsal(), settings)
     assert (inputs["job_id"], inputs["image"], inputs["labels"]) == (REHEARSAL, "", '["ubuntu-latest"]')
     assert inputs["timeout_minutes"] == "50"
-    sent = unpack(inputs["job"])
+    sent = unpack_order(inputs["job"])
     assert same_job(sent, JOB)
     assert not same_job(sent, JOB.model_copy(update={"base": "e" * 40}))
     assert (merge_base_of(inputs["job"]), megatron_lm_of(sent)) == (BASE, "https://m.org/l")

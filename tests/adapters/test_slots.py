@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
-from verl_e2e.core.pulls.queue import Pool, Snapshot, admit, entry_of
+from verl_e2e.core.pulls.queue import Pool, QueueSnapshot, admit, entry_of
 
 NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
 THREE = (Pool("all", 3),)
@@ -33,7 +33,7 @@ def waiting(number: int, **given: object) -> Run:
     return Run.model_validate(fields | given)
 
 
-def starts(snapshot: Snapshot) -> tuple[str, ...]:
+def starts(snapshot: QueueSnapshot) -> tuple[str, ...]:
     return admit(snapshot, THREE, NOW).starts
 
 
@@ -62,7 +62,7 @@ def test_a_decision_that_is_cut_off_gave_no_slot(store: Store) -> None:
 
     asked = []
 
-    def fail(snapshot: Snapshot) -> tuple[str, ...]:
+    def fail(snapshot: QueueSnapshot) -> tuple[str, ...]:
         asked.append(snapshot)
         if len(asked) == 2:
             raise RuntimeError("killed inside the transaction")

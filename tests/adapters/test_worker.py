@@ -21,7 +21,7 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.worker import Work, Worker
-from verl_e2e.core.pulls.deliveries import Message, Received, reply_to
+from verl_e2e.core.pulls.deliveries import Posting, Received, reply_to
 from verl_e2e.ports import ForgeError, UnreadableDeliveryError
 
 
@@ -59,7 +59,7 @@ class Pulls:
         assert target not in self.running
         self.announced.append(target)
 
-    def write(self, message: Message) -> None:
+    def write(self, message: Posting) -> None:
         """Some lanes get no answer for as long as the gate is closed; some subjects must wait."""
         if message.lane in self.silent:
             self.gate.wait(HANG_S)

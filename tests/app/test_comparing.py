@@ -193,11 +193,11 @@ def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None
     git(demo.path, "commit", "-qm", "policy")
     missing = git(demo.path, "rev-parse", "HEAD").strip()
     with pytest.raises(UserError, match=r"bands: .github/bands.yml is not in the base commit"):
-        checking.check(order_for(demo.path, missing, None, tmp_path / "a"), {}, print, reseal=lambda _: None)
+        checking.check_here(order_for(demo.path, missing, None, tmp_path / "a"), {}, print, reseal=lambda _: None)
     (demo.path / ".github/bands.yml").write_text(bands_text(Bands()))
     git(demo.path, "add", ".github")
     git(demo.path, "commit", "-qm", "bands")
-    found = checking.check(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print, reseal=lambda _: None)
+    found = checking.check_here(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print, reseal=lambda _: None)
     assert found.verdicts == ()
 
 
@@ -206,7 +206,7 @@ def test_bands_beside_a_policy_file_are_read_from_disk(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yml"
     policy.write_text(policy_text("none.yml"))
     with pytest.raises(ConfigError, match=r"none.yml: cannot be read"):
-        checking.check(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print, reseal=lambda _: None)
+        checking.check_here(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print, reseal=lambda _: None)
 
 
 def test_a_bands_file_outside_the_repository_is_refused() -> None:

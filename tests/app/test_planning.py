@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo, planner_over
-from verl_e2e.app.plan_change import OtherRepositoryError, Planned, Planner, UnknownTargetError, explain, with_bumps
+from verl_e2e.app.plan_change import (
+    OtherRepositoryError,
+    Planned,
+    Planner,
+    UnknownTargetError,
+    explain_targets,
+    with_bumps,
+)
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
@@ -278,7 +285,7 @@ def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", "")]
     found = {
         (explanation.path, explanation.symbol): explanation
-        for explanation in explain(planner(), "base", POLICY, targets)
+        for explanation in explain_targets(planner(), "base", POLICY, targets)
     }
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
@@ -304,7 +311,7 @@ def test_explain_refuses_what_does_not_exist_with_the_nearest_name(target: tuple
     repository = FakeTrees({"head": {**WHOLE, "tests/test_a.py": "def test_b():\n    pass\n"}, "verl": CALLER})
     made = planner_over(repository, POLICY)
     with pytest.raises(UnknownTargetError, match=re.escape(words)):
-        explain(made, "head", POLICY, [("src/lib/names.py", ""), target])
+        explain_targets(made, "head", POLICY, [("src/lib/names.py", ""), target])
 
 
 WHOLE: Files = {
@@ -326,7 +333,7 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
     without = {name: text for name, text in WHOLE.items() if name != path}
     repository = FakeTrees({"base": without, "head": WHOLE, "verl": CALLER})
     made = planner_over(repository, POLICY)
-    whole, *symbols = explain(made, "head", POLICY, [(path, "")])
+    whole, *symbols = explain_targets(made, "head", POLICY, [(path, "")])
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
     assert whole.reason or whole.rules
@@ -335,11 +342,11 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
 def test_explain_tells_submodules_and_what_only_an_import_runs() -> None:
     repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
     made = planner_over(repository, POLICY)
-    (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
+    (table,) = explain_targets(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
     assert ([int(level) for level in table.levels], "when verl imports" in table.reason) == ([0], True)
-    (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])
+    (spare,) = explain_targets(made, "head", POLICY, [("src/lib/names.py", "spare")])
     assert (spare.levels, spare.reason) == ((), "verl does not reach it")
-    (pins,) = explain(made, "head", POLICY, [("pyproject.toml", "")])
+    (pins,) = explain_targets(made, "head", POLICY, [("pyproject.toml", "")])
     assert "keeps every requirement" in pins.reason
 
 
@@ -370,7 +377,7 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
     with pytest.raises(OtherRepositoryError, match=r"no package lib below src/ at other or later; use the repository"):
         made.plan("other", "later", POLICY)
     with pytest.raises(OtherRepositoryError, match="at other;"):
-        explain(made, "other", POLICY, [("README.md", "")])
+        explain_targets(made, "other", POLICY, [("README.md", "")])
     with pytest.raises(OtherRepositoryError, match="at other;"):
         made.lint("other", POLICY)
     made.plan("other", "with", POLICY)
@@ -387,5 +394,5 @@ def test_explain_names_the_measured_jobs_of_the_policys_maps() -> None:
         (POLICY, ()),
         (POLICY.model_copy(update={"maps": "maps.json"}), ("0-lora-ddp (trainer)",)),
     ):
-        (row,) = explain(made, "head", policy, [("src/lib/maker.py", "Maker.mapping")])
+        (row,) = explain_targets(made, "head", policy, [("src/lib/maker.py", "Maker.mapping")])
         assert row.entered_by == entered

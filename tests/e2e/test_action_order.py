@@ -15,7 +15,7 @@ from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Job, Repository, RepositoryOrigin
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.job_order import OrderTarget, pack, same_job
+from verl_e2e.core.pulls.job_order import OrderTarget, pack_order, same_job
 
 TOKEN = "ghs_that-may-only-read"
 
@@ -46,7 +46,7 @@ class Step:
             "RUNNER_TEMP": str(folder / "temp"),
             "VERL_E2E_TOKEN": TOKEN,
             "VERL_E2E_JOB_ID": "0-lora-ddp",
-            "VERL_E2E_JOB": pack(job_for(at)),
+            "VERL_E2E_JOB": pack_order(job_for(at)),
             "VERL_E2E_TARGET": str(OrderTarget(at.world.head(1), 1)),
         }
         command = [*verl_e2e(), "action", verb]
@@ -74,12 +74,12 @@ def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: GithubAdapte
 def test_megatron_lm_comes_from_where_the_policy_of_the_base_says(at: GithubAdapters, tmp_path: Path) -> None:
     address = "https://forge.example/o/mlm"
     job = job_for(at).model_copy(update={"origins": {"megatron_lm": RepositoryOrigin(url=address)}})
-    assert Step(at, tmp_path / "step", VERL_E2E_JOB=pack(job)).outputs["megatron-lm"] == address
+    assert Step(at, tmp_path / "step", VERL_E2E_JOB=pack_order(job)).outputs["megatron-lm"] == address
     assert Step(at, tmp_path / "other").outputs["megatron-lm"] == ""
 
 
 def test_a_head_that_moved_is_blocked_and_nothing_runs(at: GithubAdapters, tmp_path: Path) -> None:
-    old, packed = at.world.head(1), pack(job_for(at))
+    old, packed = at.world.head(1), pack_order(job_for(at))
     new = at.world.push(1, {"src/a.py": b"a = 2\n"})
     step = Step(at, tmp_path / "step", VERL_E2E_TARGET=str(OrderTarget(old, 1)), VERL_E2E_JOB=packed)
     assert step.done.returncode == 0
@@ -169,7 +169,7 @@ def test_a_folder_that_was_changed_after_the_job_is_not(at: GithubAdapters, tmp_
 def test_the_folder_of_another_job_is_not_handed_over(at: GithubAdapters, tmp_path: Path) -> None:
     _, message = handed_over(at, tmp_path)
     other = make_job(bridge=Repository(path="/of/the/bot", commit="e" * 40))
-    checked = Step(at, tmp_path / "attest", "check-digest", **message, VERL_E2E_JOB=pack(other))
+    checked = Step(at, tmp_path / "attest", "check-digest", **message, VERL_E2E_JOB=pack_order(other))
     assert checked.done.returncode == 2
     assert "not of the job '0-lora-ddp' that was ordered" in checked.done.stderr
 

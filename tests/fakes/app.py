@@ -28,7 +28,7 @@ from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.forge import CheckRun, MergeGroup, OpenPull, Pull, PullRef, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
-from verl_e2e.core.pulls.queue import Pool, Snapshot, entry_of
+from verl_e2e.core.pulls.queue import Pool, QueueSnapshot, entry_of
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.log_context import current_log_context
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
@@ -107,17 +107,17 @@ class FakeLedger:
     def open_runs(self) -> tuple[Run, ...]:
         return tuple(run for run in self.kept.values() if not run.state.final)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> QueueSnapshot:
         known = (run for run in self.kept.values() if not run.state.final)
         written = (item for item in self.written if isinstance(item, RecordedCommand))
-        return Snapshot(
+        return QueueSnapshot(
             tuple(map(entry_of, known)), tuple(item for item in written if item.verb in {"pause", "resume"})
         )
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
         return tuple(item for item in self.snapshot().switches if item.repository == repository)
 
-    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
+    def give_slots(self, decide: Callable[[QueueSnapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         chosen = decide(self.snapshot())
         started = [run.let_start(now) for run in self.kept.values() if run.key in chosen and run.waits_for_slot]
         self.kept |= {run.key: run for run in started}

@@ -19,7 +19,7 @@ from tests.fakes.places import ROOT
 from tests.pages.collecting import Shown, pull_request_commands, shell_commands
 from tests.pages.place import Place, place
 from verl_e2e.cli import cli
-from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
+from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse_commands
 
 # What a page leaves open, and what lies in the folder for it; tried in this order. Names in braces are the place's.
 WORDS = (
@@ -258,4 +258,4 @@ def test_a_comment_of_a_page_is_a_command(shown: Shown) -> None:
     text = shown.text.replace("levelN", "level4")
     for pattern, words in OPEN_WORDS:
         text = re.sub(pattern, words, text)
-    assert not [found for found in parse((CommandLine(0, text.strip()),)) if isinstance(found, Mistake)], shown
+    assert not [found for found in parse_commands((CommandLine(0, text.strip()),)) if isinstance(found, Mistake)], shown

@@ -30,7 +30,7 @@ from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
+from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse_commands
 from verl_e2e.core.pulls.deliveries import MODELS
 
 DOCS = ROOT / "docs"
@@ -193,7 +193,7 @@ def test_every_command_in_a_page_is_one(page: str) -> None:
     """Comments speak the language of the table, and shell lines that of the command line."""
     text = _text(page)
     for number, line in enumerate(re.findall(r"^(?: {4})?(/verl-e2e [a-z].*)$", text, re.MULTILINE)):
-        assert not [item for item in parse((CommandLine(number, line),)) if isinstance(item, Mistake)], line
+        assert not [item for item in parse_commands((CommandLine(number, line),)) if isinstance(item, Mistake)], line
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         for line in re.findall(r"\bverl-e2e ((?:--)?[a-z].*)", block.replace("\\\n", " ")):
             _check_call(shlex.split(line, comments=True))

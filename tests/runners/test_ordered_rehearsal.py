@@ -14,7 +14,7 @@ from tests.conftest import REHEARSAL as ENVIRONMENT
 from tests.runners.test_released_bridge import ROPE
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.analysis import DOCUMENT, Judged, judge_ended
-from verl_e2e.cli.run import run as run_verb
+from verl_e2e.cli.run import run_verb
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob, Repository

@@ -15,7 +15,7 @@ from backports import zstd
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.places import ROOT
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.pulls.job_order import nonce_of, unpack
+from verl_e2e.core.pulls.job_order import nonce_of, unpack_order
 
 SMOKE = ROOT / "bot/verl_e2e/demo/recording"
 RESUME = ROOT / "tests/fixtures/runs/level1-resume"
@@ -27,7 +27,7 @@ _PACKED = "log.txt.zst"
 
 def job_of(run: WorkflowRun) -> Job:
     """The job that a workflow run was dispatched with."""
-    found = unpack(run.inputs["job"])
+    found = unpack_order(run.inputs["job"])
     assert isinstance(found, Job)
     return found
 

@@ -7,7 +7,7 @@ from tests.fakes.github_standin.state import WorkflowRun
 from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellError, CellRecord, EnteredCode, OracleFinding, TensorSummary
 from verl_e2e.core.model.jobs import RehearsalJob
-from verl_e2e.core.pulls.job_order import nonce_of, unpack
+from verl_e2e.core.pulls.job_order import nonce_of, unpack_order
 
 Files = Mapping[str, bytes]
 
@@ -19,7 +19,7 @@ def is_rehearsal(run: WorkflowRun) -> bool:
 
 def rehearsal_of(run: WorkflowRun) -> RehearsalJob:
     """The rehearsal that a workflow run was dispatched with."""
-    found = unpack(run.inputs["job"])
+    found = unpack_order(run.inputs["job"])
     assert isinstance(found, RehearsalJob)
     return found
 

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.pulls.deliveries import PEOPLE, ClaimedTarget, Letter, Message, Received
+from verl_e2e.core.pulls.deliveries import PEOPLE, ClaimedTarget, Letter, Posting, Received
 from verl_e2e.log_context import log_context, log_context_of
 from verl_e2e.ports import (
     ActiveLock,
@@ -406,7 +406,7 @@ class Mailing:
 
     def __init__(
         self,
-        write: Callable[[Message], None],
+        write: Callable[[Posting], None],
         outbox: Outbox,
         now: Callable[[], datetime],
         wake: Callable[[], None],
@@ -473,7 +473,7 @@ class Work:
     """The targets that exist and that no delivery named."""
     lane_of: Callable[[Received], str]
     """The lane in which a delivery may wait; empty when it never waits."""
-    write: Callable[[Message], None]
+    write: Callable[[Posting], None]
     """Writes a message of the outbox."""
     announce: Callable[[str], None]
     """Shows a first sign on a target that cannot be reconciled yet."""

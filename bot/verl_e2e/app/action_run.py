@@ -35,7 +35,7 @@ from verl_e2e.core.pulls.job_order import (
     placed,
     read_target,
     same_job,
-    unpack,
+    unpack_order,
 )
 from verl_e2e.core.pulls.retry import may_follow
 from verl_e2e.core.text.escape import one_line
@@ -185,7 +185,7 @@ class AcceptedJob:
 
 def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
     """Unpack the job for the repositories below `root` and read its head again; raises OrderError for no order."""
-    ordered = unpack(order.packed)
+    ordered = unpack_order(order.packed)
     job = placed(ordered, str(root))
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
@@ -195,7 +195,7 @@ def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
 
 def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:
     """OrderError for a run folder that is not of the job that was ordered."""
-    job = unpack(packed)
+    job = unpack_order(packed)
     found = folders.record(folder).job if isinstance(job, Job) else folders.rehearsal(folder).order
     if job.id != order_id or found is None or not same_job(found, job):
         raise OrderError(f"the run folder is not of the job {order_id[:60]!r} that was ordered; run the job again")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
-from verl_e2e.app.plan_change import Planned, Planner, explain, plan_target
+from verl_e2e.app.plan_change import Planned, Planner, explain_targets, plan_target
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap, cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.rehearsal import CellOutcome, Observed, ObserveLimits, Rehearsal, judge_rehearsal, observable
@@ -90,14 +90,14 @@ class Judged:
         return {name: getattr(self, name) for name in (*fields, "fingerprint", "executed_files", "rehearsed")}
 
 
-def blocked(sentence: str, end: EngineEnd) -> Judged:
+def blocked_by_end(sentence: str, end: EngineEnd) -> Judged:
     """What cannot be judged, and why there is nothing to judge."""
     return Judged(Result.BLOCKED, sentence, causes=(of_engine(end),))
 
 
 def cannot_be_judged(why: object) -> Judged:
     """What cannot be judged because of what the run left."""
-    return blocked(f"what the run left cannot be judged: {why}", EngineEnd.NOT_JUDGED)
+    return blocked_by_end(f"what the run left cannot be judged: {why}", EngineEnd.NOT_JUDGED)
 
 
 def with_doubt(judged: Judged, doubt: str) -> Judged:
@@ -131,10 +131,10 @@ def judge_ended(run: Run, folder: Path, folders: RunFolders, trees: SourceTrees 
 def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
     found = folders.find(folder)
     if len(found) != 1:
-        return blocked(SEVERAL if found else NO_FOLDER, EngineEnd.LEFT_NOTHING)
+        return blocked_by_end(SEVERAL if found else NO_FOLDER, EngineEnd.LEFT_NOTHING)
     record = folders.record(found[0])
     if not is_of(record.job, run):
-        return blocked(OTHER_JOB, EngineEnd.OTHER_FOLDER)
+        return blocked_by_end(OTHER_JOB, EngineEnd.OTHER_FOLDER)
     verdict, facts = judge_run(folders, found[0])
     if run.job is not None:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
@@ -230,13 +230,13 @@ _RESULTS = {
 def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> Judged:
     places = folders.find(folder)
     if len(places) != 1 or run.rehearsal is None:
-        return blocked(SEVERAL if places else NO_FOLDER, EngineEnd.LEFT_NOTHING)
+        return blocked_by_end(SEVERAL if places else NO_FOLDER, EngineEnd.LEFT_NOTHING)
     left, record = folders.rehearsal(places[0]), folders.record(places[0])
     if left.order is None or not same_job(left.order, run.rehearsal):
-        return blocked(OTHER_JOB, EngineEnd.OTHER_FOLDER)
+        return blocked_by_end(OTHER_JOB, EngineEnd.OTHER_FOLDER)
     if why := _why_no_evidence(record, run):
         return replace(cannot_be_judged(why), reported_s=reported_s(record))
-    changed = tuple(changed_functions(trees, run.rehearsal.base, run.rehearsal.bridge.commit))
+    changed = tuple(functions_between(trees, run.rehearsal.base, run.rehearsal.bridge.commit))
     asked, observed = left.asked, left.observed
     if observed is None and any(observable(changed)):
         # Faults were to be tried, and nothing says what they showed.
@@ -276,7 +276,7 @@ def outcome_of_rehearsal(found: Rehearsal) -> Judged:
     return Judged(_RESULTS[found.outcome], sentence, rehearsed=rehearsed)
 
 
-def changed_functions(
+def functions_between(
     trees: SourceTrees, base: str, head: str, below: str = BRIDGE_CODE, prefix: str = ""
 ) -> Iterator[ChangedFunction]:
     """The functions below a folder that differ between two commits, their paths with a prefix."""
@@ -361,7 +361,7 @@ class DirectAnalysis:
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""
         planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
-        return explain(planner, target.head_sha, policy, [(path, symbol)])
+        return explain_targets(planner, target.head_sha, policy, [(path, symbol)])
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""

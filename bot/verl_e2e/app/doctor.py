@@ -10,11 +10,11 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.lint import ToFix, lint_image, lint_quarantine
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import (
-    Finding,
-    State,
+    Health,
+    SetupFinding,
     error_finding,
     failed_deliveries,
-    note,
+    note_finding,
     of_absence,
     of_branch,
     of_clock,
@@ -80,7 +80,7 @@ class DoctorServices:
 
 def examine(
     repository: str, branch: str, setup: Setup, services: DoctorServices, now: datetime, *, redeliver: bool = False
-) -> tuple[Finding, ...]:
+) -> tuple[SetupFinding, ...]:
     """Everything that was looked at, in order; an empty branch stands for the default one.
 
     Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be checked.
@@ -97,14 +97,14 @@ class _NoNetworkError(Exception):
 
 def _examine(
     repository: str, branch: str, setup: Setup, services: DoctorServices, now: datetime, *, redeliver: bool
-) -> tuple[Finding, ...]:
+) -> tuple[SetupFinding, ...]:
     first = [
         *_guarded("database", lambda: _database(services)),
         *_engine(services),
         *_guarded("app", lambda: _app(repository, setup, services)),
         *([of_clock(ahead_s)] if (ahead_s := services.ahead_s()) is not None else []),
     ]
-    if any(item.about == "app" and item.state is State.ERROR for item in first):
+    if any(item.about == "app" and item.state is Health.ERROR for item in first):
         return tuple(first)
     try:
         branch = branch or services.administration.default_branch(repository)
@@ -112,7 +112,7 @@ def _examine(
         fix = NO_ANSWER if error.passing else "fix this first: the rest could not be checked"
         return (*first, error_finding("repository", str(error), fix))
     policy, of_policy = _policy(repository, branch, services)
-    looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+    looks: tuple[tuple[str, Callable[[], Iterable[SetupFinding]]], ...] = (
         ("webhook", lambda: [_hook(setup, services)]),
         ("deliveries", lambda: [_deliveries(services, now, redeliver=redeliver)]),
         ("policy", lambda: of_policy),
@@ -127,7 +127,7 @@ def _examine(
     return (*first, *(item for about, look in looks for item in _guarded(about, look)))
 
 
-def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _guarded(about: str, look: Callable[[], Iterable[SetupFinding]]) -> Iterator[SetupFinding]:
     """What a look finds; one that is refused is a finding, and the others go on."""
     try:
         yield from look()
@@ -135,7 +135,7 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
         yield _not_looked_at(about, error)
 
 
-def _not_looked_at(about: str, error: Exception) -> Finding:
+def _not_looked_at(about: str, error: Exception) -> SetupFinding:
     """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
     message = f"it could not be checked: {error}"
     if isinstance(error, ForgeError) and error.unreached:
@@ -149,7 +149,7 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
     return error_finding(about, message, NO_ANSWER)
 
 
-def _engine(services: DoctorServices) -> Iterator[Finding]:
+def _engine(services: DoctorServices) -> Iterator[SetupFinding]:
     try:
         found = services.engine()
     except UserError as error:
@@ -159,7 +159,7 @@ def _engine(services: DoctorServices) -> Iterator[Finding]:
         yield ok_finding("engine", found)
 
 
-def _database(services: DoctorServices) -> Iterator[Finding]:
+def _database(services: DoctorServices) -> Iterator[SetupFinding]:
     try:
         services.database()
     except UserError as error:
@@ -168,7 +168,7 @@ def _database(services: DoctorServices) -> Iterator[Finding]:
     yield ok_finding("database", "the database can be used")
 
 
-def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Finding]:
+def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[SetupFinding]:
     try:
         found = services.administration.installation(repository)
     except ForgeError as error:
@@ -178,13 +178,15 @@ def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Fi
     return of_installation(found, repository, setup.permissions, setup.events)
 
 
-def _hook(setup: Setup, services: DoctorServices) -> Finding:
+def _hook(setup: Setup, services: DoctorServices) -> SetupFinding:
     if not setup.hook:
-        return note("webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared")
+        return note_finding(
+            "webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared"
+        )
     return of_hook(services.administration.hook_url(), setup.hook)
 
 
-def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> Finding:
+def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> SetupFinding:
     failed = failed_deliveries(services.administration.deliveries(now - timedelta(days=DAYS)))
     if redeliver:
         for delivery_attempt in failed:
@@ -192,13 +194,15 @@ def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> 
     return of_deliveries(failed, DAYS, again=redeliver)
 
 
-def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, tuple[Finding, ...]]:
+def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, tuple[SetupFinding, ...]]:
     """The policy of the branch, the packaged one where it has none; None for one that cannot be used."""
     about = "policy"
     try:
         text = services.file_at(repository, branch, POLICY_PATH)
         if text is None:
-            return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy is used"),)
+            return packaged_policy(), (
+                note_finding(about, f"{branch} has no {POLICY_PATH}: the packaged policy is used"),
+            )
         return load_policy(text, f"{branch}:{POLICY_PATH}"), (ok_finding(about, f"{POLICY_PATH} on {branch} is valid"),)
     except (UserError, ForgeError) as error:
         first, *more = str(error).splitlines()
@@ -206,11 +210,11 @@ def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Pol
         return None, (error_finding(about, f"{first}{also}", "fix it: until then no pull request is planned"),)
 
 
-def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[Finding]:
-    return (note(about, finding.what, finding.fix) for finding in findings)
+def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[SetupFinding]:
+    return (note_finding(about, finding.what, finding.fix) for finding in findings)
 
 
-def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[Finding]:
+def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[SetupFinding]:
     if policy is None:
         return
     commit, address = policy.verl.commit, policy.verl.repository
@@ -223,7 +227,7 @@ def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[Finding]:
     yield error_finding("verl", message, f"set verl.commit in {POLICY_PATH} to a commit that is there")
 
 
-def _own_verl(commit: str, services: DoctorServices) -> Iterator[Finding]:
+def _own_verl(commit: str, services: DoctorServices) -> Iterator[SetupFinding]:
     """The verl that the service itself reads."""
     if services.own_has(commit):
         yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {services.own_verl}, which VERL_E2E_VERL names")
@@ -236,7 +240,7 @@ def _own_verl(commit: str, services: DoctorServices) -> Iterator[Finding]:
 
 def _branch(
     repository: str, branch: str, setup: Setup, policy: Policy | None, services: DoctorServices
-) -> Iterable[Finding]:
+) -> Iterable[SetupFinding]:
     gate = policy.gate if policy else DEFAULT_GATE
     rules = services.administration.branch_rules(repository, branch)
     return (
@@ -245,7 +249,7 @@ def _branch(
     )
 
 
-def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[Finding]:
+def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[SetupFinding]:
     if not setup.workflow:
         return
     path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
@@ -258,7 +262,7 @@ def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServic
         yield error_finding("workflow", message, f"copy this version's {path} to {default} too")
 
 
-def _runners(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Finding]:
+def _runners(repository: str, setup: Setup, services: DoctorServices) -> Iterable[SetupFinding]:
     if setup.runners is None:
         return ()
     machines = services.administration.machines(repository)

@@ -25,7 +25,7 @@ from verl_e2e.core.pulls.commands import (
     VERBS,
     Actor,
     Denied,
-    Entry,
+    GivenEntry,
     Granted,
     NeedsApproval,
     Trusted,
@@ -63,17 +63,17 @@ from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.target_state import OtherPull, TargetState
 from verl_e2e.ports import Clock, Ledger, People, Pulls, UnknownPullError, Worklist
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
-class Kept(Generic[Value]):
+class RecentValues(Generic[_Value]):
     """The values last asked for by key, at most so many."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[tuple[str, ...], Value] = OrderedDict()
+        self._values: OrderedDict[tuple[str, ...], _Value] = OrderedDict()
 
-    def get(self, key: tuple[str, ...], make: Callable[[], Value]) -> Value:
+    def get(self, key: tuple[str, ...], make: Callable[[], _Value]) -> _Value:
         """The value of a key, made when it is not there."""
         # Several looks share this: the second one makes the value again, which changes nothing.
         found = self._values.pop(key, None)
@@ -84,11 +84,11 @@ class Kept(Generic[Value]):
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    def find(self, key: tuple[str, ...]) -> Value | None:
+    def find(self, key: tuple[str, ...]) -> _Value | None:
         """The value of a key, None when it is not there."""
         return self._values.get(key)
 
-    def put(self, key: tuple[str, ...], value: Value) -> Value:
+    def put(self, key: tuple[str, ...], value: _Value) -> _Value:
         """Keep a value under a key, in the place of what was there."""
         self._values.pop(key, None)
         self._values[key] = value
@@ -165,9 +165,9 @@ class BasePolicies:
     clock: Clock
     ledger: Ledger
     pulls: Pulls
-    kept: Kept[Policy] = field(default_factory=lambda: Kept(64))
+    kept: RecentValues[Policy] = field(default_factory=lambda: RecentValues(64))
     # The file of a commit, alone in a tuple, because a commit may have none.
-    contents: Kept[tuple[bytes | None]] = field(default_factory=lambda: Kept(64))
+    contents: RecentValues[tuple[bytes | None]] = field(default_factory=lambda: RecentValues(64))
 
     def policy_of(self, target: Target) -> Policy:
         """The policy at the tip of the base as it is now, never that of the head; a merge group has a base of its own.
@@ -339,8 +339,8 @@ class Grants:
     pulls: Pulls
     # Held while a remembered list is read and changed, for several looks may share it.
     lock: AbstractContextManager[object] = field(default_factory=Lock)
-    actors: Kept[tuple[float, Actor]] = field(default_factory=lambda: Kept(256))
-    committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
+    actors: RecentValues[tuple[float, Actor]] = field(default_factory=lambda: RecentValues(256))
+    committers: RecentValues[frozenset[str]] = field(default_factory=lambda: RecentValues(256))
 
     def allowed(self, login: str, capability: Capability, pull: Pull, access: Access) -> Granted | Denied:
         """Whether someone may ask for this on a pull request."""
@@ -362,7 +362,7 @@ class Grants:
         teams = frozenset(team for team in grant.teams if self.people.in_team(team, login))
         return Actor(login, role, teams, is_author)
 
-    def trust_of(self, target: Target, entries: tuple[Entry, ...], policy: Policy) -> Trusted | NeedsApproval:
+    def trust_of(self, target: Target, entries: tuple[GivenEntry, ...], policy: Policy) -> Trusted | NeedsApproval:
         """Whether the head may run: a merge group's may, because the person who queued it could have merged it."""
         if isinstance(target, MergeGroup):
             return Trusted("the merge queue made this commit from approved pull requests")
@@ -396,10 +396,10 @@ class Grants:
         return found[1]
 
     def standing(
-        self, pull: Pull, entries: tuple[Entry, ...], policy: Policy
-    ) -> tuple[tuple[Entry, ...], tuple[Uncounted, ...]]:
+        self, pull: Pull, entries: tuple[GivenEntry, ...], policy: Policy
+    ) -> tuple[tuple[GivenEntry, ...], tuple[Uncounted, ...]]:
         """The entries of givers who may still give them, and the overrides of this head that do not count for that."""
-        standing: list[Entry] = []
+        standing: list[GivenEntry] = []
         refused: list[Uncounted] = []
         for entry in entries:
             why = self._why_not(entry, pull, policy)
@@ -409,7 +409,7 @@ class Grants:
                 refused.append(Uncounted(entry, why))
         return tuple(standing), tuple(refused)
 
-    def _why_not(self, entry: Entry, pull: Pull, policy: Policy) -> str:
+    def _why_not(self, entry: GivenEntry, pull: Pull, policy: Policy) -> str:
         """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
         lasting = isinstance(entry, RecordedCommand) and entry.verb == PRIORITY
         if not lasting and entry.head_sha != pull.head_sha:

@@ -30,7 +30,7 @@ from verl_e2e.core.pulls.commands import (
     Mistake,
     counted,
     level_requests,
-    parse,
+    parse_commands,
 )
 from verl_e2e.core.pulls.deliveries import (
     BadDeliveryError,
@@ -299,7 +299,7 @@ class EventHandler:
             return (ref,)
         if ours or comment.updated_at != comment.created_at or event.sender.login != who:
             return ()
-        parsed = parse(self.read_commands(comment.body))
+        parsed = parse_commands(self.read_commands(comment.body))
         pull = self.known.pull(ref) if parsed else None
         if pull is None:
             return ()

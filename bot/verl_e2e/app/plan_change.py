@@ -528,7 +528,7 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Readers:
+class PlanReaders:
     """What planning reads: facts of pull requests, trees of a target, verl's uses (by policy), kept summaries.
 
     `policy` stands in for the policy of the base branch where someone gave one.
@@ -542,7 +542,7 @@ class Readers:
     today: date = date.min
 
 
-def plan_pull(ref: PullRef, readers: Readers) -> Planned:
+def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
     """The plan of a pull request as it is now; by GitHub's own list of files where git cannot be had.
 
     UnknownPullError or ForgeError when GitHub does not tell what it is.
@@ -565,7 +565,7 @@ def plan_target(target: Target, policy: Policy, planner: Planner, cells: CellMap
     return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level), cells), missing)
 
 
-def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
+def _by_list(pull: Pull, readers: PlanReaders, error: ForgeError) -> Planned:
     listed = readers.pulls.change(pull)
     policy = readers.policy or _policy(pull, readers.pulls)
     missing = _missing(pull, listed)
@@ -630,7 +630,7 @@ class UnknownTargetError(UserError):
 _ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
 
 
-def explain(
+def explain_targets(
     planner: Planner, revision: str, policy: Policy, targets: Iterable[tuple[str, str]]
 ) -> tuple[Explanation, ...]:
     """What the plan makes of changes at a revision; a target is a path and a symbol, empty for all of it.

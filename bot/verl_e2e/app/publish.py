@@ -18,7 +18,7 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import (
     Granted,
 )
-from verl_e2e.core.pulls.deliveries import Message, reply_to
+from verl_e2e.core.pulls.deliveries import Posting, reply_to
 from verl_e2e.core.pulls.forge import (
     CheckRun,
     CheckStatus,
@@ -33,12 +33,12 @@ from verl_e2e.core.pulls.forge import (
 )
 from verl_e2e.core.pulls.ledger import (
     Creation,
+    CreationStep,
     OpenChecks,
     OpenHeads,
     Posted,
     ReadPosts,
     RecordedCommand,
-    Step,
 )
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.command_text import render_help
@@ -51,7 +51,7 @@ _LOOKS = (1, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Created:
     """What became of something that there is to be once."""
 
     id: int = 0
@@ -73,13 +73,13 @@ class Creations:
     lag_s: float
     ledger: Ledger
 
-    def create_once(self, repository: str, subject: str, find: Callable[[], int], create: Callable[[], int]) -> Outcome:
+    def create_once(self, repository: str, subject: str, find: Callable[[], int], create: Callable[[], int]) -> Created:
         """Find the thing, or create it, or wait; raises what `find` and `create` raise, but for UncertainError."""
         if known := find():
             self.settle(repository, subject)
-            return Outcome(known, found=True)
+            return Created(known, found=True)
         if (wait_s := self.unsettled_s(repository, subject)) > 0:
-            return Outcome(wait_s=wait_s)
+            return Created(wait_s=wait_s)
         self.begin(repository, subject)
         try:
             made = create()
@@ -87,45 +87,45 @@ class Creations:
             if not self.lag_s:
                 raise
             self.note_doubt(repository, subject)
-            return Outcome(wait_s=self.lag_s)
+            return Created(wait_s=self.lag_s)
         except Exception:
             self.settle(repository, subject)
             raise
         self.note_made(repository, subject)
-        return Outcome(made)
+        return Created(made)
 
     def begin(self, repository: str, subject: str) -> None:
         """Write down that a thing is about to be created."""
         kept = self._kept(repository, subject)
-        doubts = 0 if kept is None else kept.doubts + (kept.step is not Step.SETTLED)
+        doubts = 0 if kept is None else kept.doubts + (kept.step is not CreationStep.SETTLED)
         if self.lag_s:
             now = self.clock.now()
             self.ledger.put_note(
-                Creation(repository=repository, subject=subject, at=now, step=Step.ASKED, doubts=doubts)
+                Creation(repository=repository, subject=subject, at=now, step=CreationStep.ASKED, doubts=doubts)
             )
 
     def note_doubt(self, repository: str, subject: str) -> None:
         """The attempt ended without an answer: it may have had its effect until now."""
-        self._change(self._kept(repository, subject), step=Step.ASKED, at=self.clock.now())
+        self._change(self._kept(repository, subject), step=CreationStep.ASKED, at=self.clock.now())
 
     def note_made(self, repository: str, subject: str) -> None:
         """It was created. The caller keeps its id afterwards, and may be killed before: so lists are waited for."""
-        self._change(self._kept(repository, subject), step=Step.MADE, at=self.clock.now())
+        self._change(self._kept(repository, subject), step=CreationStep.MADE, at=self.clock.now())
 
     def settle(self, repository: str, subject: str) -> None:
         """A list shows it, or the last attempt made nothing; those before it may still have left something."""
         if self.was_begun(repository, subject):
-            self._change(self._kept(repository, subject), step=Step.SETTLED, looks=0)
+            self._change(self._kept(repository, subject), step=CreationStep.SETTLED, looks=0)
 
     def was_begun(self, repository: str, subject: str) -> bool:
         """Whether the thing may have been created, and its id not be known."""
         kept = self._kept(repository, subject)
-        return kept is not None and kept.step is not Step.SETTLED
+        return kept is not None and kept.step is not CreationStep.SETTLED
 
     def unsettled_s(self, repository: str, subject: str) -> float:
         """For how many seconds a list that does not show the thing cannot be believed."""
         kept = self._kept(repository, subject)
-        if kept is None or kept.step is Step.SETTLED:
+        if kept is None or kept.step is CreationStep.SETTLED:
             return 0.0
         now = self.clock.now()
         if kept.at > now:
@@ -140,7 +140,7 @@ class Creations:
         That it was done is written down afterwards, so that a kill in between lets it be done again.
         """
         kept = self._kept(repository, subject)
-        if kept is None or not kept.doubts or kept.step is Step.ASKED:
+        if kept is None or not kept.doubts or kept.step is CreationStep.ASKED:
             return 0.0
         age_s = (self.clock.now() - kept.at).total_seconds()
         due_s = _LOOKS[kept.looks] * self.lag_s
@@ -148,9 +148,9 @@ class Creations:
             return min(due_s - age_s, due_s)
         end()
         if kept.looks + 1 == len(_LOOKS):
-            self._change(kept, step=Step.SETTLED, doubts=0, looks=0)
+            self._change(kept, step=CreationStep.SETTLED, doubts=0, looks=0)
             return 0.0
-        self._change(kept, step=Step.SETTLED, looks=kept.looks + 1)
+        self._change(kept, step=CreationStep.SETTLED, looks=kept.looks + 1)
         return max(_LOOKS[-1] * self.lag_s - age_s, 1.0)
 
     def _kept(self, repository: str, subject: str) -> Creation | None:
@@ -202,7 +202,7 @@ class CheckPublisher:
         """Whether it is known to be up to date, and in how many seconds to look at it again, 0 for never."""
         repository, creation = repository_of(target), f"{check.head_sha}:{check.name}:check"
         posted = self.posted(repository, check.head_sha, check.name)
-        digest = digest_of(asdict(check))
+        digest = content_digest(asdict(check))
         if posted is not None and posted.digest == digest:
             return True, self._hide_doubles(repository, check, posted.remote_id)
 
@@ -210,9 +210,9 @@ class CheckPublisher:
             return max((run.id for run in there(check.head_sha) if self._is_same(run, check)), default=0)
 
         if posted is not None:
-            outcome = Outcome(posted.remote_id, found=True)
+            outcome = Created(posted.remote_id, found=True)
         elif check.head_sha != target.head_sha:
-            outcome = Outcome(find(), found=True)
+            outcome = Created(find(), found=True)
         else:
             outcome = self.creations.create_once(
                 repository, creation, find, lambda: self.checks.write_check(repository, check)
@@ -334,7 +334,7 @@ def _owner(check: OpenCheck) -> int:
     return own.number if own is not None else 0
 
 
-def digest_of(value: object) -> str:
+def content_digest(value: object) -> str:
     """What a content is remembered by."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -360,7 +360,7 @@ class CommentPublisher:
 
         One that was deleted by hand is made again; a comment of someone else with our marker is never touched.
         """
-        posted, digest = self.posted_card(ref), digest_of(body)
+        posted, digest = self.posted_card(ref), content_digest(body)
         if posted is not None and posted.digest == digest:
             return self._delete_doubles(ref, posted.remote_id)
         if posted is not None:
@@ -413,20 +413,20 @@ class CommentPublisher:
             Posted(repository=ref.repository, subject=subject, remote_id=remote_id, digest=digest, at=now)
         )
 
-    def say(self, message: Message) -> None:
+    def say(self, message: Posting) -> None:
         """Have a message written, once for each subject."""
         if self.outbox is None:
             self.write(message)
         else:
             self.outbox.put(message, self.clock.now())
 
-    def was_said(self, message: Message) -> bool:
+    def was_said(self, message: Posting) -> bool:
         """Whether a message with this subject waits or was written."""
         if self.outbox is not None and self.outbox.holds(message.repository, message.subject):
             return True
         return self.ledger.note(Posted, message.repository, _subject_of_reply(message)) is not None
 
-    def write(self, message: Message) -> None:
+    def write(self, message: Posting) -> None:
         """Write a message on GitHub; ForgeError. Again changes nothing."""
         ref = PullRef(message.repository, message.number)
         if message.reaction:
@@ -447,14 +447,14 @@ class CommentPublisher:
         outcome = self.creations.create_once(ref.repository, f"{subject}:reply", find, create)
         if not outcome.id:
             raise ForgeError("a reply may be there that GitHub does not list yet", passing=True, wait_s=outcome.wait_s)
-        self._note(ref, subject, outcome.id, digest_of(message.body))
+        self._note(ref, subject, outcome.id, content_digest(message.body))
 
 
 def _subject_of_card(ref: PullRef) -> str:
     return f"{ref.number}:card"
 
 
-def _subject_of_reply(message: Message) -> str:
+def _subject_of_reply(message: Posting) -> str:
     return message.subject.removeprefix("reply:")
 
 
@@ -543,7 +543,7 @@ NO_MORE = (
     "So many questions of yours were answered on this pull request that this one and later ones are not; "
     "ask someone with a role in the repository, or use `verl-e2e explain` on your machine.\n"
 )
-MAX_ROWS = 80
+MAX_EXPLAINED_ROWS = 80
 TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 
 
@@ -599,7 +599,7 @@ class Answers:
         except UserError as error:
             return _fenced((str(error),))
         rows = tuple(row for explanation in found for row in render_explanation(explanation).splitlines())
-        return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
+        return _fenced((*rows[:MAX_EXPLAINED_ROWS], *((TOO_MANY,) if len(rows) > MAX_EXPLAINED_ROWS else ())))
 
 
 def _fenced(rows: tuple[str, ...]) -> str:

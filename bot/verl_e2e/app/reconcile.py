@@ -11,14 +11,14 @@ from datetime import timedelta
 
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
-from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, PostRestorer, digest_of
+from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, PostRestorer, content_digest
 from verl_e2e.app.required_jobs import Prepared, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import Entry, NeedsApproval, Trusted, expires_at, in_order
+from verl_e2e.core.pulls.commands import GivenEntry, NeedsApproval, Trusted, expires_at, in_written_order
 from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
 from verl_e2e.core.pulls.forge import (
     CheckId,
@@ -33,7 +33,7 @@ from verl_e2e.core.pulls.forge import (
     check_name,
     repository_of,
 )
-from verl_e2e.core.pulls.gate import Gate, NextAttempt, Standing, standings
+from verl_e2e.core.pulls.gate import Gate, JobStanding, NextAttempt, standings
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.annotations import paths_to_read
@@ -70,15 +70,15 @@ class TargetReader:
             return self.known.with_group_facts(reference)
         return self.known.pull(reference)
 
-    def remembered(self, target: Target, troubles: Troubles) -> tuple[tuple[Entry, ...], tuple[Run, ...]]:
+    def remembered(self, target: Target, troubles: Troubles) -> tuple[tuple[GivenEntry, ...], tuple[Run, ...]]:
         """The entries in their order, and the runs as they stand now."""
         runs = self.runs.of_target(target, troubles)
         if isinstance(target, MergeGroup):
             return (), runs
-        return in_order(self.ledger.entries(target.ref.repository, target.ref.number)), runs
+        return in_written_order(self.ledger.entries(target.ref.repository, target.ref.number)), runs
 
     def target_state(
-        self, target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], troubles: Troubles
+        self, target: Target, entries: tuple[GivenEntry, ...], runs: tuple[Run, ...], troubles: Troubles
     ) -> TargetState:
         """All that is known of the target: its policy, plan, jobs, trust and runs; but for the checks to close."""
         now, elsewhere = self.clock.now(), self.runs.elsewhere(target, troubles)
@@ -122,7 +122,7 @@ class TargetReader:
         )
 
     def _trust(
-        self, target: Target, policy: Policy, made: Prepared, entries: tuple[Entry, ...], runs: tuple[Run, ...]
+        self, target: Target, policy: Policy, made: Prepared, entries: tuple[GivenEntry, ...], runs: tuple[Run, ...]
     ) -> Trusted | NeedsApproval:
         """Whether the head may run; no one is looked up where nothing is to run any more."""
         if made.plan is not None and not made.plan.levels and policy.gate.none is not Absence.OPEN:
@@ -283,7 +283,7 @@ class Reconciler:
             for check in self.check_posts.open_checks(target):
                 planning = _planning(target, check.name)
                 posted = self.check_posts.posted(repository_of(target), target.head_sha, check.name)
-                if posted is None or posted.digest != digest_of(asdict(planning)):
+                if posted is None or posted.digest != content_digest(asdict(planning)):
                     continue
                 if not may_pass or self.reader.clock.now() - posted.at >= _PATIENCE:
                     self.check_posts.post_checks(target, (_failed(planning, error),))
@@ -315,7 +315,7 @@ def _failed(planning: CheckRun, error: Exception) -> CheckRun:
 
 
 def with_notes(
-    target_state: TargetState, standings: tuple[Standing, ...], checks: tuple[CheckRun, ...], analysis: Analysis
+    target_state: TargetState, standings: tuple[JobStanding, ...], checks: tuple[CheckRun, ...], analysis: Analysis
 ) -> tuple[CheckRun, ...]:
     """The checks, those of failed jobs with their annotations; files are read only for lines in a traceback."""
     plan = target_state.plan

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_e2e.app.analysis import Analysis, Judged
-from verl_e2e.app.known_targets import Kept
+from verl_e2e.app.known_targets import RecentValues
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import unpack_cells
 from verl_e2e.core.model.change import Change
@@ -27,7 +27,7 @@ from verl_e2e.core.plan.outline import in_order, refused_image, site_in_image, w
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.pulls.commands import Entry, LevelRequest, level_requests
+from verl_e2e.core.pulls.commands import GivenEntry, LevelRequest, level_requests
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.ledger import Run
@@ -38,9 +38,9 @@ from verl_e2e.core.pulls.wanted_jobs import (
     expected_cost,
     is_same_change,
     may_take_over,
-    origin_of,
     past_costs,
     reuse_key,
+    run_to_reuse,
     taken_over,
     to_judge_again,
 )
@@ -114,11 +114,11 @@ class RequiredJobs:
     changes: Callable[[Target], SourceTrees]
     job_sources: JobSources
     ledger: Ledger
-    past_costs: Kept[tuple[PastCost, ...]] = field(default_factory=lambda: Kept(64))
-    plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
-    unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
+    past_costs: RecentValues[tuple[PastCost, ...]] = field(default_factory=lambda: RecentValues(64))
+    plans: RecentValues[Planned] = field(default_factory=lambda: RecentValues(64))
+    unplannable: RecentValues[str] = field(default_factory=lambda: RecentValues(256))
 
-    def prepare(self, target: Target, policy: Policy, entries: tuple[Entry, ...]) -> Prepared:
+    def prepare(self, target: Target, policy: Policy, entries: tuple[GivenEntry, ...]) -> Prepared:
         """The plan of the target and every wanted job, complete or with what is missing."""
         key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
         try:
@@ -194,7 +194,7 @@ def _required(found: Planned, builder: "_Builder") -> Iterator[WantedJob]:
         yield replace(made, reuse_key=key, tested_by=tested_by)
 
 
-def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
+def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], builder: "_Builder") -> Iterator[WantedJob]:
     for request in level_requests(entries, found.plan.head):
         asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
@@ -342,14 +342,14 @@ class VerdictReuse:
     artifacts: Path
     clock: Clock
     ledger: Ledger
-    refused: Kept[str] = field(default_factory=lambda: Kept(1024))
+    refused: RecentValues[str] = field(default_factory=lambda: RecentValues(1024))
 
     def with_reused(
         self,
         target: Target,
         policy: Policy,
         prepared: Prepared,
-        entries: tuple[Entry, ...],
+        entries: tuple[GivenEntry, ...],
         runs: tuple[Run, ...],
     ) -> tuple[Run, ...]:
         """The runs with those that stand by the verdict of another one."""
@@ -384,7 +384,7 @@ class VerdictReuse:
         runs: tuple[Run, ...],
     ) -> Run | None:
         now = self.clock.now()
-        origin = origin_of(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
+        origin = run_to_reuse(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
         judged = self._same_code(wanted, origin, reached) if origin is not None else None
         if judged is None:
             return None

@@ -13,15 +13,25 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from verl_e2e.app.analysis import NO_FOLDER, Analysis, Judged, blocked, cannot_be_judged, with_doubt
-from verl_e2e.app.known_targets import Kept, KnownTargets
+from verl_e2e.app.analysis import NO_FOLDER, Analysis, Judged, blocked_by_end, cannot_be_judged, with_doubt
+from verl_e2e.app.known_targets import KnownTargets, RecentValues
 from verl_e2e.app.publish import Creations
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import EngineEnd, of_engine
 from verl_e2e.core.pulls.forge import Pull, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.queue import LOOK_S, Pause, Pool, QueueView, ShownPlace, Snapshot, admit, pauses_of, place_of
+from verl_e2e.core.pulls.queue import (
+    LOOK_S,
+    Pause,
+    Pool,
+    QueueSnapshot,
+    QueueView,
+    ShownPlace,
+    admit,
+    pauses_of,
+    place_of,
+)
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, QueueLedger, RunWatcher
@@ -76,7 +86,7 @@ class RunQueue:
             return ()
         now = self.clock.now()
 
-        def decide(snapshot: Snapshot) -> Collection[str]:
+        def decide(snapshot: QueueSnapshot) -> Collection[str]:
             return admit(snapshot, shared.pools, now).starts
 
         started = shared.ledger.give_slots(decide, now)
@@ -159,7 +169,7 @@ class BackendRuns:
     ledger: Ledger
     pulls: Pulls
     watcher: RunWatcher
-    judgings: Kept[int] = field(default_factory=lambda: Kept(256))
+    judgings: RecentValues[int] = field(default_factory=lambda: RecentValues(256))
     nonce: Callable[[], str] = lambda: secrets.token_hex(16)
 
     def is_still_head(self, target: Target) -> bool:
@@ -311,19 +321,19 @@ class BackendRuns:
         """The judgement that we come to ourselves; where the run left no folder the engine says why."""
         if run.rehearsal is not None and run.head_sha != target.head_sha:
             # Its commits may be gone, and no one asks for it any more.
-            return blocked(EARLIER_HEAD, EngineEnd.NOT_JUDGED)
+            return blocked_by_end(EARLIER_HEAD, EngineEnd.NOT_JUDGED)
         folder = self.artifacts / run.key
         try:
             with self.watcher.backend_call("artifacts"):
                 found = self.backend.artifacts(run, folder)
             if not found:
-                return blocked(NO_FOLDER, without_folder)
+                return blocked_by_end(NO_FOLDER, without_folder)
             with self.watcher.backend_call("unattested"):
                 doubt = self.backend.unattested(run)
         except BackendError as error:
             if not error.final:
                 raise
-            return blocked(str(error), EngineEnd.NOT_FETCHED)
+            return blocked_by_end(str(error), EngineEnd.NOT_FETCHED)
         return with_doubt(self._judgement(run, target, folder), doubt)
 
     def _judgement(self, run: Run, target: Target, folder: Path) -> Judged:

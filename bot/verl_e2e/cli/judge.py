@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from verl_e2e.core.judge.verdict_document import Verdict
 
 
-@click.command()
+@click.command("judge")
 @click.argument("folder", type=FOLDER)
 @BANDS_OPTION
 @JSON_OPTION
-def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
+def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
     """Judge a run folder. The verdict and its evidence are also written into the folder.
 
     Example: verl-e2e judge out/jobs/0-lora-ddp
@@ -56,7 +56,7 @@ def _verdict_text(verdict: "Verdict") -> str:
     return "\n".join(rows)
 
 
-@click.command()
+@click.command("triage")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--explain", is_flag=True, help="Show the phase timeline, the candidates and the rule that decided.")
 @click.option(
@@ -65,7 +65,7 @@ def _verdict_text(verdict: "Verdict") -> str:
     default=None,
     help="Print JSON lines or text. Default: text on a terminal or with --explain, else JSON lines.",
 )
-def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int:
+def triage_verb(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int:
     """Say where and why the run of each log ended. `-` reads standard input.
 
     A log may be plain text, .gz, .xz or .zst. With --explain you can also give a run folder. On a terminal the answer
@@ -136,13 +136,13 @@ _KEPT = click.option(
 )
 
 
-@click.command()
+@click.command("parity")
 @click.argument("run", type=FOLDER)
 @click.argument("reference", type=FOLDER)
 @click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
 @BANDS_OPTION
 @JSON_OPTION
-def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json: bool) -> int:
+def parity_verb(run: Path, reference: Path, form: str, bands: Path | None, *, as_json: bool) -> int:
     """Compare two runs of the same training step by step, with a tolerance and a verdict for each metric.
 
     The runs should be equal, or differ only in their parallel sizes. Any other difference is reported. This command

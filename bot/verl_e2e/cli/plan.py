@@ -54,7 +54,7 @@ def _plan_request(
     return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal)
 
 
-@click.command()
+@click.command("plan")
 @click.argument("pull", required=False, metavar="[PULL]")
 @click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this folder.")
 @click.option("--base", metavar="SHA", help="What the change starts from; default: the remote's default branch.")
@@ -72,7 +72,7 @@ def _plan_request(
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
-def plan(
+def plan_verb(
     pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
 ) -> int:
     """Show which levels a change needs, and why. Nothing of the change is run.
@@ -125,7 +125,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command("explain")
 @click.argument("targets", nargs=-1, required=True, metavar="PATH[:SYMBOL]...")
 @REPO_OPTION
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to read.")
@@ -134,7 +134,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
-def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+def explain_verb(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
     """Show how verl reaches a file or a symbol, and which levels a change of it would need.
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
@@ -143,7 +143,7 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
     from verl_e2e.core.plan.explain import explanation_json, render_explanation
     from verl_e2e.wiring import planning as wiring
 
-    found = wiring.explain(_plan_request(repo, **options), head, targets)
+    found = wiring.explain_paths(_plan_request(repo, **options), head, targets)
     if as_json:
         click.echo(indented_json([explanation_json(explanation) for explanation in found]))
     else:
@@ -151,7 +151,7 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
     return 0
 
 
-@click.command()
+@click.command("backtest")
 @click.argument("labels", required=False, type=FILE, metavar="[LABELS.json]")
 @REPO_OPTION
 @click.option("--history", type=click.IntRange(min=1), metavar="N", help="Replay the last N commits, without labels.")
@@ -161,7 +161,9 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
-def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any) -> int:
+def backtest_verb(
+    labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any
+) -> int:
     """Plan labelled changes or past commits, and show missed levels, unneeded levels and the cost.
 
     Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
@@ -174,7 +176,7 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
         raise click.UsageError("give either a file of labels or --history N")
     request = _plan_request(repo, **options)
     if labels is not None:
-        outcomes = wiring.backtest(request, labels)
+        outcomes = wiring.plan_labelled(request, labels)
         click.echo(indented_json(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
         return 0
     counted = wiring.replay(request, history or 0, head)
@@ -202,7 +204,9 @@ def schema() -> int:
 @policy.command("check")
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @click.option(
-    "--repo", type=FOLDER, help="The Megatron-Bridge repository to check it against; default: the one that holds FILE."
+    "--repo",
+    type=FOLDER,
+    help="The Megatron-Bridge repository to check it against; default: the one that holds FILE.",
 )
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to check it against.")
 @_VERL
@@ -232,7 +236,7 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
         raise click.UsageError("give a policy file, or --repo")
     options["policy"] = file or options["policy"]
     if repo is not None:
-        findings = wiring.lint_policy(_plan_request(repo, **options), head, today)
+        findings = wiring.policy_findings(_plan_request(repo, **options), head, today)
     else:
         findings, note = wiring.lint_policy_file(_plan_request(Path(), **options), head, today)
         click.echo(note, err=True)

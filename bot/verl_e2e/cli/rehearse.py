@@ -29,7 +29,7 @@ PYTHON_VARIABLE = "VERL_E2E_REHEARSAL_PYTHON"
 _DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
 
 
-@click.command()
+@click.command("rehearse")
 @click.option("--cells", "list_cells", is_flag=True, help="List the cells and run nothing.")
 @click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
 @click.option("--base", metavar="SHA", help="The commit that the change is based on.")
@@ -66,7 +66,7 @@ _DESCRIBES_ADAPTERS = "verl/utils/megatron_peft_utils.py"
 )
 @POLICY_OPTION
 @JSON_OPTION
-def rehearse(
+def rehearse_verb(
     repo: Path | None,
     base: str | None,
     head: str,

@@ -41,7 +41,7 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
 
 
-@click.command()
+@click.command("run")
 @click.option("--job", "job_file", required=True, type=FILE, help="JOB.json")
 @click.option("--out", required=True, type=FOLDER, help="The run folder to create.")
 @WORK_OPTION
@@ -65,7 +65,7 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     help="Create the folders that the script of --dry-run needs, and run nothing. Of a rehearsal, run the base alone.",
 )
 @JSON_OPTION
-def run(
+def run_verb(
     job_file: Path,
     out: Path,
     work: Path | None,
@@ -168,7 +168,7 @@ def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str,
     return (*COMMAND, "run", "--job", str(job_file.resolve()), "--out", str(out.resolve()), *folders, "--prepare")
 
 
-@click.command()
+@click.command("check")
 @REPO_OPTION
 @BASE_OPTION
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
@@ -195,7 +195,7 @@ def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str,
 @WORK_OPTION
 @POLICY_OPTION
 @JSON_OPTION
-def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
     """Plan a change, run the jobs that this machine can run, judge them and show the card.
 
     A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
@@ -211,7 +211,7 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
         bridge=repo, base=base, head=head, cache=cache_folder(), system=sys.platform, **options
     )
     environ = dict(os.environ)
-    shown = checking.check(request, environ, _to_stderr, reseal=_resealing(environ))
+    shown = checking.check_here(request, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)
     return exit_code(shown)
 

@@ -16,7 +16,7 @@ from verl_e2e.cli.command import JSON_OPTION, indented_json
 
 if TYPE_CHECKING:
     from verl_e2e.config.settings import Settings
-    from verl_e2e.core.pulls.checkup import Finding
+    from verl_e2e.core.pulls.checkup import SetupFinding
     from verl_e2e.wiring.app import Service
 
 
@@ -176,7 +176,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     """
     from verl_e2e.app.doctor import NETWORK
     from verl_e2e.config.settings import SECRETS, load_settings
-    from verl_e2e.core.pulls.checkup import State
+    from verl_e2e.core.pulls.checkup import Health
     from verl_e2e.wiring.engines import check_up
 
     be_private()
@@ -186,7 +186,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     if not chosen:
         raise click.UsageError("name a repository, OWNER/REPO, or set VERL_E2E_REPOSITORIES")
     now = datetime.now(UTC)
-    found: dict[str, tuple[Finding, ...]] = {}
+    found: dict[str, tuple[SetupFinding, ...]] = {}
     for name in chosen:
         found[name] = check_up(settings, name, branch, now, redeliver=redeliver, environ=environ)
         if any(finding.about == NETWORK for finding in found[name]):
@@ -198,14 +198,14 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
         )
     else:
         click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
-    return EXIT_FINDINGS if any(item.state is State.ERROR for findings in found.values() for item in findings) else 0
+    return EXIT_FINDINGS if any(item.state is Health.ERROR for findings in found.values() for item in findings) else 0
 
 
-def _json(finding: "Finding") -> dict[str, str]:
+def _json(finding: "SetupFinding") -> dict[str, str]:
     return {"about": finding.about, "state": finding.state, "sentence": finding.sentence, "fix": finding.fix}
 
 
-def _findings_text(name: str, found: "Iterable[Finding]") -> str:
+def _findings_text(name: str, found: "Iterable[SetupFinding]") -> str:
     lines = [name]
     for finding in found:
         lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")

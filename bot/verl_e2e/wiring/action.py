@@ -32,7 +32,7 @@ from verl_e2e.wiring.pulls import verl_source
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OrderPlace:
     """Where the order is taken: `checkouts` will hold the repositories, `work` the job's file and the run folder."""
 
     api_url: str
@@ -51,7 +51,7 @@ class Place:
         return self.work / "run"
 
 
-def take_order(order: Order, place: Place) -> AcceptedJob:
+def take_order(order: Order, place: OrderPlace) -> AcceptedJob:
     """Lay the job down to be run, or a run folder that says why it is not; raises OrderError, a user's mistake."""
     api_url = place.api_url or PUBLIC_API_URL
     github = with_token(place.token, api_url=api_url) if place.token else anonymously(api_url=api_url)

@@ -56,7 +56,7 @@ class ServiceAnalysis(Analysis, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeptFolders:
     """Where the service keeps what children read; it is sent to each of them."""
 
     mirrors: Path
@@ -79,7 +79,7 @@ class LimitedAnalysis:
     def __init__(
         self, place: Path, web_url: str, summaries: Path, mirrors: Mirrors, *, recorders: Path | None = None
     ) -> None:
-        self._place = Place(place, web_url, summaries, recorders)
+        self._place = KeptFolders(place, web_url, summaries, recorders)
         self._mirrors = mirrors
         self._processes = LimitedProcesses(_ENTRY, at_once=2)
         self._forks = threading.BoundedSemaphore(1)
@@ -158,7 +158,7 @@ class LimitedAnalysis:
         return self._processes.run(name, (self._place, argument), _PLANNING, self._mirrors.answers(targets))
 
 
-def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[object], Any]) -> object:
+def child(name: str, argument: tuple[KeptFolders, tuple[Any, ...]], ask: Callable[[object], Any]) -> object:
     """What a child process does: one question of `LimitedAnalysis`, by its name."""
     collect_seldom()
     place, values = argument
@@ -175,7 +175,7 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
             raise ValueError(f"no work is called {name}")
 
 
-def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
+def _direct(place: KeptFolders, ask: Callable[[object], Any]) -> DirectAnalysis:
     mirrors = Mirrors(place.mirrors, place.web_url, ask=ask)
     # Bands of our own, so that those which a run folder brings along are never believed.
     keys = public_keys(place.recorders) if place.recorders else None

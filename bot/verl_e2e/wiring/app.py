@@ -225,23 +225,23 @@ class Monitoring:
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock, Monitoring], Work]
 
 
-T = TypeVar("T")
+_Answer = TypeVar("_Answer")
 
 
-class Bounded(Generic[T]):
+class Bounded(Generic[_Answer]):
     """Asks a question in a thread of its own, one at a time; while one hangs, no other is begun.
 
     Calling it gives the answer, the question's own error, or TimeoutError after `limit_s`. Who calls it while a
     question is under way gets that answer.
     """
 
-    def __init__(self, ask: Callable[[], T], limit_s: float) -> None:
+    def __init__(self, ask: Callable[[], _Answer], limit_s: float) -> None:
         self._ask, self._limit_s = ask, limit_s
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ask")
-        self._running: Future[T] | None = None
+        self._running: Future[_Answer] | None = None
 
-    def __call__(self) -> T:
+    def __call__(self) -> _Answer:
         """The answer; see the class."""
         with self._lock:
             if self._running is None or self._running.done():

@@ -39,7 +39,7 @@ from verl_e2e.core.pulls.retry import FlakyCause, flaky_causes
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.planning import PlanRequest, ends_of, planner_of, policy_of, repository_named_by
+from verl_e2e.wiring.planning import PlanRequest, commits_between, planner_of, policy_of, repository_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LocalCheck:
     system: str = "linux"
 
 
-def check(
+def check_here(
     order: LocalCheck, environ: Mapping[str, str], say: Callable[[str], None], *, reseal: Callable[[Path], None]
 ) -> Card:
     """Plan, run and judge; writes everything below `order.out`. `reseal` seals a run with those that followed it."""
@@ -82,7 +82,7 @@ def check(
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
     # Levels that are asked for by hand run on unchanged code too.
-    base, head = ends_of(bridge, order.base, order.head, may_be_equal=bool(order.levels))
+    base, head = commits_between(bridge, order.base, order.head, may_be_equal=bool(order.levels))
     request = CheckRequest(
         bridge=order.bridge,
         verl=order.verl,

@@ -26,7 +26,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import RepositoryOrigin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.checkup import Finding, State, of_sources
+from verl_e2e.core.pulls.checkup import Health, SetupFinding, of_sources
 from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError, web_of
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
@@ -172,7 +172,7 @@ def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
 def check_sources(settings: Settings, environ: Mapping[str, str]) -> None:
     """UserError where this machine cannot fetch what jobs of the served repositories need, by the packaged policy."""
     refusals = fetch_refusals(settings.repositories, packaged_policy(), settings, environ)
-    problems = [finding for finding in of_sources(refusals) if finding.state is State.ERROR]
+    problems = [finding for finding in of_sources(refusals) if finding.state is Health.ERROR]
     if problems:
         raise UserError("\n".join(f"{finding.sentence}; {finding.fix}" for finding in problems))
 
@@ -212,7 +212,7 @@ def check_up(
     *,
     redeliver: bool,
     environ: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[Finding, ...]:
+) -> tuple[SetupFinding, ...]:
     """Everything that was looked at for a repository; an empty branch stands for its default one.
 
     Raises ForgeError for a name that is not a repository, or text that is not a key.

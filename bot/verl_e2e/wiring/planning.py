@@ -14,13 +14,13 @@ from verl_e2e.app.plan_change import (
     OtherRepositoryError,
     Planned,
     Planner,
+    explain_targets,
     holds_package,
     require_package,
     uses_at,
     with_bumps,
     with_verl_files,
 )
-from verl_e2e.app.plan_change import explain as explain_paths
 from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
@@ -68,7 +68,7 @@ class PlanRequest:
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
-    base, head = ends_of(repository, base, head)
+    base, head = commits_between(repository, base, head)
     policy, cells = policy_of(repository, base, order.policy), order.cells
     with repository_named_by(order, policy):
         return with_details(
@@ -80,7 +80,7 @@ def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
 DEFAULT_BRANCH = "origin/HEAD"
 
 
-def ends_of(repository: GitRepository, base: str, head: str, *, may_be_equal: bool = False) -> tuple[str, str]:
+def commits_between(repository: GitRepository, base: str, head: str, *, may_be_equal: bool = False) -> tuple[str, str]:
     """The commits that a change lies between; UserError where nothing lies between them, but for one commit twice."""
     if base == DEFAULT_BRANCH and repository.find(base) is None:
         fix = "give --base, or run `git remote set-head origin --auto` there"
@@ -105,17 +105,17 @@ def with_details(planned: Planned, order: PlanRequest) -> Planned:
     return with_bumps(planned, GitRepository(order.megatron_lm))
 
 
-def explain(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
+def explain_paths(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
     """What the plan would make of `PATH[:SYMBOL]` targets at a revision, were they changed."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
     pairs = [(path, symbol) for path, _, symbol in (target.partition(":") for target in targets)]
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, revision)
-        return explain_paths(planner, repository.resolve(revision), policy, pairs)
+        return explain_targets(planner, repository.resolve(revision), policy, pairs)
 
 
-def lint_policy(order: PlanRequest, revision: str, today: date) -> tuple[str, ...]:
+def policy_findings(order: PlanRequest, revision: str, today: date) -> tuple[str, ...]:
     """What of the policy says nothing about a revision or today, and with verl which files of it it does not name."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
@@ -137,7 +137,9 @@ def lint_policy_file(order: PlanRequest, revision: str, today: date) -> tuple[tu
     policy = policy_file(order.policy)
     checkout = _checkout_of(order.policy)
     if checkout is not None and _holds(checkout, revision, policy):
-        return lint_policy(replace(order, repo=checkout), revision, today), f"Held against {checkout} at {revision}."
+        return policy_findings(
+            replace(order, repo=checkout), revision, today
+        ), f"Held against {checkout} at {revision}."
     of_verl = lint_features(policy, *_verl_files(order.verl, order.verl_ref)) if order.verl is not None else ()
     note = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
     return (*lint_alone(policy), *_of_quarantine(policy, today), *of_verl), note
@@ -259,7 +261,7 @@ def policy_file(file: Path) -> Policy:
         raise UserError(f"{file}: {error.strerror}; give a readable policy file") from None
 
 
-def backtest(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
+def plan_labelled(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
     """Plan every labelled change, by the policy file or by the packaged policy."""
     try:
         cases = load_labels(labels.read_bytes(), str(labels))

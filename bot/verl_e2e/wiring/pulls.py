@@ -12,7 +12,7 @@ from verl_e2e.adapters.github.pulls import GithubPulls, PublicRepository, named_
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.app.plan_change import Planned, Readers, plan_pull
+from verl_e2e.app.plan_change import Planned, PlanReaders, plan_pull
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.forge import PUBLIC_API, api_of, read_address, web_of
 from verl_e2e.git.repository import GitRepository
@@ -76,7 +76,7 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
     token = order.token if order.api_url or api == PUBLIC_API else ""
     github = _github(api, token)
     mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.environment)
-    readers = Readers(
+    readers = PlanReaders(
         GithubPulls(github),
         mirrors.changes,
         lambda policy: uses_for(order.plan, policy),

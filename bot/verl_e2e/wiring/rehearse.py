@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from verl_e2e.adapters.files.run_folder import OBSERVED, RUN_NOTE, read_document, read_records
-from verl_e2e.app.analysis import changed_functions
+from verl_e2e.app.analysis import functions_between
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.rehearsal import (
@@ -110,9 +110,9 @@ def tree_runs(
     """What is to run over a base and a head of Bridge, and the functions that differ between them."""
     base, head = commits
     pins = _pin(bridge, base), _pin(bridge, head)
-    changed = [*changed_functions(bridge, *commits, _BRIDGE_CODE)]
+    changed = [*functions_between(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
-        changed += changed_functions(megatron, *pins, _MEGATRON_CODE, f"{_SUBMODULE}/")
+        changed += functions_between(megatron, *pins, _MEGATRON_CODE, f"{_SUBMODULE}/")
     shared = (megatron.path, recipes, consumer_imports(), cells)
     runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
     return runs, tuple(changed)

@@ -14,7 +14,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.code_plan import MOST_OF_JOB
 from verl_e2e.core.plan.plan import Plan, plan
-from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, pack
+from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, pack_order
 from verl_e2e.core.reach.changed_functions import TouchedFunction
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.report.plan_text import render_plan_text
@@ -318,7 +318,7 @@ def test_the_largest_job_fits_into_the_inputs_of_a_workflow() -> None:
     touched = [ChangedFunction(path=path, symbol=text[:60], first_line=1, last_line=9) for text in texts]
     settings: dict[Axis, Value] = {Axis.ADAPTER_TARGETS: "linear_qkv,linear_proj", Axis.TENSOR: 2}
     purposes = tuple(purpose_of(item, range(500), text, settings) for item, text in zip(touched, texts, strict=True))
-    order = pack(make_job().model_copy(update={"changed": job.changed, "purposes": purposes}), "a" * 40, "b" * 32)
+    order = pack_order(make_job().model_copy(update={"changed": job.changed, "purposes": purposes}), "a" * 40, "b" * 32)
     assert len(order) < MAX_INPUT_CHARS * 0.9
 
 

@@ -7,8 +7,8 @@ import pytest
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.pulls.checkup import (
     FAR_OFF_S,
-    Finding,
-    State,
+    Health,
+    SetupFinding,
     failed_deliveries,
     of_absence,
     of_branch,
@@ -34,7 +34,7 @@ OURS = RequiredCheck("verl-e2e", 42, "branch protection")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def states(found: "list[Finding]") -> list[tuple[str, State]]:
+def states(found: "list[SetupFinding]") -> list[tuple[str, Health]]:
     return [(finding.about, finding.state) for finding in found]
 
 
@@ -42,12 +42,12 @@ def states(found: "list[Finding]") -> list[tuple[str, State]]:
 def test_what_the_gate_asks_where_nothing_is_required_is_said(none: Absence) -> None:
     found = of_absence(none)
     assert f"(gate.none: {none})" in found.sentence
-    assert (found.state, bool(found.fix)) == ((State.NOTE, True) if none is Absence.OPEN else (State.OK, False))
+    assert (found.state, bool(found.fix)) == ((Health.NOTE, True) if none is Absence.OPEN else (Health.OK, False))
 
 
 def test_an_app_with_all_that_it_needs_is_well() -> None:
     found = list(of_installation(WHOLE, "o/r", NEEDED, EVENTS))
-    assert states(found) == [("permissions", State.OK), ("events", State.OK)]
+    assert states(found) == [("permissions", Health.OK), ("events", Health.OK)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,9 @@ def test_an_app_with_all_that_it_needs_is_well() -> None:
 def test_what_an_app_does_not_have_comes_with_the_fix(
     installation: Installation | None, message: str, fix: str
 ) -> None:
-    sick = [finding for finding in of_installation(installation, "o/r", NEEDED, EVENTS) if finding.state is State.ERROR]
+    sick = [
+        finding for finding in of_installation(installation, "o/r", NEEDED, EVENTS) if finding.state is Health.ERROR
+    ]
     assert len(sick) == 1
     assert message in sick[0].sentence
     assert fix in sick[0].fix
@@ -73,30 +75,30 @@ def test_what_an_app_does_not_have_comes_with_the_fix(
 @pytest.mark.parametrize(
     ("required", "state", "message"),
     [
-        ((OURS,), State.OK, "from our App alone"),
-        ((OURS, RequiredCheck("lint", None, "ruleset 1")), State.OK, "from our App alone"),
-        ((), State.ERROR, "nothing requires 'verl-e2e' on main"),
-        ((RequiredCheck("Verl-E2E", 42, "ruleset 1"),), State.ERROR, "nothing requires"),
+        ((OURS,), Health.OK, "from our App alone"),
+        ((OURS, RequiredCheck("lint", None, "ruleset 1")), Health.OK, "from our App alone"),
+        ((), Health.ERROR, "nothing requires 'verl-e2e' on main"),
+        ((RequiredCheck("Verl-E2E", 42, "ruleset 1"),), Health.ERROR, "nothing requires"),
         (
             (RequiredCheck("verl-e2e", None, "ruleset 1"),),
-            State.ERROR,
+            Health.ERROR,
             "ruleset 1 takes 'verl-e2e' on main from anyone",
         ),
-        ((RequiredCheck("verl-e2e", 7, "branch protection"),), State.ERROR, "from App 7, not ours"),
-        ((OURS, RequiredCheck("verl-e2e", 7, "ruleset 1")), State.ERROR, "from App 7, not ours"),
-        ((OURS, RequiredCheck("verl-e2e", None, "ruleset 1")), State.OK, "from our App alone"),
+        ((RequiredCheck("verl-e2e", 7, "branch protection"),), Health.ERROR, "from App 7, not ours"),
+        ((OURS, RequiredCheck("verl-e2e", 7, "ruleset 1")), Health.ERROR, "from App 7, not ours"),
+        ((OURS, RequiredCheck("verl-e2e", None, "ruleset 1")), Health.OK, "from our App alone"),
     ],
 )
 def test_the_gate_is_required_and_bound_to_our_app(
-    required: tuple[RequiredCheck, ...], state: State, message: str
+    required: tuple[RequiredCheck, ...], state: Health, message: str
 ) -> None:
     (found,) = of_branch(BranchRules(required), "main", "verl-e2e", 42, 3300)
-    assert (found.state, bool(found.fix)) == (state, state is State.ERROR)
+    assert (found.state, bool(found.fix)) == (state, state is Health.ERROR)
     assert message in found.sentence
 
 
-@pytest.mark.parametrize(("minutes", "state"), [(60, State.OK), (55, State.ERROR), (5, State.ERROR)])
-def test_a_merge_queue_waits_longer_than_the_gate_takes(minutes: int, state: State) -> None:
+@pytest.mark.parametrize(("minutes", "state"), [(60, Health.OK), (55, Health.ERROR), (5, Health.ERROR)])
+def test_a_merge_queue_waits_longer_than_the_gate_takes(minutes: int, state: Health) -> None:
     _, queue = of_branch(BranchRules((OURS,), minutes), "main", "verl-e2e", 42, 3300)
     assert queue.state is state
 
@@ -104,14 +106,14 @@ def test_a_merge_queue_waits_longer_than_the_gate_takes(minutes: int, state: Sta
 @pytest.mark.parametrize(
     ("state", "text", "found", "message"),
     [
-        ("active", b"on: push\r\njobs: 1\n", State.OK, "this version's"),
-        ("active", b"on: push\njobs: 2\n", State.ERROR, "differs"),
-        ("disabled_manually", b"on: push\njobs: 1\n", State.ERROR, "is disabled manually"),
-        ("", None, State.ERROR, "has no .github/workflows/a.yml"),
-        ("active", None, State.ERROR, "has no .github/workflows/a.yml"),
+        ("active", b"on: push\r\njobs: 1\n", Health.OK, "this version's"),
+        ("active", b"on: push\njobs: 2\n", Health.ERROR, "differs"),
+        ("disabled_manually", b"on: push\njobs: 1\n", Health.ERROR, "is disabled manually"),
+        ("", None, Health.ERROR, "has no .github/workflows/a.yml"),
+        ("active", None, Health.ERROR, "has no .github/workflows/a.yml"),
     ],
 )
-def test_the_workflow_is_there_active_and_current(state: str, text: bytes | None, found: State, message: str) -> None:
+def test_the_workflow_is_there_active_and_current(state: str, text: bytes | None, found: Health, message: str) -> None:
     finding = of_workflow(state, text, b"on: push\njobs: 1\n", ".github/workflows/a.yml", "main")
     assert finding.state is found
     assert message in finding.sentence
@@ -124,14 +126,14 @@ def machine(name: str, *labels: str, online: bool = True, busy: bool = False) ->
 @pytest.mark.parametrize(
     ("machines", "state", "message"),
     [
-        ([machine("a", "Self-Hosted", "gpu", "more")], State.OK, "a with self-hosted, gpu: idle"),
-        ([machine("a", "self-hosted", "gpu", busy=True)], State.NOTE, "is busy: a"),
-        ([machine("a", "self-hosted", "gpu", online=False)], State.ERROR, "is online: a"),
-        ([machine("a", "self-hosted")], State.ERROR, "no runner has the labels"),
-        ([], State.ERROR, "no runner has the labels"),
+        ([machine("a", "Self-Hosted", "gpu", "more")], Health.OK, "a with self-hosted, gpu: idle"),
+        ([machine("a", "self-hosted", "gpu", busy=True)], Health.NOTE, "is busy: a"),
+        ([machine("a", "self-hosted", "gpu", online=False)], Health.ERROR, "is online: a"),
+        ([machine("a", "self-hosted")], Health.ERROR, "no runner has the labels"),
+        ([], Health.ERROR, "no runner has the labels"),
     ],
 )
-def test_runners_answer_by_their_labels(machines: list[Machine], state: State, message: str) -> None:
+def test_runners_answer_by_their_labels(machines: list[Machine], state: Health, message: str) -> None:
     (found,) = of_runners(machines, {8: ("self-hosted", "gpu")})
     assert found.state is state
     assert message in found.sentence
@@ -139,7 +141,7 @@ def test_runners_answer_by_their_labels(machines: list[Machine], state: State, m
 
 def test_a_size_without_labels_is_reported() -> None:
     found = list(of_runners([machine("a", "x")], {1: ("x",)}))
-    assert states(found)[0] == ("runners for 1 GPU", State.OK)
+    assert states(found)[0] == ("runners for 1 GPU", Health.OK)
     assert "no labels are named for a runner with" in found[-1].sentence
 
 
@@ -157,21 +159,21 @@ def test_a_delivery_failed_when_no_attempt_was_taken() -> None:
     failed = failed_deliveries(attempts)
     assert [delivery_attempt.id for delivery_attempt in failed] == [8, 4]
     message = of_deliveries(failed, 3, again=False)
-    assert (message.state, "--redeliver" in message.fix) == (State.ERROR, True)
+    assert (message.state, "--redeliver" in message.fix) == (Health.ERROR, True)
     assert (
         "2 webhook(s) of the last 3 days were not taken, last pull_request.opened at 2026-11-20 12:07"
         in message.sentence
     )
-    assert of_deliveries(failed, 3, again=True).state is State.NOTE
-    assert of_deliveries((), 3, again=True).state is State.OK
+    assert of_deliveries(failed, 3, again=True).state is Health.NOTE
+    assert of_deliveries((), 3, again=True).state is Health.OK
 
 
 @pytest.mark.parametrize(
     ("configured", "state"),
-    [("https://a.example/webhook", State.OK), ("https://a.example/webhook/", State.OK),
-     ("https://b.example/webhook", State.ERROR), ("", State.ERROR)],
+    [("https://a.example/webhook", Health.OK), ("https://a.example/webhook/", Health.OK),
+     ("https://b.example/webhook", Health.ERROR), ("", Health.ERROR)],
 )  # fmt: skip
-def test_webhooks_go_to_us(configured: str, state: State) -> None:
+def test_webhooks_go_to_us(configured: str, state: Health) -> None:
     assert of_hook(configured, "https://a.example/webhook").state is state
 
 
@@ -192,7 +194,7 @@ def test_a_clock_that_is_far_off_is_named_with_the_direction(ahead_s: float, ok:
 
 def test_each_address_that_cannot_be_fetched_is_an_error_of_its_own() -> None:
     good, bad = of_sources({"https://a/o/n": "", "https://b/o/n": "it refused the token"})
-    assert (good.state, bad.state) == (State.OK, State.ERROR)
+    assert (good.state, bad.state) == (Health.OK, Health.ERROR)
     assert "https://b/o/n: it refused the token" in bad.sentence
     assert "hosts of jobs" in bad.fix
 
@@ -208,47 +210,52 @@ def pool_machine(*labels: str, ephemeral: bool | None = True) -> Machine:
 @pytest.mark.parametrize(
     ("machines", "forks", "state", "message"),
     [
-        ([pool_machine("Forks-X1")], FORKS, State.OK, "host: one job each"),
+        ([pool_machine("Forks-X1")], FORKS, Health.OK, "host: one job each"),
         # A just-in-time runner is there only while a job waits.
-        ([pool_machine("gpu-x1", ephemeral=False)], FORKS, State.OK, "none is registered now"),
-        ([pool_machine("forks-x1", ephemeral=False)], FORKS, State.ERROR, "host takes jobs of forks and stays"),
+        ([pool_machine("gpu-x1", ephemeral=False)], FORKS, Health.OK, "none is registered now"),
+        ([pool_machine("forks-x1", ephemeral=False)], FORKS, Health.ERROR, "host takes jobs of forks and stays"),
         (
             [pool_machine("forks-x1", ephemeral=None)],
             FORKS,
-            State.NOTE,
+            Health.NOTE,
             "does not tell whether host serves one job only",
         ),
-        ([pool_machine("forks-x1", "gpu-x8")], FORKS, State.ERROR, "host would take jobs of forks and other jobs"),
+        (
+            [pool_machine("forks-x1", "gpu-x8")],
+            FORKS,
+            Health.ERROR,
+            "host would take jobs of forks and other jobs",
+        ),
         (
             [pool_machine("forks-x1", "gpu-x1", ephemeral=False)],
             FORKS,
-            State.ERROR,
+            Health.ERROR,
             "host would take jobs of forks and",
         ),
-        ([pool_machine("gpu-x1")], {}, State.ERROR, "no runners are named for the jobs of forks"),
-        ([], {1: ("self-hosted", "gpu-x1")}, State.OK, "none is registered now"),
+        ([pool_machine("gpu-x1")], {}, Health.ERROR, "no runners are named for the jobs of forks"),
+        ([], {1: ("self-hosted", "gpu-x1")}, Health.OK, "none is registered now"),
     ],
 )
 def test_the_pool_of_forks(
-    machines: list[Machine], forks: dict[int, tuple[str, ...]], state: State, message: str
+    machines: list[Machine], forks: dict[int, tuple[str, ...]], state: Health, message: str
 ) -> None:
     found = next(iter(of_fork_pool(machines, RUNNERS, forks)))
     assert found.state is state
     assert message in found.sentence
-    assert bool(found.fix) is (state is not State.OK)
+    assert bool(found.fix) is (state is not Health.OK)
 
 
 def test_everything_that_is_wrong_with_the_pool_is_reported() -> None:
     found = list(of_fork_pool([pool_machine("forks-x1", "gpu-x1", ephemeral=False)], RUNNERS, FORKS))
-    assert [finding.state for finding in found] == [State.ERROR, State.ERROR]
+    assert [finding.state for finding in found] == [Health.ERROR, Health.ERROR]
 
 
 def test_a_runner_that_stays_is_reported() -> None:
     assert list(of_kept_runners([pool_machine("gpu-x1"), pool_machine("other", ephemeral=False)], RUNNERS)) == []
     (found,) = of_kept_runners([pool_machine("gpu-x1", ephemeral=False)], RUNNERS)
-    assert (found.state, "host serves one job after another" in found.sentence) == (State.NOTE, True)
+    assert (found.state, "host serves one job after another" in found.sentence) == (Health.NOTE, True)
 
 
 def test_jobs_run_on_a_branch_of_their_own() -> None:
-    assert of_dispatch_branch("verl-e2e", "main").state is State.OK
+    assert of_dispatch_branch("verl-e2e", "main").state is Health.OK
     assert "VERL_E2E_WORKFLOW_REF" in of_dispatch_branch("main", "main").fix

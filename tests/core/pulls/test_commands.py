@@ -26,9 +26,9 @@ from verl_e2e.core.pulls.commands import (
     asked_again,
     asked_for,
     cancelled_by,
-    in_order,
+    in_written_order,
     level_requests,
-    parse,
+    parse_commands,
     was_begun,
 )
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
@@ -38,7 +38,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def parsed(text: str) -> Command | Mistake:
-    (one,) = parse((CommandLine(1, f"{PREFIX} {text}".rstrip()),))
+    (one,) = parse_commands((CommandLine(1, f"{PREFIX} {text}".rstrip()),))
     return one
 
 
@@ -145,7 +145,7 @@ def test_no_answer_calls_anybody_or_leaves_its_fence(text: str) -> None:
 
 def test_more_than_ten_commands_are_one_mistake() -> None:
     lines = tuple(CommandLine(number, f"{PREFIX} status") for number in range(1, 14))
-    *commands, last = parse(lines)
+    *commands, last = parse_commands(lines)
     assert [type(command) for command in commands] == [Command] * 10
     assert isinstance(last, Mistake)
     assert last.line == 11
@@ -168,7 +168,7 @@ def test_what_is_understood_holds_nothing_that_a_shell_acts_on(text: str) -> Non
 
 @pytest.mark.parametrize("verb", TABLE, ids=lambda item: item.name)
 def test_every_example_is_its_own_command(verb) -> None:  # type: ignore[no-untyped-def]
-    (found,) = parse((CommandLine(1, verb.example),))
+    (found,) = parse_commands((CommandLine(1, verb.example),))
     assert isinstance(found, Command)
     assert found.verb == verb.name
 
@@ -220,7 +220,7 @@ def test_entries_count_in_the_order_in_which_they_were_written() -> None:
     label = asked("run", minute=2, source="label:level0:aaaa")
     odd = asked("run", minute=3, source="check:abc:rerun", written=NOW + timedelta(minutes=1))
     given = override(Level.SMOKE)
-    assert in_order((label, odd, second, first, given)) == (given, first, second, odd, label)
+    assert in_written_order((label, odd, second, first, given)) == (given, first, second, odd, label)
 
 
 def test_only_commands_on_this_head_count() -> None:

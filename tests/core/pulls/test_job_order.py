@@ -21,29 +21,29 @@ from verl_e2e.core.pulls.job_order import (
     minutes_of,
     nonce_of,
     origins_of,
-    pack,
+    pack_order,
     placed,
     portable,
     read_target,
     same_job,
     takes_token,
-    unpack,
+    unpack_order,
 )
 
 
 def test_a_job_travels_whole() -> None:
     for variant in VARIANTS:
         job = make_job(variant.level, variant.name)
-        assert unpack(pack(job)) == portable(job)
-        assert len(pack(job)) < 6_000
+        assert unpack_order(pack_order(job)) == portable(job)
+        assert len(pack_order(job)) < 6_000
 
 
 def test_the_merge_base_travels_with_the_job() -> None:
-    packed = pack(make_job(), "e" * 40)
-    assert (unpack(packed), merge_base_of(packed)) == (portable(make_job()), "e" * 40)
-    assert merge_base_of(pack(make_job())) == ""
+    packed = pack_order(make_job(), "e" * 40)
+    assert (unpack_order(packed), merge_base_of(packed)) == (portable(make_job()), "e" * 40)
+    assert merge_base_of(pack_order(make_job())) == ""
     with pytest.raises(OrderError, match="which is not a commit"):
-        merge_base_of(f"{pack(make_job())}.--upload-pack=x")
+        merge_base_of(f"{pack_order(make_job())}.--upload-pack=x")
 
 
 def test_equal_jobs_of_two_machines_are_one() -> None:
@@ -65,8 +65,8 @@ def test_where_repositories_are_fetched_from_is_decided_by_the_base_and_makes_no
     assert ordered.digest() == make_job().digest()
     assert same_job(ordered, make_job())
     assert placed(ordered, "/srv/a").origins == {}, "a workflow has checked everything out"
-    assert megatron_lm_of(unpack(pack(ordered))) == policy.megatron_lm.repository
-    assert megatron_lm_of(unpack(pack(make_job()))) == ""
+    assert megatron_lm_of(unpack_order(pack_order(ordered))) == policy.megatron_lm.repository
+    assert megatron_lm_of(unpack_order(pack_order(make_job()))) == ""
     assert origins_of("o/bridge", "", policy, "") == {"megatron_lm": origins["megatron_lm"]}
 
 
@@ -96,7 +96,7 @@ def packed(raw: bytes) -> str:
         ("", "cut"),
         ("not base64!", "not one that verl-e2e packed"),
         (base64.b64encode(b"not deflated").decode(), "not one that verl-e2e packed"),
-        (pack(make_job())[:-40], "cut"),
+        (pack_order(make_job())[:-40], "cut"),
         (packed(b"[" * 5_000_000), "larger than"),
         (packed(b"{}"), "another version"),
         (packed(b'{"of tomorrow": 1}'), "another version"),
@@ -104,7 +104,7 @@ def packed(raw: bytes) -> str:
 )
 def test_what_is_no_order_is_one_sentence(text: str, words: str) -> None:
     with pytest.raises(OrderError, match=words):
-        unpack(text)
+        unpack_order(text)
 
 
 @pytest.mark.parametrize("target", [OrderTarget("a" * 40, 7), OrderTarget("b" * 40, None)])
@@ -196,11 +196,11 @@ def test_what_a_run_must_show_is_never_hidden(key: str, placeholder: str) -> Non
 def test_a_nonce_travels_with_the_order() -> None:
     job, base, nonce = make_job(), "e" * 40, "a1" * 16
     for merge_base, sent in ((base, nonce), ("", nonce), (base, ""), ("", "")):
-        packed = pack(job, merge_base, sent)
+        packed = pack_order(job, merge_base, sent)
         assert (merge_base_of(packed), nonce_of(packed)) == (merge_base, sent)
-        assert same_job(unpack(packed), job)
+        assert same_job(unpack_order(packed), job)
     with pytest.raises(OrderError, match="verl-e2e never makes"):
-        nonce_of(f"{pack(job)}..--out=/etc")
+        nonce_of(f"{pack_order(job)}..--out=/etc")
 
 
 def test_an_order_has_time_for_its_follow_up_runs_and_an_hour_around_them() -> None:
@@ -222,7 +222,7 @@ def test_a_rehearsal_travels_as_a_job_does() -> None:
     sent = RehearsalJob(
         kind="rehearsal", bridge=Repository(path="/srv/b", commit="a" * 40), base="b" * 40, origins=origins
     )
-    found = unpack(pack(sent, sent.base, "c" * 32))
+    found = unpack_order(pack_order(sent, sent.base, "c" * 32))
     assert isinstance(found, RehearsalJob)
     assert (found.bridge.path, set(found.origins)) == ("bridge", {"megatron_lm"})
     assert same_job(found, sent)

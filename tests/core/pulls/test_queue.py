@@ -18,10 +18,10 @@ from verl_e2e.core.pulls.queue import (
     LOOK_S,
     Held,
     Pause,
-    Place,
     Pool,
     QueueEntry,
-    Snapshot,
+    QueuePlace,
+    QueueSnapshot,
     admit,
     entry_of,
     pauses_of,
@@ -146,14 +146,14 @@ def test_a_waiting_run_that_ends_waits_no_more() -> None:
 def test_who_starts_and_who_waits_in_which_order(
     entries: tuple[QueueEntry, ...], pools: tuple[Pool, ...], starts: list[int], left: list[int]
 ) -> None:
-    decided = admit(Snapshot(entries), pools, NOW)
+    decided = admit(QueueSnapshot(entries), pools, NOW)
     assert [int(key, 16) for key in decided.starts] == starts
     assert [int(item.key, 16) for line in decided.lines.values() for item in line] == left
     assert decided.held == {}
     # What one decision starts, the next one finds running.
     begun = {"waits": False, "holds_until": NOW + timedelta(days=1)}
     after = (item.model_copy(update=begun) if item.key in decided.starts else item for item in entries)
-    assert admit(Snapshot(tuple(after)), pools, NOW).starts == ()
+    assert admit(QueueSnapshot(tuple(after)), pools, NOW).starts == ()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_is_held_keeps_no_one_else_from_starting(
     pools: tuple[Pool, ...],
     held: dict[int, Held],
 ) -> None:
-    decided = admit(Snapshot(entries, switches), pools, NOW)
+    decided = admit(QueueSnapshot(entries, switches), pools, NOW)
     assert {int(key, 16): hold for key, hold in decided.held.items()} == held
     waiting = {int(item.key, 16) for item in entries if item.waits}
     assert {int(key, 16) for key in decided.starts} == waiting - held.keys()
@@ -202,7 +202,9 @@ def test_every_run_starts_and_no_pool_is_ever_overfull(runs: list[tuple], pools:
         running = {key: (item, end) for key, (item, end) in running.items() if end > minute}
         waiting |= {item.key: item for at, _, item in coming if at <= minute}
         coming = [item for item in coming if item[0] > minute]
-        for key in admit(Snapshot((*waiting.values(), *(item for item, _ in running.values()))), pools, now).starts:
+        for key in admit(
+            QueueSnapshot((*waiting.values(), *(item for item, _ in running.values()))), pools, now
+        ).starts:
             begun = {"waits": False, "holds_until": NOW + timedelta(days=30)}
             running[key] = (waiting.pop(key).model_copy(update=begun), minute + took[key])
         for pool in pools:
@@ -220,7 +222,7 @@ def test_five_hundred_pull_requests_are_decided_within_a_second_of_processor_tim
         for name in range(1, 2_001)
     ]
     began = time.process_time()
-    decided = admit(Snapshot(tuple(waiting)), (Pool("all", 16),), NOW)
+    decided = admit(QueueSnapshot(tuple(waiting)), (Pool("all", 16),), NOW)
     assert time.process_time() - began < 1
     assert (len(decided.starts), len(decided.lines["all"])) == (16, 1_984)
 
@@ -248,16 +250,16 @@ def test_switches_count_in_the_order_in_which_they_were_written() -> None:
     assert pauses_of((override(Level.SMOKE), asked("run"))) == {}  # type: ignore[arg-type]
 
 
-def place(own: tuple[QueueEntry, ...], *others: QueueEntry) -> Place | None:
-    decided = admit(Snapshot((*own, *others)), BY_SIZE, NOW)
+def place(own: tuple[QueueEntry, ...], *others: QueueEntry) -> QueuePlace | None:
+    decided = admit(QueueSnapshot((*own, *others)), BY_SIZE, NOW)
     return place_of({item.key for item in own if item.waits}, decided)
 
 
 def test_the_place_is_that_of_the_first_waiting_run() -> None:
     own = entry(3, number=30, minute=5), entry(4, number=30, minute=4)
-    assert place(own, live(1), entry(2, minute=9)) == Place(pool="1", position=2, waiting=3, targets=2)
+    assert place(own, live(1), entry(2, minute=9)) == QueuePlace(pool="1", position=2, waiting=3, targets=2)
     others = entry(5, number=30, repository="octo/other"), entry(6, **GROUP), entry(7, **GROUP)
-    assert place(own, live(1), *others) == Place(pool="1", position=3, waiting=5, targets=4)
+    assert place(own, live(1), *others) == QueuePlace(pool="1", position=3, waiting=5, targets=4)
 
 
 def test_what_starts_or_runs_or_is_held_has_no_place() -> None:
@@ -266,7 +268,7 @@ def test_what_starts_or_runs_or_is_held_has_no_place() -> None:
     assert place(()) is None
 
 
-KNOWN = Place(pool="1", position=30, waiting=40, targets=40)
+KNOWN = QueuePlace(pool="1", position=30, waiting=40, targets=40)
 
 
 @pytest.mark.parametrize(
@@ -288,5 +290,5 @@ def test_what_is_worth_an_edit(shown: int, changed: dict[str, object], news: boo
 
 
 def test_many_that_wait_are_shown_less_often() -> None:
-    assert Place(pool="1", position=1, waiting=1, targets=3).again_s == LOOK_S
-    assert Place(pool="1", position=1, waiting=1, targets=500).again_s == 5_000
+    assert QueuePlace(pool="1", position=1, waiting=1, targets=3).again_s == LOOK_S
+    assert QueuePlace(pool="1", position=1, waiting=1, targets=500).again_s == 5_000

@@ -44,7 +44,7 @@ from verl_e2e.core.model.outcome import (
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.pulls.commands import NeedsApproval
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.gate import NextAttempt, NoAttempt, Standing, attempts_due, set_aside_by
+from verl_e2e.core.pulls.gate import JobStanding, NextAttempt, NoAttempt, attempts_due, set_aside_by
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.retry import CLASSES, STALE, FlakyCause, RetryClass, class_of, flaky_causes, may_follow
 from verl_e2e.core.pulls.target_state import TargetState
@@ -76,7 +76,7 @@ def due(state: TargetState) -> NextAttempt | NoAttempt | None:
     return attempts_due(state, (*state.shared, *state.runs)).get("0-lora-ddp")
 
 
-def smoke(state: TargetState) -> Standing:
+def smoke(state: TargetState) -> JobStanding:
     return decide_actions(state).standings[0]
 
 

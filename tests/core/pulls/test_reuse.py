@@ -20,9 +20,9 @@ from verl_e2e.core.pulls.wanted_jobs import (
     WantedJob,
     is_same_change,
     may_take_over,
-    origin_of,
     origin_text,
     reuse_key,
+    run_to_reuse,
     same_but_commit,
     taken_over,
 )
@@ -47,7 +47,7 @@ def earlier(state: RunState = RunState.FINISHED, **given: Any) -> Run:
 
 
 def origin(*runs: Run, target: Target = PULL, hours: int = 24, wanted: WantedJob = WANTED) -> Run | None:
-    return origin_of(wanted, target, runs, NOW + timedelta(hours=1), hours)
+    return run_to_reuse(wanted, target, runs, NOW + timedelta(hours=1), hours)
 
 
 @pytest.mark.parametrize(

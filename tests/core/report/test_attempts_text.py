@@ -12,9 +12,9 @@ from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
 from tests.core.pulls.test_retry import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.pulls.decide import decide_actions
-from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.gate import JobStanding
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
-from verl_e2e.core.pulls.queue import Pause, Place, QueueView
+from verl_e2e.core.pulls.queue import Pause, QueuePlace, QueueView
 from verl_e2e.core.pulls.retry import CLASSES, flaky_causes
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.attempts_text import (
@@ -39,7 +39,7 @@ AGAIN = run(SMOKE, attempt=2, retry_of=LOST.key, gpu_minutes=6.0, sentence="it p
 TEXTS = ("attempt 1: Blocked, node failed", "attempt 2: Pass, run again by itself")
 
 
-def smoke(*runs: Run) -> Standing:
+def smoke(*runs: Run) -> JobStanding:
     return decide_actions(target_state(*runs)).standings[0]
 
 
@@ -132,7 +132,7 @@ def test_the_text_has_what_an_entry_of_the_quarantine_needs() -> None:
     assert flaky_text(lost).startswith("engine:preempted\n  preempted; a passing fault of the infrastructure\n")
 
 
-PLACE = Place(pool="1", position=3, waiting=12, targets=9)
+PLACE = QueuePlace(pool="1", position=3, waiting=12, targets=9)
 GIVEN = (asked("priority", "low"), asked("run", minute=1))
 
 

@@ -15,7 +15,7 @@ from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.forge import MAX_CHECK_TITLE, MAX_OUTPUT
-from verl_e2e.core.pulls.gate import Standing, gate, standings
+from verl_e2e.core.pulls.gate import JobStanding, gate, standings
 from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState, run_key
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
@@ -54,7 +54,7 @@ def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, n
 
 def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     run = _run("level0-lora-exception")
-    found = job_check_text(Standing(_wanted(), JobStatus.FAILED, run.sentence, run))
+    found = job_check_text(JobStanding(_wanted(), JobStatus.FAILED, run.sentence, run))
     assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
     assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
@@ -69,7 +69,7 @@ def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
 def test_a_job_says_for_which_places_of_the_change_it_was_made() -> None:
     purpose = Purpose(path="a.py", symbol="f", condition="tp > 1 and `x` != '@all'")
     wanted = replace(_wanted(Level.PARALLELISM), job=make_job(purposes=(purpose,)))
-    found = job_check_text(Standing(wanted, JobStatus.WAITING, "it waits"))
+    found = job_check_text(JobStanding(wanted, JobStatus.WAITING, "it waits"))
     assert "Required by the plan.  \nMade for a.py" in found.summary
     assert "tp \\> 1 and `x`" in found.summary
     assert "@all" not in found.summary
@@ -77,29 +77,29 @@ def test_a_job_says_for_which_places_of_the_change_it_was_made() -> None:
 
 def test_a_learning_signal_shows_its_curves() -> None:
     run = _run("level5-rising-cut-at-11")
-    found = job_check_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobStatus.BLOCKED, run.sentence, run))
+    found = job_check_text(JobStanding(_wanted(Level.LEARNING_SIGNAL), JobStatus.BLOCKED, run.sentence, run))
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", found.summary, re.MULTILINE)
 
 
 def test_a_job_without_a_run_says_that_it_has_not_begun() -> None:
-    found = job_check_text(Standing(_wanted(), JobStatus.WAITING, "it is about to start"))
+    found = job_check_text(JobStanding(_wanted(), JobStatus.WAITING, "it is about to start"))
     assert found == CheckText("Waiting: the job has not started", found.summary)
     assert found.summary.startswith("**Waiting: the job has not started**")
 
 
 def test_an_extra_says_that_it_never_counts() -> None:
     run = _run("level0-image-tree-first")
-    found = job_check_text(Standing(_wanted(required=False), JobStatus.PASSED, run.sentence, run))
+    found = job_check_text(JobStanding(_wanted(required=False), JobStatus.PASSED, run.sentence, run))
     assert "never satisfies the gate" in found.summary
 
 
 def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     failed = _run("level0-lora-exception")
     rows = (
-        Standing(_wanted(name="0-lora-ddp"), JobStatus.FAILED, failed.sentence, failed),
-        Standing(_wanted(Level.SAVE_RESUME, "0-lora-ddp"), JobStatus.SKIPPED, "it needs 0-lora-ddp"),
-        Standing(_wanted(Level.FEATURE), JobStatus.BLOCKED, "no checkpoint is known"),
-        Standing(_wanted(Level.MEGATRON_FSDP, required=False), JobStatus.WAITING, "it is about to start"),
+        JobStanding(_wanted(name="0-lora-ddp"), JobStatus.FAILED, failed.sentence, failed),
+        JobStanding(_wanted(Level.SAVE_RESUME, "0-lora-ddp"), JobStatus.SKIPPED, "it needs 0-lora-ddp"),
+        JobStanding(_wanted(Level.FEATURE), JobStatus.BLOCKED, "no checkpoint is known"),
+        JobStanding(_wanted(Level.MEGATRON_FSDP, required=False), JobStatus.WAITING, "it is about to start"),
     )
     found = gate_text(rows, gate(rows))
     assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
@@ -119,8 +119,8 @@ def test_the_gate_says_how_long_the_longest_way_to_an_answer_takes() -> None:
     extra = replace(_wanted(Level.FEATURE, required=False), job=make_job(), gpu_minutes=500)
 
     def summary(of_first: JobStatus, of_rest: JobStatus) -> str:
-        rows = (Standing(first, of_first, ""), *(Standing(item, of_rest, "") for item in rest))
-        rows = (*rows, Standing(extra, JobStatus.WAITING, ""))
+        rows = (JobStanding(first, of_first, ""), *(JobStanding(item, of_rest, "") for item in rest))
+        rows = (*rows, JobStanding(extra, JobStatus.WAITING, ""))
         return gate_text(rows, gate(rows)).summary
 
     assert "About 20 minutes to an answer" in summary(JobStatus.RUNNING, JobStatus.WAITING)
@@ -165,20 +165,22 @@ def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
         source="s",
         at=NOW,
     )
-    row = Standing(_wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
+    row = JobStanding(
+        _wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override
+    )
     for message in (nothing, gate_text((row,), gate((row,)))):
         assert "How to make it green" not in message.summary
 
 
 def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:
-    row = Standing(_wanted(), JobStatus.PASSED, "passed")
+    row = JobStanding(_wanted(), JobStatus.PASSED, "passed")
     message = gate((row,), obstacle="the policy cannot be read", broken=("verl uses X, which is gone",))
     assert "verl uses X, which is gone" in gate_text((row,), message).summary
 
 
 @pytest.mark.parametrize("state", list(JobStatus))
 def test_every_state_has_its_words(state: JobStatus) -> None:
-    row = Standing(_wanted(), state, "because")
+    row = JobStanding(_wanted(), state, "because")
     assert str(state) in gate_text((row,), gate((row,))).summary
     assert job_check_text(row).title.lower().startswith(str(state))
 
@@ -196,7 +198,7 @@ def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, 
     verdict = verdict_that_says(*texts, times=times)
     run = _run("level0-lora-exception", verdict=verdict_json(verdict), url=texts[0])
     rows = tuple(
-        Standing(_wanted(name=f"{count}{text}", required=count % 2 == 0), state, text, run)
+        JobStanding(_wanted(name=f"{count}{text}", required=count % 2 == 0), state, text, run)
         for count, text in enumerate(texts * times)
     )
     for found in (job_check_text(rows[0]), gate_text(rows, gate(rows))):

@@ -26,7 +26,7 @@ from verl_e2e.core.pulls.forge import (
     WorkflowRun,
     why_not,
 )
-from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack
+from verl_e2e.core.pulls.job_order import OrderError, check_inputs, minutes_of, pack_order
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import BackendError, Clock, ForgeError, Progress, UncertainError
 
@@ -408,7 +408,7 @@ def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
     inputs = {
         "key": run.key,
         "job_id": run.job_id,
-        "job": pack(job, run.merge_base, run.nonce),
+        "job": pack_order(job, run.merge_base, run.nonce),
         "pull": "" if run.number is None else str(run.number),
         "head_sha": run.head_sha,
         "labels": "[" + ",".join(f'"{label}"' for label in _labels(job, run, settings)) + "]",

@@ -24,7 +24,7 @@ from verl_e2e.adapters.store.database import (
 )
 from verl_e2e.core.pulls.forge import MergeGroup, PullRef
 from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, kind_of
-from verl_e2e.core.pulls.queue import QueueEntry, Snapshot, entry_of
+from verl_e2e.core.pulls.queue import QueueEntry, QueueSnapshot, entry_of
 from verl_e2e.ports import RunWatcher
 
 _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
@@ -148,7 +148,7 @@ class SqlLedger:
         with self._store.read() as connection:
             return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> QueueSnapshot:
         """What the queue decides from: the runs that are not over, and the switches."""
         with self._store.read() as connection:
             return _snapshot(connection)
@@ -158,7 +158,7 @@ class SqlLedger:
         with self._store.read() as connection:
             return _switches(connection, entries.c.repository == repository)
 
-    def give_slots(self, decide: Callable[[Snapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
+    def give_slots(self, decide: Callable[[QueueSnapshot], Collection[str]], now: datetime) -> tuple[Run, ...]:
         """Let the runs start that a decision names, in one transaction; gives those that waited until now.
 
         When this process is killed meanwhile, or loses the database, no run got a slot.
@@ -274,12 +274,12 @@ def _short(run: Run) -> dict[str, object]:
     return {"waiting": run.waits_for_slot, "brief": entry_of(run).model_dump_json()}
 
 
-def _snapshot(connection: sa.Connection) -> Snapshot:
+def _snapshot(connection: sa.Connection) -> QueueSnapshot:
     """The runs that are not over."""
     # In their order here: a database that sorts by `seq` would read all that ever ran.
     rows = connection.execute(sa.select(runs.c.seq, runs.c.brief).where(IS_OPEN).limit(_MOST))
     known = (_read_entry(row.brief) for row in sorted(rows, key=lambda row: row.seq))
-    return Snapshot(tuple(known), _switches(connection, sa.true()))
+    return QueueSnapshot(tuple(known), _switches(connection, sa.true()))
 
 
 def _switches(connection: sa.Connection, where: sa.ColumnElement[bool]) -> tuple[RecordedCommand, ...]:

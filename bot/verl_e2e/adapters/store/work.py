@@ -25,7 +25,7 @@ from verl_e2e.adapters.store.database import (
     runs,
     targets,
 )
-from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Message, Received
+from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Posting, Received
 from verl_e2e.core.pulls.figures import SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import RunState
 
@@ -228,7 +228,7 @@ class SqlOutbox:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def put(self, message: Message, now: datetime) -> bool:
+    def put(self, message: Posting, now: datetime) -> bool:
         """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
         row = {
             "repository": message.repository,
@@ -265,7 +265,7 @@ class SqlOutbox:
         wanted = sa.select(table.seq, table.document, table.attempts).where(table.state == _WAITING)
         wanted = wanted.where(table.due <= instant(now), table.lane.not_in(besides))
         rows = self._store.take_rows(wanted.order_by(table.person.desc(), table.seq).limit(limit), outbox)
-        return tuple(Letter(row.seq, Message(**json.loads(row.document)), row.attempts) for row in rows)
+        return tuple(Letter(row.seq, Posting(**json.loads(row.document)), row.attempts) for row in rows)
 
     def written(self, letter: int) -> None:
         """A message stands on GitHub; its text goes, its subject stays."""
@@ -284,7 +284,7 @@ class SqlOutbox:
             connection.execute(sa.update(outbox).where(*which).values({**values, "owner": ""}))
 
 
-def _used_up(connection: sa.Connection, message: Message, now: datetime) -> bool:
+def _used_up(connection: sa.Connection, message: Posting, now: datetime) -> bool:
     for most, with_first, span in OTHERS_BUDGET:
         recent = sa.select(outbox.c.reader, sa.func.count().label("messages")).group_by(outbox.c.reader)
         recent = recent.where(outbox.c.lane == message.lane, outbox.c.created > instant(now - span))

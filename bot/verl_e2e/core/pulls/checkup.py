@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation
 _READ_WRITE = ("read", "write", "admin")
 
 
-class State(StrEnum):
+class Health(StrEnum):
     """How a thing was found. A note needs nothing, or time alone; an error needs a fix."""
 
     OK = "ok"
@@ -20,51 +20,54 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SetupFinding:
     """One thing that was looked at; `fix` says what to do, empty where nothing is to be done."""
 
     about: str
-    state: State
+    state: Health
     sentence: str
     fix: str = ""
 
 
-def ok_finding(about: str, sentence: str) -> Finding:
+def ok_finding(about: str, sentence: str) -> SetupFinding:
     """Nothing to do."""
-    return Finding(about, State.OK, sentence)
+    return SetupFinding(about, Health.OK, sentence)
 
 
 # Clocks that differ by no more agree for every purpose here.
 FAR_OFF_S = 60.0
 
 
-def error_finding(about: str, sentence: str, fix: str) -> Finding:
+def error_finding(about: str, sentence: str, fix: str) -> SetupFinding:
     """Something to fix."""
-    return Finding(about, State.ERROR, sentence, fix)
+    return SetupFinding(about, Health.ERROR, sentence, fix)
 
 
-def note(about: str, sentence: str, fix: str = "") -> Finding:
+def note_finding(about: str, sentence: str, fix: str = "") -> SetupFinding:
     """Something to know."""
-    return Finding(about, State.NOTE, sentence, fix)
+    return SetupFinding(about, Health.NOTE, sentence, fix)
 
 
-_OF_ABSENCE: Mapping[Absence, tuple[State, str]] = {
-    Absence.OPEN: (State.NOTE, "opens the gate for everyone, for the fork of a stranger as well"),
-    Absence.APPROVE_STRANGERS: (State.OK, "needs an approval but for heads of authors with a role in the repository"),
-    Absence.APPROVE: (State.OK, "needs an approval wherever a run would need one"),
+_OF_ABSENCE: Mapping[Absence, tuple[Health, str]] = {
+    Absence.OPEN: (Health.NOTE, "opens the gate for everyone, for the fork of a stranger as well"),
+    Absence.APPROVE_STRANGERS: (
+        Health.OK,
+        "needs an approval but for heads of authors with a role in the repository",
+    ),
+    Absence.APPROVE: (Health.OK, "needs an approval wherever a run would need one"),
 }
 
 
-def of_absence(none: Absence) -> Finding:
+def of_absence(none: Absence) -> SetupFinding:
     """What the gate asks of a change that requires no run."""
     state, what = _OF_ABSENCE[none]
-    fix = f"set gate.none: {Absence.APPROVE_STRANGERS} in the policy" if state is State.NOTE else ""
-    return Finding("gate", state, f"a change that requires no run {what} (gate.none: {none})", fix)
+    fix = f"set gate.none: {Absence.APPROVE_STRANGERS} in the policy" if state is Health.NOTE else ""
+    return SetupFinding("gate", state, f"a change that requires no run {what} (gate.none: {none})", fix)
 
 
 def of_installation(
     found: Installation | None, repository: str, needed: Mapping[str, str], events: Collection[str]
-) -> Iterator[Finding]:
+) -> Iterator[SetupFinding]:
     """The App in the repository: whether it is installed, with the permissions and the events that it needs."""
     about = "app"
     if found is None:
@@ -92,16 +95,16 @@ def of_installation(
         yield ok_finding("events", f"our App receives the {len(events)} events that it acts on")
 
 
-def of_clock(ahead_s: float) -> Finding:
+def of_clock(ahead_s: float) -> SetupFinding:
     """Whether the two clocks agree: tokens are made by GitHub's, and the times of runs by ours."""
     if abs(ahead_s) <= FAR_OFF_S:
         return ok_finding("clock", "this machine's clock agrees with GitHub's")
     where = "behind" if ahead_s > 0 else "ahead of"
     fix = "set it by NTP; tokens are made by GitHub's clock meanwhile, and the times of runs are wrong"
-    return note("clock", f"this machine's clock is {abs(ahead_s):.0f} s {where} GitHub's", fix)
+    return note_finding("clock", f"this machine's clock is {abs(ahead_s):.0f} s {where} GitHub's", fix)
 
 
-def of_sources(refusals: Mapping[str, str]) -> Iterator[Finding]:
+def of_sources(refusals: Mapping[str, str]) -> Iterator[SetupFinding]:
     """Whether the repositories of jobs can be fetched, each address with why it cannot; the nodes were not asked."""
     for url, why in refusals.items():
         if why:
@@ -111,7 +114,7 @@ def of_sources(refusals: Mapping[str, str]) -> Iterator[Finding]:
             yield ok_finding("sources", f"this machine can fetch from {url}, as the hosts of jobs will")
 
 
-def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_s: int) -> Iterator[Finding]:
+def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_s: int) -> Iterator[SetupFinding]:
     """The gate: required on the branch, by our App and no one else; and a merge queue that waits for it."""
     about, ours = "required check", [item for item in rules.required if item.name == gate]
     bind = f"require the check {gate!r} on {branch} with our App ({app_id}) as its source"
@@ -134,7 +137,7 @@ def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_
         yield _of_queue(rules.queue_minutes, patience_s)
 
 
-def _of_queue(minutes: int, patience_s: int) -> Finding:
+def _of_queue(minutes: int, patience_s: int) -> SetupFinding:
     if minutes * 60 > patience_s:
         return ok_finding("merge queue", f"the merge queue waits {minutes} min, longer than the gate takes to answer")
     message = f"the merge queue waits {minutes} min, and the gate may take {patience_s // 60} min to answer"
@@ -143,7 +146,7 @@ def _of_queue(minutes: int, patience_s: int) -> Finding:
     )
 
 
-def of_dispatch_branch(branch: str, default: str) -> Finding:
+def of_dispatch_branch(branch: str, default: str) -> SetupFinding:
     """Where jobs run: on a branch of their own, or on the one whose caches and environments others rely on."""
     about = "dispatch branch"
     if branch != default:
@@ -154,7 +157,7 @@ def of_dispatch_branch(branch: str, default: str) -> Finding:
     return error_finding(about, message, fix)
 
 
-def of_workflow(state: str, found: bytes | None, ours: bytes, path: str, branch: str) -> Finding:
+def of_workflow(state: str, found: bytes | None, ours: bytes, path: str, branch: str) -> SetupFinding:
     """The workflow that runs jobs: there, switched on, and that of this version."""
     about, copy = "workflow", f"copy this version's {path} to {branch}"
     if found is None or not state:
@@ -173,7 +176,7 @@ def _lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def of_runners(machines: Collection[Machine], runners: Mapping[int, tuple[str, ...]]) -> Iterator[Finding]:
+def of_runners(machines: Collection[Machine], runners: Mapping[int, tuple[str, ...]]) -> Iterator[SetupFinding]:
     """For each size that a job may ask for: a runner with its labels that would take it."""
     for size in sorted({_size_for(variant.gpu_count, runners) for variant in VARIANTS}):
         if size:
@@ -188,7 +191,7 @@ def _size_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> int:
     return min((size for size in runners if size >= gpu_count), default=0)
 
 
-def _of_size(size: int, labels: tuple[str, ...], machines: Collection[Machine]) -> Finding:
+def _of_size(size: int, labels: tuple[str, ...], machines: Collection[Machine]) -> SetupFinding:
     about, words = f"runners for {size} GPU{'s' if size > 1 else ''}", ", ".join(labels)
     wanted = {label.lower() for label in labels}
     fit = [machine for machine in machines if wanted <= {label.lower() for label in machine.labels}]
@@ -197,7 +200,7 @@ def _of_size(size: int, labels: tuple[str, ...], machines: Collection[Machine]) 
     if idle:
         return ok_finding(about, f"{_names(idle)} with {words}: idle")
     if online:
-        return note(about, f"every runner with {words} is busy: {_names(online)}", "a job waits for it")
+        return note_finding(about, f"every runner with {words} is busy: {_names(online)}", "a job waits for it")
     if fit:
         return error_finding(about, f"no runner with {words} is online: {_names(fit)}", "start one of them")
     fix = "register one with these labels (an organisation's are seen with the permission), or fix VERL_E2E_RUNNERS"
@@ -221,7 +224,7 @@ def failed_deliveries(attempts: Iterable[DeliveryAttempt]) -> tuple[DeliveryAtte
     return tuple(delivery for guid, delivery in newest.items() if guid not in taken)
 
 
-def of_deliveries(failed: Collection[DeliveryAttempt], days: int, *, again: bool) -> Finding:
+def of_deliveries(failed: Collection[DeliveryAttempt], days: int, *, again: bool) -> SetupFinding:
     """Webhooks that never reached us; `again` says that they were just asked for once more."""
     about = "deliveries"
     if not failed:
@@ -230,11 +233,11 @@ def of_deliveries(failed: Collection[DeliveryAttempt], days: int, *, again: bool
     what = f"{newest.event}{f'.{newest.action}' if newest.action else ''} at {newest.at:%Y-%m-%d %H:%M} UTC"
     message = f"{len(failed)} webhook(s) of the last {days} days were not taken, last {what} (status {newest.code})"
     if again:
-        return note(about, f"{message}; they were asked for again", "run doctor again in a minute")
+        return note_finding(about, f"{message}; they were asked for again", "run doctor again in a minute")
     return error_finding(about, message, "see that the service can be reached, then run doctor with --redeliver")
 
 
-def of_hook(configured: str, expected: str) -> Finding:
+def of_hook(configured: str, expected: str) -> SetupFinding:
     """Whether the App's webhooks go to the address that our settings name."""
     if configured.rstrip("/") == expected:
         return ok_finding("webhook", f"webhooks go to {expected}")
@@ -242,13 +245,13 @@ def of_hook(configured: str, expected: str) -> Finding:
     return error_finding("webhook", message, "set the webhook URL in the App's settings, or fix VERL_E2E_PUBLIC_URL")
 
 
-Labels = Mapping[int, tuple[str, ...]]
+RunnerLabels = Mapping[int, tuple[str, ...]]
 _FORKS = "runners for forks"
 _SETTING = "VERL_E2E_FORK_RUNNERS"
 _EPHEMERAL = "register it with --ephemeral or --jitconfig, so that it serves one job and is gone"
 
 
-def of_fork_pool(machines: Collection[Machine], runners: Labels, forks: Labels) -> Iterator[Finding]:
+def of_fork_pool(machines: Collection[Machine], runners: RunnerLabels, forks: RunnerLabels) -> Iterator[SetupFinding]:
     """The pool of forks: there, of runners that serve one job, and apart from the other runners."""
     if not forks:
         message = "no runners are named for the jobs of forks, so these share the runners of everyone's jobs"
@@ -269,20 +272,22 @@ def of_fork_pool(machines: Collection[Machine], runners: Labels, forks: Labels) 
         message = f"{_names(kept)} takes jobs of forks and stays: what one leaves behind reaches the next"
         yield error_finding(_FORKS, message, _EPHEMERAL)
     if unknown:
-        yield note(_FORKS, f"GitHub does not tell whether {_names(unknown)} serves one job only", _EPHEMERAL)
+        yield note_finding(_FORKS, f"GitHub does not tell whether {_names(unknown)} serves one job only", _EPHEMERAL)
     if not (both or kept or unknown):
         # Just-in-time runners are registered when a job waits, so an empty pool is nothing to fix.
         there = f"{_names(pool)}: one job each" if pool else "none is registered now; a job waits until one is"
         yield ok_finding(_FORKS, f"forks have a pool of their own: {there}")
 
 
-def of_kept_runners(machines: Collection[Machine], runners: Labels) -> Iterator[Finding]:
+def of_kept_runners(machines: Collection[Machine], runners: RunnerLabels) -> Iterator[SetupFinding]:
     """Runners of other jobs that stay: their owners know them, and we report them anyway."""
     kept = [machine for machine in machines if _takes(machine, runners) and machine.ephemeral is False]
     if kept:
-        yield note("runners that stay", f"{_names(kept)} serves one job after another on the same disk", _EPHEMERAL)
+        yield note_finding(
+            "runners that stay", f"{_names(kept)} serves one job after another on the same disk", _EPHEMERAL
+        )
 
 
-def _takes(machine: Machine, runners: Labels) -> bool:
+def _takes(machine: Machine, runners: RunnerLabels) -> bool:
     own = {label.lower() for label in machine.labels}
     return any({label.lower() for label in labels} <= own for labels in runners.values())

@@ -30,14 +30,14 @@ _PATH = re.compile(r"[\w.+@/:-]{1,400}")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Unreadable:
     """Why a word cannot be read, and the fix."""
 
     what: str
     fix: str = ""
 
 
-Reader = Callable[[str], str | Problem]
+WordReader = Callable[[str], str | Unreadable]
 
 
 def level_words(word: str) -> tuple[int, ...] | None:
@@ -51,80 +51,80 @@ def level_words(word: str) -> tuple[int, ...] | None:
     return tuple(range(first, last + 1)) if last <= max(Level) else ()
 
 
-def one_of(*words: str) -> Reader:
+def one_of(*words: str) -> WordReader:
     """A reader of closed choices."""
 
-    def read(text: str) -> str | Problem:
-        return text.lower() if text.lower() in words else Problem("not known here", suggest(text.lower(), words))
+    def read(text: str) -> str | Unreadable:
+        return text.lower() if text.lower() in words else Unreadable("not known here", suggest(text.lower(), words))
 
     return read
 
 
-def model(text: str) -> str | Problem:
+def model(text: str) -> str | Unreadable:
     """A Hugging Face model, `organisation/name`."""
     if _MODEL.fullmatch(text) and ".." not in text:
         return text
-    return Problem("no model id", "write it as on the Hugging Face Hub, such as model=Qwen/Qwen3-0.6B")
+    return Unreadable("no model id", "write it as on the Hugging Face Hub, such as model=Qwen/Qwen3-0.6B")
 
 
-def variant(text: str) -> str | Problem:
+def variant(text: str) -> str | Unreadable:
     """A variant by its job id."""
     known = {item.job_id for item in VARIANTS}
-    return text if text in known else Problem("no such variant", suggest(text, known))
+    return text if text in known else Unreadable("no such variant", suggest(text, known))
 
 
-def steps(text: str) -> str | Problem:
+def steps(text: str) -> str | Unreadable:
     """A number of training steps."""
     if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _MAX_STEPS:
         return str(int(text))
-    return Problem("no number of steps", f"write a whole number from 1 to {_MAX_STEPS}, such as steps=20")
+    return Unreadable("no number of steps", f"write a whole number from 1 to {_MAX_STEPS}, such as steps=20")
 
 
-def verl_ref(text: str) -> str | Problem:
+def verl_ref(text: str) -> str | Unreadable:
     """A commit, branch or tag of verl."""
     bad = ".." in text or "//" in text or "/." in text or text.endswith(("/", ".", ".lock"))
     if _REF.fullmatch(text) and not bad:
         return text
-    return Problem("no commit, branch or tag name", "write a SHA or a name, such as verl_ref=main")
+    return Unreadable("no commit, branch or tag name", "write a SHA or a name, such as verl_ref=main")
 
 
-def image(text: str) -> str | Problem:
+def image(text: str) -> str | Unreadable:
     """A container image with its tag or digest."""
     if _IMAGE.fullmatch(text) and ".." not in text and "//" not in text:
         return text
-    return Problem("no image name", "write name:tag or name@sha256:digest, such as image=verlai/verl:vllm024.dev2")
+    return Unreadable("no image name", "write name:tag or name@sha256:digest, such as image=verlai/verl:vllm024.dev2")
 
 
-def full_sha(text: str) -> str | Problem:
+def full_sha(text: str) -> str | Unreadable:
     """A whole commit id: a short one could name another commit tomorrow."""
     if _SHA.fullmatch(text.lower()):
         return text.lower()
-    return Problem("no full commit SHA", "write all 40 hexadecimal digits of the head, as the card shows them")
+    return Unreadable("no full commit SHA", "write all 40 hexadecimal digits of the head, as the card shows them")
 
 
-def level(text: str) -> str | Problem:
+def level(text: str) -> str | Unreadable:
     """One level, `2` or `level2`."""
     found = level_words(text.lower() if text.lower().startswith("level") else f"level{text}")
     if found is None or len(found) != 1:
-        return Problem("not a level", "write one number from 0 to 5")
+        return Unreadable("not a level", "write one number from 0 to 5")
     return str(found[0])
 
 
-def path(text: str) -> str | Problem:
+def path(text: str) -> str | Unreadable:
     """A file of the repository, with a symbol after a colon if wanted."""
     if _PATH.fullmatch(text) and not text.startswith("/") and ".." not in text.split("/"):
         return text
-    return Problem(
+    return Unreadable(
         "no path of the repository", "write it from the top folder, such as src/megatron/bridge/peft/lora.py"
     )
 
 
-def reason(text: str) -> str | Problem:
+def reason(text: str) -> str | Unreadable:
     """A reason that someone can read later."""
     if len(text) < MIN_REASON or len(text.split()) < 2:
-        return Problem("no reason that says something", "write why in a few words")
+        return Unreadable("no reason that says something", "write why in a few words")
     if len(text) > MAX_REASON:
-        return Problem(f"longer than {MAX_REASON} characters", "write it shorter")
+        return Unreadable(f"longer than {MAX_REASON} characters", "write it shorter")
     return text
 
 
@@ -149,7 +149,7 @@ class Argument:
     """One argument: how it is shown, and what reads it. `rest` takes the rest of the line unchanged."""
 
     shown: str
-    read: Reader
+    read: WordReader
     optional: bool = False
     rest: bool = False
 
@@ -161,7 +161,7 @@ class Option:
     name: str
     shown: str
     help: str
-    read: Reader
+    read: WordReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class _WrongError(Exception):
         self.word, self.what, self.fix = word, what, fix
 
 
-def parse(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
+def parse_commands(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
     """Each line as a command or as the mistake in it, in order; the lines after the tenth are one mistake."""
     found = tuple(_parsed(line) for line in lines[:MAX_COMMANDS])
     if len(lines) <= MAX_COMMANDS:
@@ -418,14 +418,14 @@ def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
     return found
 
 
-def _value(read: Reader, word: _Word, text: str) -> str:
+def _value(read: WordReader, word: _Word, text: str) -> str:
     found = read(text)
-    if isinstance(found, Problem):
+    if isinstance(found, Unreadable):
         raise _WrongError(word, found.what, found.fix)
     return found
 
 
-Entry = RecordedCommand | Approval | Override
+GivenEntry = RecordedCommand | Approval | Override
 # How many different requests for one head are served; each may be several jobs.
 MAX_REQUESTS = 20
 _BEGINS_AGAIN = frozenset({"run", "rerun", LEVEL})
@@ -440,7 +440,7 @@ class LevelRequest:
     options: Mapping[str, str]
 
 
-def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def in_written_order(entries: Iterable[GivenEntry]) -> tuple[GivenEntry, ...]:
     """Entries in the order in which they were written, whatever order they were delivered in.
 
     A label or a button has no time of its own: it counts from when its webhook was processed.
@@ -448,7 +448,7 @@ def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=_when))
 
 
-def _when(entry: Entry) -> tuple[datetime, int]:
+def _when(entry: GivenEntry) -> tuple[datetime, int]:
     if not isinstance(entry, RecordedCommand) or entry.written is None:
         return entry.at, 0
     number = entry.source.split(":")[1]
@@ -456,12 +456,12 @@ def _when(entry: Entry) -> tuple[datetime, int]:
     return entry.written, int(number) if number.isdigit() else 0
 
 
-def asked_for(entries: Iterable[Entry], head_sha: str) -> tuple[RecordedCommand, ...]:
+def asked_for(entries: Iterable[GivenEntry], head_sha: str) -> tuple[RecordedCommand, ...]:
     """The commands given on this very head, in order."""
     return tuple(entry for entry in entries if isinstance(entry, RecordedCommand) and entry.head_sha == head_sha)
 
 
-def level_requests(entries: Iterable[Entry], head_sha: str) -> tuple[LevelRequest, ...]:
+def level_requests(entries: Iterable[GivenEntry], head_sha: str) -> tuple[LevelRequest, ...]:
     """The levels requested for this head; the same request twice counts once."""
     found: dict[tuple[object, ...], LevelRequest] = {}
     for asked in asked_for(entries, head_sha):
@@ -472,12 +472,12 @@ def level_requests(entries: Iterable[Entry], head_sha: str) -> tuple[LevelReques
     return tuple(found.values())[:MAX_REQUESTS]
 
 
-def was_begun(entries: Iterable[Entry], head_sha: str) -> bool:
+def was_begun(entries: Iterable[GivenEntry], head_sha: str) -> bool:
     """Whether someone asked for the plan's levels on this head."""
     return any(asked.verb in {"run", "rerun"} for asked in asked_for(entries, head_sha))
 
 
-def cancelled_by(entries: Iterable[Entry], head_sha: str) -> RecordedCommand | None:
+def cancelled_by(entries: Iterable[GivenEntry], head_sha: str) -> RecordedCommand | None:
     """The `cancel` that still holds: nothing was asked to run after it."""
     held: RecordedCommand | None = None
     for asked in asked_for(entries, head_sha):
@@ -488,7 +488,7 @@ def cancelled_by(entries: Iterable[Entry], head_sha: str) -> RecordedCommand | N
     return held
 
 
-def asked_again(last: Run, runs: Iterable[Run], entries: Iterable[Entry]) -> str:
+def asked_again(last: Run, runs: Iterable[Run], entries: Iterable[GivenEntry]) -> str:
     """The source of the entry that wants this ended run once more, empty for none.
 
     An entry counts once for each job, and only for a run that was over when it was written, or that was cancelled

@@ -16,8 +16,8 @@ from verl_e2e.core.pulls.commands import NeedsApproval, asked_again, cancelled_b
 from verl_e2e.core.pulls.forge import MergeGroup, Pull
 from verl_e2e.core.pulls.gate import (
     Gate,
+    JobStanding,
     NextAttempt,
-    Standing,
     execution_gap,
     gate,
     joined_execution,
@@ -79,7 +79,7 @@ class Actions:
     # Every run, as it is then.
     runs: tuple[Run, ...]
     # The status of each job then.
-    standings: tuple[Standing, ...]
+    standings: tuple[JobStanding, ...]
     # What the required jobs come to then.
     gate: Gate
     # The standing of the head's rehearsal then, None where it has none.
@@ -124,7 +124,7 @@ def decide_actions(target_state: TargetState) -> Actions:
     return Actions(starting, ending, runs, found, with_place(gate_now, target_state), rehearsal)
 
 
-def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
+def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[JobStanding, ...]:
     held, held_plan = hold(target_state), hold_of_plan(target_state)
     known = (target_state.wanted, runs, target_state.overrides, target_state.head_sha)
     settle = settled_by(target_state, runs)
@@ -146,7 +146,7 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standi
     )
 
 
-def _after_rehearsal(found: tuple[Standing, ...], target_state: TargetState) -> tuple[Standing, ...]:
+def _after_rehearsal(found: tuple[JobStanding, ...], target_state: TargetState) -> tuple[JobStanding, ...]:
     """The standings; a job that is about to start and waits for the rehearsal alone says so."""
     rehearsal = rehearsal_standing(target_state)
     if rehearsal is None or rehearsal.lets_start:
@@ -341,7 +341,7 @@ def _obstacle(target_state: TargetState) -> str:
 
 
 def _absence(
-    target_state: TargetState, found: tuple[Standing, ...], rehearsal: RehearsalStanding | None
+    target_state: TargetState, found: tuple[JobStanding, ...], rehearsal: RehearsalStanding | None
 ) -> tuple[str, str]:
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan

@@ -20,62 +20,62 @@ _NO_NUL = r"^[^\x00]*$"
 
 FullName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}$")]
 Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,100}(\[bot\])?$")]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=_NO_NUL)]
+PayloadName = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=_NO_NUL)]
 Short = Annotated[str, StringConstraints(max_length=1024, pattern=_NO_NUL)]
 Id = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Number = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
 
-class Part(BaseModel):
+class PayloadPart(BaseModel):
     """A part of a payload; what we do not read is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Repo(Part):
+class Repo(PayloadPart):
     """The repository that an event is about."""
 
     full_name: FullName
 
 
-class Account(Part):
+class Account(PayloadPart):
     """Who did something."""
 
     login: Login
 
 
-class Labelled(Part):
+class Labelled(PayloadPart):
     """A label."""
 
-    name: Name
+    name: PayloadName
 
 
-class Commit(Part):
+class Commit(PayloadPart):
     """The head of a pull request."""
 
     sha: Sha
 
 
-class PullPart(Part):
+class PullPart(PayloadPart):
     """A pull request in an event: what is decided is read again, this only tells which."""
 
     number: Number
     head: Commit
 
 
-class NumberPart(Part):
+class NumberPart(PayloadPart):
     """The number of a pull request."""
 
     number: Number
 
 
-class AppPart(Part):
+class AppPart(PayloadPart):
     """The App that wrote a check."""
 
     id: Id
 
 
-class PullRequestEvent(Part):
+class PullRequestEvent(PayloadPart):
     """A pull request was opened, pushed to, labelled, closed."""
 
     action: Literal[
@@ -96,14 +96,14 @@ class PullRequestEvent(Part):
     before: Sha | None = None
 
 
-class IssuePart(Part):
+class IssuePart(PayloadPart):
     """The issue or pull request of a comment; `pull_request` is None for an issue."""
 
     number: Number
     pull_request: dict[str, Any] | None = None
 
 
-class CommentPart(Part):
+class CommentPart(PayloadPart):
     """A comment as it is now."""
 
     id: Id
@@ -115,7 +115,7 @@ class CommentPart(Part):
     author_association: Short = ""
 
 
-class CommentEvent(Part):
+class CommentEvent(PayloadPart):
     """Someone wrote a comment on a pull request, or touched one: what was not just created is never a command."""
 
     action: Literal["created", "edited", "deleted"]
@@ -125,23 +125,23 @@ class CommentEvent(Part):
     comment: CommentPart
 
 
-class ActionPart(Part):
+class ActionPart(PayloadPart):
     """The button that was pressed."""
 
     identifier: Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=_NO_NUL)]
 
 
-class CheckPart(Part):
+class CheckPart(PayloadPart):
     """A check run."""
 
     id: Id
-    name: Name
+    name: PayloadName
     head_sha: Sha
     external_id: Short | None = None
     app: AppPart | None = None
 
 
-class CheckRunEvent(Part):
+class CheckRunEvent(PayloadPart):
     """Someone asked for a check run again, or pressed one of its buttons."""
 
     action: Literal["rerequested", "requested_action"]
@@ -151,7 +151,7 @@ class CheckRunEvent(Part):
     requested_action: ActionPart | None = None
 
 
-class SuitePart(Part):
+class SuitePart(PayloadPart):
     """The check runs of an App on a commit."""
 
     id: Id
@@ -160,7 +160,7 @@ class SuitePart(Part):
     pull_requests: tuple[NumberPart, ...] = ()
 
 
-class CheckSuiteEvent(Part):
+class CheckSuiteEvent(PayloadPart):
     """Someone asked for all our check runs of a commit again."""
 
     action: Literal["rerequested"]
@@ -169,16 +169,16 @@ class CheckSuiteEvent(Part):
     check_suite: SuitePart
 
 
-class GroupPart(Part):
+class GroupPart(PayloadPart):
     """A merge queue's candidate."""
 
     head_sha: Sha
-    head_ref: Name
+    head_ref: PayloadName
     base_sha: Sha
-    base_ref: Name
+    base_ref: PayloadName
 
 
-class MergeGroupEvent(Part):
+class MergeGroupEvent(PayloadPart):
     """A merge queue asks for the checks of a candidate, or has given it up."""
 
     action: Literal["checks_requested", "destroyed"]
@@ -186,13 +186,13 @@ class MergeGroupEvent(Part):
     merge_group: GroupPart
 
 
-class WorkflowRunPart(Part):
+class WorkflowRunPart(PayloadPart):
     """A workflow run."""
 
     id: Id
 
 
-class WorkflowRunEvent(Part):
+class WorkflowRunEvent(PayloadPart):
     """The state of a workflow run changed. That it was requested is not reported: its dispatcher knows."""
 
     action: Literal["in_progress", "completed"]
@@ -200,13 +200,13 @@ class WorkflowRunEvent(Part):
     workflow_run: WorkflowRunPart
 
 
-class WorkflowJobPart(Part):
+class WorkflowJobPart(PayloadPart):
     """A job of a workflow run."""
 
     run_id: Id
 
 
-class WorkflowJobEvent(Part):
+class WorkflowJobEvent(PayloadPart):
     """The state of a job of a workflow run changed. That it was queued is not reported."""
 
     action: Literal["waiting", "in_progress", "completed"]
@@ -218,7 +218,7 @@ class WorkflowJobEvent(Part):
 MIRROR_REF = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,8})")
 
 
-class PushEvent(Part):
+class PushEvent(PayloadPart):
     """A branch of the repository itself was pushed, made or removed."""
 
     ref: Annotated[str, StringConstraints(pattern=r"^refs/heads/[^\x00-\x20\x7f]{1,500}$")]
@@ -347,7 +347,7 @@ PEOPLE, OTHERS, PUSHES = "people", "others", "pushes"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Posting:
     """One reaction or one reply on a pull request."""
 
     repository: str
@@ -379,21 +379,21 @@ class Letter:
 
     number: int
     """What the outbox calls it."""
-    message: Message
+    message: Posting
     """What is to be written."""
     attempts: int = 0
     """How often it was tried before."""
 
 
-def reaction_to(repository: str, number: int, comment_id: int, reaction: str, *, person: bool, to: str = "") -> Message:
+def reaction_to(repository: str, number: int, comment_id: int, reaction: str, *, person: bool, to: str = "") -> Posting:
     """A reaction to a comment."""
     subject = f"reaction:{comment_id}:{reaction}"
-    return Message(repository, number, subject, comment_id=comment_id, reaction=reaction, person=person, to=to)
+    return Posting(repository, number, subject, comment_id=comment_id, reaction=reaction, person=person, to=to)
 
 
-def reply_to(repository: str, number: int, source: str, body: str, *, person: bool, to: str = "") -> Message:
+def reply_to(repository: str, number: int, source: str, body: str, *, person: bool, to: str = "") -> Posting:
     """A reply to what `source` names, as in the ledger's entries."""
-    return Message(repository, number, f"reply:{number}:{source}", body=body, person=person, to=to)
+    return Posting(repository, number, f"reply:{number}:{source}", body=body, person=person, to=to)
 
 
 def delivery_lane(event: WebhookEvent | None) -> str:

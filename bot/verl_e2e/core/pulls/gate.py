@@ -172,7 +172,7 @@ def _fits(entry: QuarantinedCause, cause_id: str, run: Run) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStanding:
     """The status of a wanted job, with the reason."""
 
     wanted: WantedJob
@@ -221,7 +221,7 @@ class Standing:
         )
 
 
-Settle = Callable[[Standing], Standing]
+Settle = Callable[[JobStanding], JobStanding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def standings(
     head_sha: str,
     hold: Hold | None = None,
     settle: Settle | None = None,
-) -> tuple[Standing, ...]:
+) -> tuple[JobStanding, ...]:
     """The status of each job, in the order given, prerequisites first.
 
     `hold` says why no job is started, None when jobs may start. `settle` says what policy and earlier attempts make of
@@ -275,7 +275,7 @@ def standings(
     for override in overrides:
         if override.head_sha == head_sha:
             taken[override.level] = (*taken.get(override.level, ()), override)
-    found: dict[str, Standing] = {}
+    found: dict[str, JobStanding] = {}
     for wanted_job in wanted:
         of_job = runs_of(wanted_job, head_sha, runs)
         replaced = replaced_run(wanted_job, head_sha, runs)
@@ -288,20 +288,20 @@ def _standing(
     wanted: WantedJob,
     runs: tuple[Run, ...],
     overrides: Mapping[Level, tuple[Override, ...]],
-    before: Mapping[str, Standing],
+    before: Mapping[str, JobStanding],
     hold: Hold | None,
-) -> Standing:
+) -> JobStanding:
     last = runs[-1] if runs else None
     given = overrides.get(wanted.level, ()) if wanted.required else ()
     if last is not None and status_of_run(last) is JobStatus.PASSED:
-        return Standing(wanted, JobStatus.PASSED, _passed_reason(last), last)
+        return JobStanding(wanted, JobStatus.PASSED, _passed_reason(last), last)
     if given:
-        return Standing(wanted, JobStatus.OVERRIDDEN, overridden_reason(given), last, given[0])
+        return JobStanding(wanted, JobStatus.OVERRIDDEN, overridden_reason(given), last, given[0])
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
         reason = last.sentence or last.reason or f"the run is {last.state}"
-        return Standing(wanted, _status(last), reason, last)
+        return JobStanding(wanted, _status(last), reason, last)
     return _not_begun(wanted, before, hold)
 
 
@@ -324,24 +324,24 @@ def _status(run: Run) -> JobStatus:
     return JobStatus.BLOCKED if status is JobStatus.CANCELLED else status
 
 
-def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
+def _not_begun(wanted: WantedJob, before: Mapping[str, JobStanding], hold: Hold | None) -> JobStanding:
     if wanted.job is None:
-        return Standing(wanted, JobStatus.BLOCKED, wanted.missing or "it cannot be completed")
+        return JobStanding(wanted, JobStatus.BLOCKED, wanted.missing or "it cannot be completed")
     turn = turn_of(wanted.requires, {job_id: standing.state for job_id, standing in before.items()})
     if turn.skipped:
-        return Standing(wanted, JobStatus.SKIPPED, turn.skipped)
+        return JobStanding(wanted, JobStatus.SKIPPED, turn.skipped)
     if hold is not None:
         return _held(wanted, hold)
     reason = f"it waits for {turn.waits_for}" if turn.waits_for else "it is about to start"
-    return Standing(wanted, JobStatus.WAITING, reason)
+    return JobStanding(wanted, JobStatus.WAITING, reason)
 
 
-def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:
-    return Standing(wanted, JobStatus.CANCELLED if hold.cancelled else JobStatus.HELD, hold.in_short, run, hold=hold)
+def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> JobStanding:
+    return JobStanding(wanted, JobStatus.CANCELLED if hold.cancelled else JobStatus.HELD, hold.in_short, run, hold=hold)
 
 
 def gate(
-    found: Iterable[Standing],
+    found: Iterable[JobStanding],
     *,
     nothing_reason: tuple[str, ...] = (),
     obstacle: str = "",
@@ -403,7 +403,7 @@ def gate(
     return Gate(JobStatus.PASSED, _sentence(title), (*([allowed] if allowed else []), *broken), of_jobs)
 
 
-def _reason(standing: Standing) -> str:
+def _reason(standing: JobStanding) -> str:
     # The run's own check shows its progress; here it would be a write for each of its steps.
     reason = "" if standing.state is JobStatus.RUNNING else f", {standing.reason}"
     return f"{standing.wanted.id}: {standing.state}{reason}"
@@ -414,13 +414,13 @@ def _sentence(text: str) -> str:
     return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
 
 
-def _progress(required: tuple[Standing, ...]) -> str:
+def _progress(required: tuple[JobStanding, ...]) -> str:
     done = sum(standing.state in SATISFIED for standing in required)
     running = ", ".join(standing.wanted.id for standing in required if standing.state is JobStatus.RUNNING)
     return f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
 
 
-def _passed_title(required: tuple[Standing, ...]) -> str:
+def _passed_title(required: tuple[JobStanding, ...]) -> str:
     taken = [standing for standing in required if standing.override is not None]
     made_up = sum(standing.state is JobStatus.ACCEPTED for standing in required)
     uncovered = [standing for standing in required if standing.state is JobStatus.UNCOVERABLE]
@@ -438,7 +438,7 @@ def _passed_title(required: tuple[Standing, ...]) -> str:
     return f"{passed}{left_aside}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}{left}"
 
 
-def _disputed(disputed: list[Standing]) -> str:
+def _disputed(disputed: list[JobStanding]) -> str:
     """Which passes disagree with an attempt that failed, the first in full."""
     first = disputed[0]
     assert first.disagrees_with is not None
@@ -446,7 +446,7 @@ def _disputed(disputed: list[Standing]) -> str:
     return f"{first.wanted.id} disagrees with attempt {first.disagrees_with.attempt}, which failed{more}"
 
 
-def execution_of_job(standing: Standing) -> ChangeExecution | None:
+def execution_of_job(standing: JobStanding) -> ChangeExecution | None:
     """What the last run of a job executed of the change; None before it ended, and for a job that is for no change."""
     run, job = standing.run, standing.wanted.job
     if run is None or run.state is not RunState.FINISHED:
@@ -459,17 +459,17 @@ def execution_of_job(standing: Standing) -> ChangeExecution | None:
     return unknown_execution(job.changed) if job is not None and job.changed else None
 
 
-def joined_execution(found: Iterable[Standing]) -> JoinedExecution:
+def joined_execution(found: Iterable[JobStanding]) -> JoinedExecution:
     """What the required jobs executed together."""
     return join(_executions(found))
 
 
-def _executions(found: Iterable[Standing]) -> dict[str, ChangeExecution]:
+def _executions(found: Iterable[JobStanding]) -> dict[str, ChangeExecution]:
     known = ((standing.wanted.id, execution_of_job(standing)) for standing in found if standing.wanted.required)
     return {job_id: execution for job_id, execution in known if execution is not None}
 
 
-def with_accepted(found: tuple[Standing, ...], rules: ExecutionRules) -> tuple[Standing, ...]:
+def with_accepted(found: tuple[JobStanding, ...], rules: ExecutionRules) -> tuple[JobStanding, ...]:
     """The standings, those accepted whose run never entered the change and that others make up for.
 
     A job that no host can run is named as such where the policy lets the gate open without it.
@@ -487,7 +487,7 @@ def with_accepted(found: tuple[Standing, ...], rules: ExecutionRules) -> tuple[S
     return tuple(_weighed(standing, passed, rules) for standing in found)
 
 
-def _weighed(standing: Standing, passed: dict[str, ChangeExecution], rules: ExecutionRules) -> Standing:
+def _weighed(standing: JobStanding, passed: dict[str, ChangeExecution], rules: ExecutionRules) -> JobStanding:
     own = execution_of_job(standing) if standing.state is JobStatus.UNEXECUTED else None
     reason = accepted(own, passed, rules) if own is not None else ""
     if not reason:
@@ -505,7 +505,7 @@ class ExecutionGap:
     level: Level | None = None
 
 
-def execution_gap(found: tuple[Standing, ...], rules: ExecutionRules, overridden: frozenset[Level]) -> ExecutionGap:
+def execution_gap(found: tuple[JobStanding, ...], rules: ExecutionRules, overridden: frozenset[Level]) -> ExecutionGap:
     """What no required job executed; an override of a level accepts what its jobs were planned for."""
     required = tuple(standing for standing in found if standing.wanted.required)
     levels = {standing.wanted.id: standing.wanted.level for standing in required}
@@ -531,7 +531,7 @@ def settled_by(target_state: TargetState, runs: tuple[Run, ...]) -> Settle:
     """What to make of each standing of a target; `runs` are those that speak for it, as far as they are decided."""
     attempts = attempts_due(target_state, runs)
 
-    def settle(standing: Standing) -> Standing:
+    def settle(standing: JobStanding) -> JobStanding:
         if standing.run is None or standing.override is not None:
             return standing
         if standing.state in _GOOD:
@@ -542,7 +542,7 @@ def settled_by(target_state: TargetState, runs: tuple[Run, ...]) -> Settle:
     return settle
 
 
-def _with_attempt(standing: Standing, attempt: Attempt | None) -> Standing:
+def _with_attempt(standing: JobStanding, attempt: Attempt | None) -> JobStanding:
     """The standing with the attempt that follows, for which it waits, or with why none does."""
     if attempt is None:
         return standing
@@ -551,7 +551,7 @@ def _with_attempt(standing: Standing, attempt: Attempt | None) -> Standing:
     return replace(standing, reason=f"{standing.reason}; {attempt.reason}", attempt=attempt)
 
 
-def _with_quarantine(standing: Standing, target_state: TargetState) -> Standing:
+def _with_quarantine(standing: JobStanding, target_state: TargetState) -> JobStanding:
     """A bad end that the policy sets aside; what the gate makes of it is another key."""
     run, policy = standing.run, target_state.policy
     entry = set_aside_by(run, policy.quarantine, target_state.now.date()) if run is not None else None
@@ -563,7 +563,7 @@ def _with_quarantine(standing: Standing, target_state: TargetState) -> Standing:
     return replace(standing, state=state, reason=f"{until}; {standing.reason}", quarantine=entry)
 
 
-def _with_disagreement(standing: Standing, target_state: TargetState) -> Standing:
+def _with_disagreement(standing: JobStanding, target_state: TargetState) -> JobStanding:
     """A pass after a failure of the same job on the same head: both are named, and neither is the other's proof.
 
     Also where it failed under another pull request with this head: to close that one takes nothing back.
@@ -583,18 +583,18 @@ def _with_disagreement(standing: Standing, target_state: TargetState) -> Standin
     return replace(found, state=JobStatus.OVERRIDDEN, reason=overridden_reason((given,)), override=given)
 
 
-def with_queue(found: Iterable[Standing], target_state: TargetState) -> tuple[Standing, ...]:
+def with_queue(found: Iterable[JobStanding], target_state: TargetState) -> tuple[JobStanding, ...]:
     """The standings with what the queue makes of runs that wait in it, and of the jobs that wait for these.
 
     A merge group is never held by a pause: the merge queue would take that for its answer, and the pause may end.
     """
-    shown: dict[str, Standing] = {}
+    shown: dict[str, JobStanding] = {}
     for standing in found:
         shown[standing.wanted.id] = _in_queue(standing, target_state, shown)
     return tuple(shown.values())
 
 
-def _in_queue(standing: Standing, target_state: TargetState, before: Mapping[str, Standing]) -> Standing:
+def _in_queue(standing: JobStanding, target_state: TargetState, before: Mapping[str, JobStanding]) -> JobStanding:
     if standing.state is JobStatus.WAITING:
         holds = (before[required].hold for required in standing.wanted.requires if required in before)
         hold = next((hold for hold in holds if hold is not None), None)
@@ -612,7 +612,7 @@ def _in_queue(standing: Standing, target_state: TargetState, before: Mapping[str
     return _with_hold(standing, hold)
 
 
-def _with_hold(standing: Standing, hold: Hold) -> Standing:
+def _with_hold(standing: JobStanding, hold: Hold) -> JobStanding:
     return replace(standing, state=JobStatus.HELD, reason=hold.in_short, hold=hold)
 
 
@@ -626,7 +626,7 @@ def with_place(decided: Gate, target_state: TargetState) -> Gate:
     return replace(decided, title=title if len(title) <= MAX_TITLE else decided.title)
 
 
-def minutes_left(found: Iterable[Standing]) -> int:
+def minutes_left(found: Iterable[JobStanding]) -> int:
     """Minutes until the last required job has ended if none has to wait for a machine; 0 when none is open.
 
     A job that runs counts with its whole time: so the number changes only when a job's status does.

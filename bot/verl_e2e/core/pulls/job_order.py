@@ -126,7 +126,7 @@ def minutes_of(job: RunOrder) -> int:
     return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
 
 
-def pack(job: Ordered, merge_base: str = "", nonce: str = "") -> str:
+def pack_order(job: Ordered, merge_base: str = "", nonce: str = "") -> str:
     """A job, made portable, as one line of text, with the commit that a failure is compared with and the nonce."""
     # The workflow that checks the rest out reads no policy.
     kept = {name: origin for name, origin in job.origins.items() if name == _MEGATRON_LM}
@@ -150,7 +150,7 @@ def nonce_of(text: str) -> str:
     return nonce
 
 
-def unpack(text: str) -> RunOrder:
+def unpack_order(text: str) -> RunOrder:
     """The portable job or rehearsal of a packed text; OrderError for anything else."""
     try:
         return read_order(packed.unpack_text(text.partition(".")[0], _MAX_JOB_BYTES))

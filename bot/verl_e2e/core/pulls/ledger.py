@@ -279,7 +279,7 @@ class Posted(Note):
     digest: str = ""
 
 
-class Step(StrEnum):
+class CreationStep(StrEnum):
     """How far the creation of something on GitHub is."""
 
     # It is about to be created, or was asked for without an answer.
@@ -294,7 +294,7 @@ class Creation(Note):
     """The creation of something that there is to be once on GitHub; `at` is when it was last tried."""
 
     kind: Literal["creation"] = "creation"
-    step: Step
+    step: CreationStep
     # How often it was tried again without knowing what became of the time before, so that there may be doubles.
     doubts: int = 0
     # How often doubles were looked for since.

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest
-from verl_e2e.core.pulls.commands import in_order
+from verl_e2e.core.pulls.commands import in_written_order
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunState
 
@@ -134,7 +134,7 @@ class Pause:
 def pauses_of(switches: Iterable[RecordedCommand]) -> Mapping[str, Pause]:
     """The pauses by repository, from every `pause` and `resume` that was ever accepted; the last one counts."""
     found: dict[str, Pause] = {}
-    for entry in in_order(switches):
+    for entry in in_written_order(switches):
         if not isinstance(entry, RecordedCommand):
             continue
         if entry.verb == PAUSE:
@@ -145,7 +145,7 @@ def pauses_of(switches: Iterable[RecordedCommand]) -> Mapping[str, Pause]:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """What the database knows of the queue at one moment."""
 
     # The runs that are not over.
@@ -170,7 +170,7 @@ class Admission:
     held: Mapping[str, Held] = field(default_factory=dict)
 
 
-def admit(snapshot: Snapshot, pools: Collection[Pool], now: datetime) -> Admission:
+def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Admission:
     """The runs that start now, the order of the others, and those that are held."""
     pauses = pauses_of(snapshot.switches)
     of_pool: dict[Pool | None, list[QueueEntry]] = defaultdict(list)
@@ -203,7 +203,7 @@ def _turn(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
     return entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
 
 
-class Place(Document):
+class QueuePlace(Document):
     """Where the first waiting run of a target is in its line."""
 
     # The name of its pool.
@@ -220,7 +220,7 @@ class Place(Document):
         """In how many seconds it may be shown again."""
         return max(LOOK_S, _EACH_S * self.targets)
 
-    def is_news_after(self, shown: "Place") -> bool:
+    def is_news_after(self, shown: "QueuePlace") -> bool:
         """Whether it differs from the place that is shown by so much that it is worth an edit."""
         moved = abs(shown.position - self.position)
         near = min(shown.position, self.position) <= _EXACT
@@ -231,10 +231,10 @@ class ShownPlace(Note):
     """The place of a target on a head as it is shown."""
 
     kind: Literal["place"] = "place"
-    place: Place
+    place: QueuePlace
 
 
-def place_of(waiting: Collection[str], decision: Admission) -> Place | None:
+def place_of(waiting: Collection[str], decision: Admission) -> QueuePlace | None:
     """The place of a target by the keys of its waiting runs, None where no run of it is in a line."""
     found = (
         (position, name)
@@ -247,7 +247,7 @@ def place_of(waiting: Collection[str], decision: Admission) -> Place | None:
         return None
     entries = (entry for line in decision.lines.values() for entry in line)
     targets = {(entry.repository, entry.number or entry.head_sha) for entry in entries}
-    return Place(pool=name, position=position, waiting=len(decision.lines[name]), targets=len(targets))
+    return QueuePlace(pool=name, position=position, waiting=len(decision.lines[name]), targets=len(targets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class QueueView:
     # What holds waiting runs of the target, by key.
     held: Mapping[str, Held] = field(default_factory=dict)
     # Its place, as it is shown now; None where nothing of it is in a line.
-    place: Place | None = None
+    place: QueuePlace | None = None
     # The pause of its repository, None for none.
     pause: Pause | None = None
     # In how many seconds its place may be shown again, 0 where nothing of it waits.

@@ -18,7 +18,7 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import (
     Counted,
-    Entry,
+    GivenEntry,
     NeedsApproval,
     Trusted,
     Uncounted,
@@ -73,7 +73,7 @@ class TargetState:
     # Why that cannot run anywhere, empty where it can.
     rehearsal_missing: str = ""
     # What people asked for, in order.
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[GivenEntry, ...] = ()
     # The runs of every head of this target.
     runs: tuple[Run, ...] = field(default=())
     # Runs that other pull requests with this head have.

@@ -22,7 +22,7 @@ from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.reached_files import ReachedFiles
-from verl_e2e.core.pulls.commands import Entry, asked_for
+from verl_e2e.core.pulls.commands import GivenEntry, asked_for
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, Target, repository_of
 from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
@@ -189,7 +189,7 @@ def runs_of(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> tuple[Ru
 _RUN_AGAIN = "rerun"
 
 
-def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[Entry]) -> bool:
+def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[GivenEntry]) -> bool:
     """Whether another verdict may stand for a job of this head: nothing of its own does, and no one asked for a run.
 
     Where the key leaves Bridge tests to another job, those must have passed on this head: an override or a tolerated
@@ -225,7 +225,7 @@ def _tests_passed(job_id: str, job: Job, head_sha: str, runs: Iterable[Run]) -> 
     return last.result is Result.PASS or last.never_entered
 
 
-def origin_of(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> Run | None:
+def run_to_reuse(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> Run | None:
     """The run whose verdict may count for a job, None where there is none.
 
     The newest verdict on the code decides, but a Pass that any other run contradicts does not count: where attempts

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from verl_e2e.core.judge.wording import END_WORDS
 from verl_e2e.core.model.outcome import EngineEnd, of_end, of_engine, of_log, of_preflight
 from verl_e2e.core.model.record import Check
-from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.gate import JobStanding
 from verl_e2e.core.pulls.ledger import PRIORITY, UNDERWAY, JobStatus, RecordedCommand, Run, status_of_run
 from verl_e2e.core.pulls.retry import FlakyCause
 from verl_e2e.core.pulls.target_state import TargetState
@@ -45,7 +45,7 @@ def cause_words(cause_id: str) -> str:
     return _WORDS.get(cause_id, cause_id)
 
 
-def attempt_rows(standing: Standing) -> tuple[str, ...]:
+def attempt_rows(standing: JobStanding) -> tuple[str, ...]:
     """A row for each attempt of a job that has more than one, or gets another."""
     runs = _runs(standing)
     if len(runs) < 2 and standing.attempt is None:
@@ -59,17 +59,17 @@ def attempt_rows(standing: Standing) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def attempts_line(standing: Standing) -> str:
+def attempts_line(standing: JobStanding) -> str:
     """All attempts but the last in one clause, empty for a job that has only one."""
     return "; ".join(_in_short(run) for run in standing.earlier)
 
 
-def used_minutes(standing: Standing) -> float:
+def used_minutes(standing: JobStanding) -> float:
     """GPU minutes of all attempts of a job together."""
     return round(sum(run.gpu_minutes for run in _runs(standing)), 1)
 
 
-def _runs(standing: Standing) -> tuple[Run, ...]:
+def _runs(standing: JobStanding) -> tuple[Run, ...]:
     return (*standing.earlier, *([standing.run] if standing.run is not None else []))
 
 

@@ -29,7 +29,7 @@ from verl_e2e.core.pulls.forge import (
     check_name,
     read_check_id,
 )
-from verl_e2e.core.pulls.gate import Gate, NextAttempt, Standing, joined_execution, minutes_left
+from verl_e2e.core.pulls.gate import Gate, JobStanding, NextAttempt, joined_execution, minutes_left
 from verl_e2e.core.pulls.ledger import ENDED, SATISFIED, JobStatus, Run, RunState, status_of_run
 from verl_e2e.core.pulls.target_state import RehearsalStanding, TargetState
 from verl_e2e.core.pulls.wanted_jobs import origin_text
@@ -78,7 +78,7 @@ def title(words: str) -> str:
     return line[:1].upper() + line[1:]
 
 
-def job_check_text(standing: Standing) -> CheckText:
+def job_check_text(standing: JobStanding) -> CheckText:
     """The check of a job: the verdict, the deliverables and the lines to look at first; the rest as text."""
     wanted, run = standing.wanted, standing.run
     verdict = read_verdict(run.verdict) if run is not None else None
@@ -115,7 +115,7 @@ def job_check_text(standing: Standing) -> CheckText:
     )
 
 
-def waits(standing: Standing) -> bool:
+def waits(standing: JobStanding) -> bool:
     """Whether the job has not started: it waits for another job, or for a machine."""
     run = standing.run
     ordered = standing.state is JobStatus.RUNNING and run is not None and run.state in _ORDERED
@@ -148,7 +148,7 @@ def _job_details(verdict: Verdict) -> Iterator[TextBlock]:
     yield from (folded_text(heading, rows, share) for heading, rows, share in folds if rows)
 
 
-def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = ()) -> CheckText:
+def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...] = ()) -> CheckText:
     """The check of the gate: the required jobs with their status, and how to make it green.
 
     `notices` are sentences about the queue.
@@ -192,7 +192,7 @@ def gate_text(found: Iterable[Standing], gate: Gate, notices: tuple[str, ...] = 
     )
 
 
-def _jobs(heading: str, standings: tuple[Standing, ...]) -> list[TextBlock]:
+def _jobs(heading: str, standings: tuple[JobStanding, ...]) -> list[TextBlock]:
     rows = []
     for standing in standings:
         # The job's own check shows progress and link, so the gate is not written again for them.
@@ -204,7 +204,7 @@ def _jobs(heading: str, standings: tuple[Standing, ...]) -> list[TextBlock]:
     return [TextBlock(f"{heading}\n|---|---|---|", tuple(rows), "", 24_000)] if rows else []
 
 
-def _step(standing: Standing) -> str:
+def _step(standing: JobStanding) -> str:
     """What must happen for one job that nothing holds, with our commands as code."""
     name, level = markdown(standing.wanted.id, 80), int(standing.wanted.level)
     head = standing.run.head_sha if standing.run is not None else "FULL-SHA"
@@ -334,7 +334,7 @@ def _job_check(
     )
 
 
-def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
+def _actions(found: tuple[JobStanding, ...]) -> tuple[tuple[str, str, str], ...]:
     actions = []
     if any(standing.state in ENDED and standing.run is not None for standing in found):
         actions.append(("Rerun failed", "Run again what did not pass", RERUN))

@@ -7,7 +7,7 @@ from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.pulls.commands import needs_leave
 from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.forge import Pull
-from verl_e2e.core.pulls.gate import Standing, joined_execution, minutes_left
+from verl_e2e.core.pulls.gate import JobStanding, joined_execution, minutes_left
 from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, status_of_run
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import is_image_pinned
@@ -74,7 +74,7 @@ def pull_card_of(target_state: TargetState, steps: Actions) -> PullCard:
     )
 
 
-def _row(standing: Standing) -> JobRow:
+def _row(standing: JobStanding) -> JobRow:
     wanted, run = standing.wanted, standing.run
     # What cannot be run costs nothing.
     planned = float(wanted.gpu_minutes) if wanted.job is not None or run is not None else 0.0
