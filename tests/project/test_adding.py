@@ -55,10 +55,10 @@ made = plan(change, policy, [Level.PARALLELISM])
 print(render_plan_text(made), *(job.variant.overrides for job in made.jobs))
 """
 HELPED = """
-from verl_e2e.core.pulls.commands import CommandLine, parse
+from verl_e2e.core.pulls.commands import CommandLine, parse_commands
 from verl_e2e.core.report.command_text import render_help
 
-print(render_help(), parse((CommandLine(1, "/verl-e2e wave"),)))
+print(render_help(), parse_commands((CommandLine(1, "/verl-e2e wave"),)))
 """
 
 

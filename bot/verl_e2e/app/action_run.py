@@ -144,7 +144,7 @@ def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
     """
     pulls = here.events.known.pulls.open_pulls(repository)
     changed = {pull.ref for pull in here.events.policies.outdated(pulls)}
-    now = here.reconciler.reader.clock.now()
+    now = here.reconciler.clock.now()
     for pull in pulls:
         try:
             runs = here.memory.runs(repository, number=pull.ref.number)

@@ -145,6 +145,10 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
 
 def outcome(verdict: Verdict, record: Record) -> Judged:
     """What a verdict on a record comes to for a run."""
+    executed, files = record.executed, ""
+    if executed is not None and executed.is_whole:
+        paths = [file.path for file in executed.files if not file.path.startswith(f"{MEGATRON_LM_FOLDER}/")]
+        files = packed.pack_text("\n".join(sorted(paths)))
     return Judged(
         verdict.result,
         verdict.sentence,
@@ -156,18 +160,9 @@ def outcome(verdict: Verdict, record: Record) -> Judged:
         verdict.recurrence,
         verdict.stage,
         hashlib.sha256("\0".join(verdict.fingerprint).encode()).hexdigest()[:16] if verdict.fingerprint else "",
-        _executed_files(record),
+        files if len(files) <= _MAX_EXECUTED else "",
         phase_s=phase_seconds(record.events),
     )
-
-
-def _executed_files(record: Record) -> str:
-    executed = record.executed
-    if executed is None or not executed.is_whole:
-        return ""
-    paths = sorted(path for file in executed.files if not (path := file.path).startswith(f"{MEGATRON_LM_FOLDER}/"))
-    text = packed.pack_text("\n".join(paths))
-    return text if len(text) <= _MAX_EXECUTED else ""
 
 
 def is_of(job: Job | None, run: Run) -> bool:
@@ -188,24 +183,20 @@ def judge_again(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judged
     does not tell of every function of the job's change.
     """
     try:
-        return _judged_again(run, job, folder, folders)
+        found = folders.find(folder)
+        record = folders.record(found[0]) if len(found) == 1 else Record()
+        if record.job is None or run.job is None or not is_of(record.job, run):
+            return None
+        if any(related.role is Role.MERGE_BASE for related in record.related):
+            return None
+        # The folder is redacted, so of what is asked only that is exchanged that differs.
+        asked = ((key, getattr(job, key), getattr(run.job, key)) for key in ASKED_OF_RESULT)
+        change = {key: now for key, now, then in asked if now != then}
+        facts = folders.facts(found[0])
+        verdict = judge(record.model_copy(update={"job": record.job.model_copy(update=change)}), facts)
+        verdict = hold_against_record(verdict, run_record(record, facts, Expected(run.took, run.nonce)), run.job)
     except (OSError, UserError):
         return None
-
-
-def _judged_again(run: Run, job: Job, folder: Path, folders: RunFolders) -> Judged | None:
-    found = folders.find(folder)
-    record = folders.record(found[0]) if len(found) == 1 else Record()
-    if record.job is None or run.job is None or not is_of(record.job, run):
-        return None
-    if any(related.role is Role.MERGE_BASE for related in record.related):
-        return None
-    # The folder is redacted, so of what is asked only that is exchanged that differs.
-    asked = ((key, getattr(job, key), getattr(run.job, key)) for key in ASKED_OF_RESULT)
-    change = {key: now for key, now, then in asked if now != then}
-    facts = folders.facts(found[0])
-    verdict = judge(record.model_copy(update={"job": record.job.model_copy(update=change)}), facts)
-    verdict = hold_against_record(verdict, run_record(record, facts, Expected(run.took, run.nonce)), run.job)
     if verdict.execution is not None and verdict.execution.not_recorded:
         return None
     # What its folder does not tell comes after the limitations that it does tell.
@@ -267,11 +258,16 @@ def outcome_of_rehearsal(found: Rehearsal) -> Judged:
     """What a rehearsal comes to for its run."""
     worst = first_failure(found)
     sentence = f"{headline(found)}: {worst}" if worst else headline(found)
+    section = render_rehearsal(found)
+    if len(section) > MOST_SECTION:
+        # Up to the last whole line that fits.
+        kept = section[:MOST_SECTION].rpartition("\n")[0]
+        section = f"{kept}\n\n_Cut to fit; {DOCUMENT} has the whole._\n"
     rehearsed = Rehearsed(
         outcome=found.outcome,
         equal_everywhere=found.equal_everywhere,
         unentered=len(found.unentered),
-        section=_shortened(render_rehearsal(found)),
+        section=section,
     )
     return Judged(_RESULTS[found.outcome], sentence, rehearsed=rehearsed)
 
@@ -300,14 +296,6 @@ def _why_no_evidence(record: Record, run: Run) -> str:
         return last.note or f"it ended early ({last.end_reason})"
     fits = run_record(record, None, Expected(run.took, run.nonce))
     return f"the record does not fit the run: {fits.summary}" if fits.state is State.BROKEN else ""
-
-
-def _shortened(section: str) -> str:
-    """The section up to the last whole line that fits."""
-    if len(section) <= MOST_SECTION:
-        return section
-    kept = section[:MOST_SECTION].rpartition("\n")[0]
-    return f"{kept}\n\n_Cut to fit; {DOCUMENT} has the whole._\n"
 
 
 class Analysis(Protocol):
@@ -370,7 +358,10 @@ class DirectAnalysis:
             return ()
         trees = self.changes(target)
         base = trees.change(plan.base, plan.head).merge_base or plan.base
-        sources = {path: source for path in paths if (source := _source(trees, base, plan.head, path)) is not None}
+        at_head = {path: trees.read_blob(plan.head, path) for path in paths}
+        sources = {
+            path: ChangedSource(now, trees.read_blob(base, path)) for path, now in at_head.items() if now is not None
+        }
         return annotate(plan, verdict, sources)
 
     def judge(self, run: Run, folder: Path) -> Judged:
@@ -384,9 +375,3 @@ class DirectAnalysis:
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
         return judge_again(run, job, folder, self.folders)
-
-
-def _source(trees: SourceTrees, base: str, head: str, path: str) -> ChangedSource | None:
-    """The file on both sides; None for one that the head has not."""
-    now = trees.read_blob(head, path)
-    return ChangedSource(now, trees.read_blob(base, path)) if now is not None else None

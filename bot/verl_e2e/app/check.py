@@ -170,7 +170,13 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     Bridge costs no GPU: no job is started.
     """
     say(PLANNING)
-    planned, contract = _planned(request, services)
+    contract: tuple[str, ...] = ()
+    if services.planner is None:
+        planned = plan(services.changes.change(request.base, request.head), request.policy, request.asked)
+    else:
+        found = services.planner.plan(request.base, request.head, request.policy, request.asked)
+        planned = found.plan
+        contract = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
     planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
@@ -196,7 +202,12 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
             say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
-        verdicts.append(_run(job, request, services, say))
+        folder = request.out / "jobs" / job.id
+        for sentence in possible_followups(job, request.related):
+            say(sentence)
+        services.dispatcher.run(job, folder)
+        own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
+        verdicts.append(follow_up(job, folder, request.related, own, say))
     reasons = {job.job_id: job.reason for job in not_run}
     rules = request.policy.gate.execution
     document = CheckNotes(
@@ -211,15 +222,6 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     services.folders.write(request.out, files)
     return card
-
-
-def _planned(request: CheckRequest, services: CheckServices) -> tuple[Plan, tuple[str, ...]]:
-    """The plan, and a sentence for each use in verl that the head breaks."""
-    if services.planner is None:
-        return plan(services.changes.change(request.base, request.head), request.policy, request.asked), ()
-    found = services.planner.plan(request.base, request.head, request.policy, request.asked)
-    broken = (item for item in found.contract if item.kind is Kind.BREAK)
-    return found.plan, tuple(str(item) for item in broken)
 
 
 def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Job | str:
@@ -244,15 +246,6 @@ def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Jo
         return str(error)
     parity = Role.UNSHARDED in request.related.roles and job.level is Level.PARALLELISM
     return for_parity(job) if parity else job
-
-
-def _run(job: Job, request: CheckRequest, services: CheckServices, say: Say) -> Verdict:
-    folder = request.out / "jobs" / job.id
-    for sentence in possible_followups(job, request.related):
-        say(sentence)
-    services.dispatcher.run(job, folder)
-    own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
-    return follow_up(job, folder, request.related, own, say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,13 @@ def reached_files(
     """
     plain, links = trees.tree(revision), trees.links(revision)
     sources, test_files = frozenset(imported), frozenset(test.partition("::")[0] for test in tests)
-    depends_on = (_VERSION, _read_of_policy(policy), sorted(plain.items()), sorted(links.items()), sorted(sources))
+    aside = [
+        [exemption.unless_reached, [[pattern.pattern, wanted] for pattern, wanted in exemption.paths.steps]]
+        for exemption in policy.exempt
+    ]
+    reach = policy.reach
+    of_policy = [aside, [reach.package, reach.roots, bool(reach.dependencies)] if reach is not None else []]
+    depends_on = (_VERSION, of_policy, sorted(plain.items()), sorted(links.items()), sorted(sources))
     text = json.dumps([*depends_on, sorted(test_files)])
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     found = kept.load_reached(key)
@@ -210,15 +216,6 @@ def reached_files(
         found = _reached(tree, (plain, links), policy, sources, test_files, summaries)
         kept.save_reached(key, found)
     return found
-
-
-def _read_of_policy(policy: Policy) -> list[object]:
-    aside = [
-        [exemption.unless_reached, [[pattern.pattern, wanted] for pattern, wanted in exemption.paths.steps]]
-        for exemption in policy.exempt
-    ]
-    reach = policy.reach
-    return [aside, [reach.package, reach.roots, bool(reach.dependencies)] if reach is not None else []]
 
 
 def _reached(

@@ -59,14 +59,15 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class DoctorServices:
-    """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake."""
+    """What is looked at. All raise ForgeError."""
 
     administration: Administration
     # A file of a repository at a revision.
     file_at: Callable[[str, str, str], bytes | None]
     # Whether the verl repository at an address has a commit.
     has_verl: Callable[[str, str], bool]
-    database: Callable[[], None]
+    # What the database says of itself; UserError where it cannot be used.
+    database: Callable[[], str]
     # What the engine that runs jobs says of itself, empty where none is asked; UserError where it would not run them.
     engine: Callable[[], str] = lambda: ""
     # What VERL_E2E_VERL names, empty where it was not set, and whether that has a commit.
@@ -85,44 +86,67 @@ def examine(
 
     Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be checked.
     """
+    administration = services.administration
     try:
-        return _examine(repository, branch, setup, services, now, redeliver=redeliver)
-    except _NoNetworkError as error:
-        return (error_finding(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
-
-
-class _NoNetworkError(Exception):
-    """This machine has no connection to GitHub; the text says why."""
-
-
-def _examine(
-    repository: str, branch: str, setup: Setup, services: DoctorServices, now: datetime, *, redeliver: bool
-) -> tuple[SetupFinding, ...]:
-    first = [
-        *_guarded("database", lambda: _database(services)),
-        *_engine(services),
-        *_guarded("app", lambda: _app(repository, setup, services)),
-        *([of_clock(ahead_s)] if (ahead_s := services.ahead_s()) is not None else []),
-    ]
+        installation, refused = administration.installation(repository), None
+    except (UserError, ForgeError) as error:
+        if isinstance(error, ForgeError) and error.unreached:
+            message = f"GitHub cannot be reached from this machine: {error.unreached}"
+            return (error_finding(NETWORK, message, NETWORK_FIX),)
+        installation, refused = None, error
+    first = [*_usable("database", services.database), *_usable("engine", services.engine)]
+    if refused is not None:
+        first.append(_not_looked_at("app", refused))
+    else:
+        first += of_installation(installation, repository, setup.permissions, setup.events)
+    if (ahead_s := services.ahead_s()) is not None:
+        first.append(of_clock(ahead_s))
     if any(item.about == "app" and item.state is Health.ERROR for item in first):
         return tuple(first)
     try:
-        branch = branch or services.administration.default_branch(repository)
+        branch = branch or administration.default_branch(repository)
     except ForgeError as error:
         fix = NO_ANSWER if error.passing else "fix this first: the rest could not be checked"
         return (*first, error_finding("repository", str(error), fix))
     policy, of_policy = _policy(repository, branch, services)
+    gate = policy.gate if policy else DEFAULT_GATE
+
+    def of_required_check() -> Iterator[SetupFinding]:
+        rules = administration.branch_rules(repository, branch)
+        yield of_absence(gate.none)
+        yield from of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s)
+
+    def of_webhook() -> Iterator[SetupFinding]:
+        if setup.hook:
+            yield of_hook(administration.hook_url(), setup.hook)
+        else:
+            why = "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared"
+            yield note_finding("webhook", why)
+
+    def of_failed_deliveries() -> Iterator[SetupFinding]:
+        failed = failed_deliveries(administration.deliveries(now - timedelta(days=DAYS)))
+        for attempt in failed if redeliver else ():
+            administration.redeliver(attempt.id)
+        yield of_deliveries(failed, DAYS, again=redeliver)
+
+    def of_machines() -> Iterator[SetupFinding]:
+        if setup.runners is not None:
+            machines = administration.machines(repository)
+            yield from of_runners(machines, setup.runners)
+            yield from of_kept_runners(machines, setup.runners)
+            yield from of_fork_pool(machines, setup.runners, setup.fork_runners)
+
     looks: tuple[tuple[str, Callable[[], Iterable[SetupFinding]]], ...] = (
-        ("webhook", lambda: [_hook(setup, services)]),
-        ("deliveries", lambda: [_deliveries(services, now, redeliver=redeliver)]),
-        ("policy", lambda: of_policy),
+        ("webhook", of_webhook),
+        ("deliveries", of_failed_deliveries),
+        ("policy", lambda: [of_policy]),
         ("image", lambda: _linted("image", lint_image(policy) if policy else ())),
         ("quarantine", lambda: _linted("quarantine", lint_quarantine(policy, now.date()) if policy else ())),
-        ("verl", lambda: _verl(policy, services)),
+        ("verl", lambda: _verl(policy, services) if policy else ()),
         ("sources", lambda: of_sources(services.refusals(repository, policy)) if policy else ()),
-        ("required check", lambda: _branch(repository, branch, setup, policy, services)),
+        ("required check", of_required_check),
         ("workflow", lambda: _workflow(repository, branch, setup, services)),
-        ("runners", lambda: _runners(repository, setup, services)),
+        ("runners", of_machines),
     )
     return (*first, *(item for about, look in looks for item in _guarded(about, look)))
 
@@ -149,104 +173,61 @@ def _not_looked_at(about: str, error: Exception) -> SetupFinding:
     return error_finding(about, message, NO_ANSWER)
 
 
-def _engine(services: DoctorServices) -> Iterator[SetupFinding]:
+_FIXES = {
+    "engine": "fix that, then try `verl-e2e serve --check`",
+    "database": "fix DATABASE_URL or the server that it names",
+}
+
+
+def _usable(about: str, ask: Callable[[], str]) -> Iterator[SetupFinding]:
+    """What a part of this installation says of itself; nothing for one that says nothing."""
     try:
-        found = services.engine()
+        found = ask()
     except UserError as error:
-        yield error_finding("engine", str(error), "fix that, then try `verl-e2e serve --check`")
+        yield error_finding(about, str(error), _FIXES[about])
         return
     if found:
-        yield ok_finding("engine", found)
+        yield ok_finding(about, found)
 
 
-def _database(services: DoctorServices) -> Iterator[SetupFinding]:
-    try:
-        services.database()
-    except UserError as error:
-        yield error_finding("database", str(error), "fix DATABASE_URL or the server that it names")
-        return
-    yield ok_finding("database", "the database can be used")
-
-
-def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[SetupFinding]:
-    try:
-        found = services.administration.installation(repository)
-    except ForgeError as error:
-        if error.unreached:
-            raise _NoNetworkError(error.unreached) from error
-        raise
-    return of_installation(found, repository, setup.permissions, setup.events)
-
-
-def _hook(setup: Setup, services: DoctorServices) -> SetupFinding:
-    if not setup.hook:
-        return note_finding(
-            "webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared"
-        )
-    return of_hook(services.administration.hook_url(), setup.hook)
-
-
-def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> SetupFinding:
-    failed = failed_deliveries(services.administration.deliveries(now - timedelta(days=DAYS)))
-    if redeliver:
-        for delivery_attempt in failed:
-            services.administration.redeliver(delivery_attempt.id)
-    return of_deliveries(failed, DAYS, again=redeliver)
-
-
-def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, tuple[SetupFinding, ...]]:
+def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, SetupFinding]:
     """The policy of the branch, the packaged one where it has none; None for one that cannot be used."""
     about = "policy"
     try:
         text = services.file_at(repository, branch, POLICY_PATH)
         if text is None:
-            return packaged_policy(), (
-                note_finding(about, f"{branch} has no {POLICY_PATH}: the packaged policy is used"),
-            )
-        return load_policy(text, f"{branch}:{POLICY_PATH}"), (ok_finding(about, f"{POLICY_PATH} on {branch} is valid"),)
+            packaged = note_finding(about, f"{branch} has no {POLICY_PATH}: the packaged policy is used")
+            return packaged_policy(), packaged
+        return load_policy(text, f"{branch}:{POLICY_PATH}"), ok_finding(about, f"{POLICY_PATH} on {branch} is valid")
     except (UserError, ForgeError) as error:
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
-        return None, (error_finding(about, f"{first}{also}", "fix it: until then no pull request is planned"),)
+        return None, error_finding(about, f"{first}{also}", "fix it: until then no pull request is planned")
 
 
 def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[SetupFinding]:
     return (note_finding(about, finding.what, finding.fix) for finding in findings)
 
 
-def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[SetupFinding]:
-    if policy is None:
-        return
-    commit, address = policy.verl.commit, policy.verl.repository
+def _verl(policy: Policy, services: DoctorServices) -> Iterator[SetupFinding]:
+    """The pinned verl: where the service reads it, and where hosts of jobs fetch it."""
+    commit, address, about = policy.verl.commit, policy.verl.repository, "verl"
+    correct = f"set verl.commit in {POLICY_PATH} to a commit that is there"
     if services.own_verl:
-        yield from _guarded("verl", lambda: _own_verl(commit, services))
+        place = f"{services.own_verl}, which VERL_E2E_VERL names"
+        try:
+            if services.own_has(commit):
+                yield ok_finding(about, f"the pinned verl {commit[:12]} is in {place}")
+            else:
+                yield error_finding(
+                    about, f"the pinned verl {commit} is not in {place}", f"fetch it there, or {correct}"
+                )
+        except (UserError, ForgeError) as error:
+            yield _not_looked_at(about, error)
     if services.has_verl(address, commit):
-        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {address}")
-        return
-    message = f"the pinned verl {commit} is not in {address}"
-    yield error_finding("verl", message, f"set verl.commit in {POLICY_PATH} to a commit that is there")
-
-
-def _own_verl(commit: str, services: DoctorServices) -> Iterator[SetupFinding]:
-    """The verl that the service itself reads."""
-    if services.own_has(commit):
-        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {services.own_verl}, which VERL_E2E_VERL names")
-        return
-    message = f"the pinned verl {commit} is not in {services.own_verl}, which VERL_E2E_VERL names"
-    yield error_finding(
-        "verl", message, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there"
-    )
-
-
-def _branch(
-    repository: str, branch: str, setup: Setup, policy: Policy | None, services: DoctorServices
-) -> Iterable[SetupFinding]:
-    gate = policy.gate if policy else DEFAULT_GATE
-    rules = services.administration.branch_rules(repository, branch)
-    return (
-        of_absence(gate.none),
-        *of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s),
-    )
+        yield ok_finding(about, f"the pinned verl {commit[:12]} is in {address}")
+    else:
+        yield error_finding(about, f"the pinned verl {commit} is not in {address}", correct)
 
 
 def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[SetupFinding]:
@@ -260,14 +241,3 @@ def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServic
     if at != default and services.file_at(repository, default, path) is None:
         message = f"{default} has no {path}, and GitHub starts a workflow only when the default branch has its file"
         yield error_finding("workflow", message, f"copy this version's {path} to {default} too")
-
-
-def _runners(repository: str, setup: Setup, services: DoctorServices) -> Iterable[SetupFinding]:
-    if setup.runners is None:
-        return ()
-    machines = services.administration.machines(repository)
-    return (
-        *of_runners(machines, setup.runners),
-        *of_kept_runners(machines, setup.runners),
-        *of_fork_pool(machines, setup.runners, setup.fork_runners),
-    )

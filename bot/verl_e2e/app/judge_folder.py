@@ -40,7 +40,7 @@ from verl_e2e.core.model.record import (
     Started,
     read_data,
 )
-from verl_e2e.core.model.related import Bands, Probe
+from verl_e2e.core.model.related import Bands
 from verl_e2e.core.report.comparison_text import (
     PARITY_JSON_FILE,
     PARITY_MARKDOWN_FILE,
@@ -89,21 +89,13 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
                 VERDICT_FILE: verdict_json(verdict),
                 CARD_TEXT_FILE: render_text(card),
                 CARD_MARKDOWN_FILE: render_markdown(card),
-                **_comparisons(verdict),
             },
         )
+        if verdict.reports:
+            markdown, document = render_report_markdown(verdict.reports), report_json(verdict.reports)
+            folders.write(path, {PARITY_MARKDOWN_FILE: markdown, PARITY_JSON_FILE: document})
         if verdict.figure is not None:
             folders.draw(path, verdict.figure)
-
-
-def _comparisons(verdict: Verdict) -> dict[str, str]:
-    """The comparisons with its related runs, where there are any."""
-    if not verdict.reports:
-        return {}
-    return {
-        PARITY_MARKDOWN_FILE: render_report_markdown(verdict.reports),
-        PARITY_JSON_FILE: report_json(verdict.reports),
-    }
 
 
 def make_card(
@@ -203,15 +195,13 @@ def _healthy(folders: RunFolders, folder: Path) -> HealthyRun:
 
 def described(bands: Bands) -> tuple[str, ...]:
     """One sentence for each probe: how much was measured, and what follows from it."""
-    rows = (_described(digest, probe) for digest, probe in sorted(bands.probes.items()))
+    rows = []
+    for digest, probe in sorted(bands.probes.items()):
+        band, missing = band_from(probe), ENOUGH - len(probe.healthy)
+        text = f"correlation below {band.bound:.5f} fails" if band else f"{missing} more make a band"
+        counts = f"{len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s)"
+        rows.append(f"{digest[:12]} ({probe.about}): {counts}; {text}")
     return tuple(rows) or ("nothing is measured yet: the fixed bounds and the stated tolerances hold",)
-
-
-def _described(digest: str, probe: Probe) -> str:
-    band = band_from(probe)
-    text = f"correlation below {band.bound:.5f} fails" if band else f"{ENOUGH - len(probe.healthy)} more make a band"
-    counts = f"{len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s)"
-    return f"{digest[:12]} ({probe.about}): {counts}; {text}"
 
 
 class NoSignalError(UserError):
@@ -263,27 +253,19 @@ def signal_of(
     max_cap_share: float | None = None,
 ) -> Signal:
     """The report on a run compared with the given baselines, else with those that its own folder names."""
-    options, known = _asked(source)
+    record, options, title = source.record, SignalOptions(), source.path.name
+    known: tuple[BaselineRun, ...] = ()
+    if record is not None and record.job is not None:
+        case = Case(record.job, record, source.facts, triage_of_run(source.facts, learning_signal=True))
+        options, known, title = case_options(case), baselines_of(case), figure_title(record)
     if max_cap_share is not None:
         options = replace(options, max_cap_share=max_cap_share)
-    runs = tuple(map(_run, baselines)) or known
+    for baseline in baselines:
+        if not any(step.step > 0 for step in baseline.facts.steps):
+            raise NoSignalError(f"{baseline.path}: its log shows no training step; give a run that trained")
+    runs = tuple(BaselineRun(baseline.path.name, baseline.facts.steps) for baseline in baselines) or known
     report = signal_report(source.facts.steps, baseline=runs, options=options)
-    title = figure_title(source.record) if source.record and source.record.job else source.path.name
     return Signal(report, source.facts.steps, signal_figure(f"{title}: {report.headline}", source.facts.steps, runs))
-
-
-def _run(source: Source) -> BaselineRun:
-    if not any(step.step > 0 for step in source.facts.steps):
-        raise NoSignalError(f"{source.path}: its log shows no training step; give a run that trained")
-    return BaselineRun(source.path.name, source.facts.steps)
-
-
-def _asked(source: Source) -> tuple[SignalOptions, tuple[BaselineRun, ...]]:
-    record = source.record
-    if record is None or record.job is None:
-        return SignalOptions(), ()
-    case = Case(record.job, record, source.facts, triage_of_run(source.facts, learning_signal=True))
-    return case_options(case), baselines_of(case)
 
 
 # What a run must show for its record to say that it did not enter a function.
@@ -321,13 +303,16 @@ def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
     job, executed = record.job, record.executed
     if job is None or executed is None:
         raise NotMappableError(f"{folder}: it holds no record of what ran; run the job again with this version")
-    problem = executed.problem or next(iter(executed.cut), "") or _gap(verdict)
+    problem = executed.problem or next(iter(executed.cut), "")
+    # What keeps a run from being whole.
+    states = {item.criterion: item for item in verdict.evidence}
+    problem = problem or next((states[name].summary for name in _WHOLE if states[name].state is not State.MET), "")
     if problem:
         raise NotMappableError(f"{folder}: {problem}; a map takes only whole runs")
     files = entered_files(executed)
     if not files:
         raise NotMappableError(f"{folder}: no function of the trees under test ran; give a run that trained")
-    states = record.environment.repositories if record.environment else ()
+    trees = record.environment.repositories if record.environment else ()
     return ExecutionMap(
         job=job.id,
         variant=f"{int(job.level)}-{job.variant}",
@@ -335,16 +320,10 @@ def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
         model=job.checkpoint.model_id,
         bridge=job.bridge.commit,
         verl=job.verl.commit,
-        megatron_lm=next((state.commit for state in states if state.name == "megatron_lm"), ""),
+        megatron_lm=next((tree.commit for tree in trees if tree.name == "megatron_lm"), ""),
         measured=_day(record, folder),
         files=files,
     )
-
-
-def _gap(verdict: Verdict) -> str:
-    """What keeps a run from being whole, empty where it is."""
-    states = {item.criterion: item for item in verdict.evidence}
-    return next((states[name].summary for name in _WHOLE if states[name].state is not State.MET), "")
 
 
 def _day(record: Record, folder: Path) -> str:

@@ -5,9 +5,12 @@ order adds nothing.
 """
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer
@@ -27,6 +30,7 @@ from verl_e2e.core.pulls.commands import (
     Command,
     CommandLine,
     Denied,
+    GivenEntry,
     Mistake,
     counted,
     level_requests,
@@ -112,23 +116,20 @@ class CommandKeeper:
     queue: RunQueue
     verl: Callable[[str], Revisions]
 
-    def keep_line(self, mistake: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
+    def keep_line(self, command: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
         """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
-        if isinstance(mistake, Mistake):
-            shown = (
-                render_named(mistake.verb, pull.head_sha, mistake.text.split()[2:])
-                if mistake.verb in NAMES_HEAD
-                else ""
-            )
-            return render_mistakes([mistake]) + shown
+        if isinstance(command, Mistake):
+            named = command.verb in NAMES_HEAD
+            shown = render_named(command.verb, pull.head_sha, command.text.split()[2:]) if named else ""
+            return render_mistakes([command]) + shown
         comment = event.comment
-        given = Given(comment.user.login, f"comment:{comment.id}:{mistake.line}", pull, comment.created_at, person)
-        refused = self._keep(mistake, given)
+        given = Given(comment.user.login, f"comment:{comment.id}:{command.line}", pull, comment.created_at, person)
+        refused = self._keep(command, given)
         if not refused:
             return ""
-        other = mistake.verb in NAMES_HEAD and pull.head_sha not in mistake.arguments
-        shown = f"\n{render_named(mistake.verb, pull.head_sha, mistake.arguments)}" if other else ""
-        return f"Line {mistake.line}: {sentence(refused)}.\n{shown}"
+        other = command.verb in NAMES_HEAD and pull.head_sha not in command.arguments
+        shown = f"\n{render_named(command.verb, pull.head_sha, command.arguments)}" if other else ""
+        return f"Line {command.line}: {sentence(refused)}.\n{shown}"
 
     def press(self, command: Command, given: Given) -> None:
         """Keep what a button or a label stands for; a person who may not ask gets an answer, once for each head."""
@@ -144,7 +145,10 @@ class CommandKeeper:
     def _keep(self, command: Command, given: Given) -> str:
         """Keep a command if its actor may give it; gives why not, empty when it is kept."""
         verb, pull = VERBS[command.verb], given.pull
-        policy = self._policy(pull, verb.needs)
+        policy: Policy | None = None
+        with suppress(NoPolicyError):
+            of_queue = verb.needs is Capability.QUEUE
+            policy = self.policies.policy_of_queue(pull) if of_queue else self.policies.policy_of(pull)
         if policy is None and verb.needs is not Capability.ASK:
             return BROKEN_POLICY
         leave = self.grants.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
@@ -153,63 +157,47 @@ class CommandKeeper:
         named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())
         if any(sha != pull.head_sha for sha in named):
             return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
-        if command.verb == LEVEL and self._is_one_too_many(given):
+        is_counted = command.verb in {LEVEL, "override"}
+        entries = self.ledger.entries(pull.ref.repository, pull.ref.number) if is_counted else ()
+        known = any(entry.source == given.source for entry in entries)
+        if command.verb == LEVEL and not known and len(level_requests(entries, pull.head_sha)) >= MAX_REQUESTS:
             return f"{MAX_REQUESTS} different requests are accepted for one head, and these levels would be one more"
         if verb.needs is Capability.QUEUE and self.queue.shared is None:
             return NO_QUEUE
         if policy is not None and (refused := refused_option(command.options, policy, self.verl)):
             return refused
         entry = self._entry(command, given)
-        refused = self._why_no_override(entry, pull, policy) if isinstance(entry, Override) and policy else ""
-        if not refused and self.ledger.add(entry) and command.verb in {PAUSE, RESUME}:
+        if isinstance(entry, Override) and policy is not None:
+            if self.grants.is_own_head(entry.actor, pull):
+                return OWN_HEAD
+            of_head = (item for item in entries if isinstance(item, Override) and item.head_sha == pull.head_sha)
+            before = (item for item in of_head if item.base == pull.base_branch and item.source != entry.source)
+            uncounted = counted((*before, entry), policy.overrides, self.clock.now()).uncounted
+            # One that waits for a second person alone is kept.
+            for item in uncounted:
+                if item.override is entry and not item.needs_second_person:
+                    return item.why
+        if self.ledger.add(entry) and command.verb in {PAUSE, RESUME}:
             self.queue.switched(pull.ref.repository)
-        return refused
+        return ""
 
-    def _why_no_override(self, new: Override, pull: Pull, policy: Policy) -> str:
-        """Why an override would not count, empty when it does or when only a second person is missing."""
-        if self.grants.is_own_head(new.actor, pull):
-            return OWN_HEAD
-        entries = self.ledger.entries(pull.ref.repository, pull.ref.number)
-        before = (entry for entry in entries if isinstance(entry, Override) and entry.head_sha == pull.head_sha)
-        given = (
-            *(entry for entry in before if entry.base == pull.base_branch and entry.source != new.source),
-            new,
-        )
-        uncounted = counted(given, policy.overrides, self.clock.now()).uncounted
-        return next((item.why for item in uncounted if item.override is new and not item.needs_second_person), "")
-
-    def _is_one_too_many(self, given: Given) -> bool:
-        """Whether so many levels were asked for on this head that another request would be passed over."""
-        entries = self.ledger.entries(given.pull.ref.repository, given.pull.ref.number)
-        known = any(entry.source == given.source for entry in entries)
-        return not known and len(level_requests(entries, given.pull.head_sha)) >= MAX_REQUESTS
-
-    def _policy(self, pull: Pull, needs: Capability) -> Policy | None:
-        """The policy that says who has a capability, None where it cannot be used."""
-        try:
-            return self.policies.policy_of_queue(pull) if needs is Capability.QUEUE else self.policies.policy_of(pull)
-        except NoPolicyError:
-            return None
-
-    def _entry(self, command: Command, given: Given) -> RecordedCommand | Approval | Override:
-        pull = given.pull
-        common = {
-            "repository": pull.ref.repository,
-            "number": pull.ref.number,
-            "head_sha": pull.head_sha,
-            "actor": given.actor,
-            "source": given.source,
-            "at": self.clock.now(),
-        }
+    def _entry(self, command: Command, given: Given) -> GivenEntry:
+        ref, head_sha, base = given.pull.ref, given.pull.head_sha, given.pull.base_branch
+        common: dict[str, Any] = {"repository": ref.repository, "number": ref.number, "head_sha": head_sha}
+        common |= {"actor": given.actor, "source": given.source, "at": self.clock.now()}
         if command.verb == "approve":
-            return Approval.model_validate({**common, "base": pull.base_branch})
+            return Approval(**common, base=base)
         if command.verb == "override":
             level, _, reason = command.arguments
-            override = {"base": pull.base_branch, "level": Level(int(level)), "reason": reason}
-            return Override.model_validate({**common, **override})
-        asked = {"verb": command.verb, "arguments": command.arguments, "options": dict(command.options)}
-        written = {"written": given.written, "by_person": given.by_person}
-        return RecordedCommand.model_validate({**common, **asked, **written})
+            return Override(**common, base=base, level=Level(int(level)), reason=reason)
+        return RecordedCommand(
+            **common,
+            verb=command.verb,
+            arguments=command.arguments,
+            options=dict(command.options),
+            written=given.written,
+            by_person=given.by_person,
+        )
 
 
 def refused_option(options: Mapping[str, str], policy: Policy, verl: Callable[[str], Revisions]) -> str:
@@ -230,6 +218,8 @@ def refused_option(options: Mapping[str, str], policy: Policy, verl: Callable[[s
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"
 LABEL = "verl-e2e:"
+# GitHub's branch for a group names a pull request.
+_QUEUE_BRANCH = re.compile(r"(?:.*/)?pr-(\d+)(?:-[^/]*)?")
 _RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
 
 
@@ -260,7 +250,12 @@ class EventHandler:
             case CheckSuiteEvent():
                 return self._check_suite(event, delivery)
             case MergeGroupEvent():
-                return self._merge_group(event)
+                part, branch = event.merge_group, event.merge_group.base_ref.removeprefix("refs/heads/")
+                inside = _QUEUE_BRANCH.fullmatch(part.head_ref)
+                pulls = (int(inside[1]),) if inside else ()
+                group = MergeGroup(event.repository.full_name, branch, part.base_sha, part.head_sha, pulls)
+                self.known.remember_group(group, destroyed=event.action == "destroyed")
+                return (group,)
             case WorkflowRunEvent():
                 return self._of_handle(event.repository.full_name, event.workflow_run.id)
             case WorkflowJobEvent():
@@ -348,26 +343,14 @@ class EventHandler:
             pull = self.known.pull(PullRef(repository, number))
             if pull is None or pull.head_sha != suite.head_sha:
                 continue
-            self._forget_all(pull, {run.job_id for run in runs})
+            with suppress(NoPolicyError):
+                name = self.policies.policy_of(pull).gate.name
+                for text in (name, *(check_name(name, job_id) for job_id in {run.job_id for run in runs})):
+                    self.check_posts.forget_check(repository, pull.head_sha, text)
             source = f"suite:{suite.id}:rerequested:{delivery}"
             self.commands.press(Command(0, "rerun"), Given(event.sender.login, source, pull))
             found.append(pull.ref)
         return tuple(found)
-
-    def _forget_all(self, pull: Pull, job_ids: Iterable[str]) -> None:
-        try:
-            name = self.policies.policy_of(pull).gate.name
-        except NoPolicyError:
-            return
-        for text in (name, *(check_name(name, job_id) for job_id in job_ids)):
-            self.check_posts.forget_check(pull.ref.repository, pull.head_sha, text)
-
-    def _merge_group(self, event: MergeGroupEvent) -> tuple[Reference, ...]:
-        part, repository = event.merge_group, event.repository.full_name
-        branch = part.base_ref.removeprefix("refs/heads/")
-        group = MergeGroup(repository, branch, part.base_sha, part.head_sha, _pulls_of(part.head_ref))
-        self.known.remember_group(group, destroyed=event.action == "destroyed")
-        return (group,)
 
     def _of_handle(self, repository: str, workflow_run: int) -> tuple[Reference, ...]:
         """The target whose run this workflow run is, and who shares its head; nothing for other workflows."""
@@ -388,12 +371,6 @@ def _button(identifier: str, own: CheckId) -> Command | None:
     if identifier.startswith(LEVEL_BUTTON) and number in {str(int(item)) for item in Level}:
         return Command(0, LEVEL, (number,))
     return None
-
-
-def _pulls_of(head_ref: str) -> tuple[int, ...]:
-    """The pull request that GitHub's branch for a group names, `gh-readonly-queue/<base>/pr-<number>-<sha>`."""
-    last = head_ref.rpartition("/")[2].split("-")
-    return (int(last[1]),) if len(last) >= 2 and last[0] == "pr" and last[1].isdigit() else ()
 
 
 # As long as GitHub can deliver again.
@@ -514,8 +491,15 @@ class Redelivery:
 
     def ask_again(self) -> int:
         """Ask for what is due, first for what was asked for least; gives how many that were. ForgeError."""
-        self._look()
-        now_s = self._clock.monotonic()
+        now, now_s = self._clock.now(), self._clock.monotonic()
+        attempts = self._history.deliveries(now - KEPT if self._looked is None else min(self._looked, now) - _OVERLAP)
+        for attempt in attempts:
+            if not attempt.failed:
+                self._failing.pop(attempt.guid, None)
+        for attempt in failed_deliveries(attempts):
+            self._failing.setdefault(attempt.guid, _Failing(attempt, now)).attempt = attempt
+        self._failing = {guid: failing for guid, failing in self._failing.items() if now - failing.since <= KEPT}
+        self._looked = now
         due = [failing for failing in self._failing.values() if failing.is_due(now_s)]
         for failing in sorted(due, key=lambda failing: (failing.asked, failing.attempt.at, failing.attempt.id)):
             try:
@@ -527,15 +511,3 @@ class Redelivery:
             failing.again_s = now_s + min(_FIRST_WAIT_S * 2 ** min(failing.asked, 20), LONGEST_WAIT_S)
             failing.asked += 1
         return len(due)
-
-    def _look(self) -> None:
-        """Note which deliveries failed or arrived since the last look."""
-        now = self._clock.now()
-        attempts = self._history.deliveries(now - KEPT if self._looked is None else min(self._looked, now) - _OVERLAP)
-        for attempt in attempts:
-            if not attempt.failed:
-                self._failing.pop(attempt.guid, None)
-        for attempt in failed_deliveries(attempts):
-            self._failing.setdefault(attempt.guid, _Failing(attempt, now)).attempt = attempt
-        self._failing = {guid: failing for guid, failing in self._failing.items() if now - failing.since <= KEPT}
-        self._looked = now

@@ -12,12 +12,11 @@ from datetime import timedelta
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, PostRestorer, content_digest
-from verl_e2e.app.required_jobs import Prepared, RequiredJobs, VerdictReuse
+from verl_e2e.app.required_jobs import RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
-from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import GivenEntry, NeedsApproval, Trusted, expires_at, in_written_order
 from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
 from verl_e2e.core.pulls.forge import (
@@ -51,9 +50,16 @@ _AGAIN = "It is tried again by itself, and at once by `/verl-e2e status`."
 _PLANNING_SUMMARY = "What the change does to the code that verl runs is being read; the jobs that it needs come next."
 
 
+SOON_S = 1.0
+# While a run is being ended, which may have to be asked again and forced.
+ENDING_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
-class TargetReader:
-    """Reads targets, their runs and all that is known of them."""
+class Reconciler:
+    """Brings one target after the other to what it should be."""
 
     policies: BasePolicies
     grants: Grants
@@ -61,23 +67,101 @@ class TargetReader:
     reuse: VerdictReuse
     runs: BackendRuns
     known: KnownTargets
+    queue: RunQueue
+    check_posts: CheckPublisher
+    comments: CommentPublisher
+    restorer: PostRestorer
+    answers: Answers
+    analysis: Analysis
     clock: Clock
     ledger: Ledger
+    poll_s: float = 30.0
+    """How long a run under way is left alone when no event tells of it: short where none ever does."""
 
-    def target_of(self, reference: Reference) -> Target | None:
+    def reconcile(self, reference: Reference) -> float | None:
+        """Do all that is due for a reference; gives in how many seconds to look again, None when nothing is expected.
+
+        Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
+        """
+        target = self._target_of(reference)
+        if target is None:
+            return None
+        try:
+            return self._reconcile(target)
+        except Exception as error:
+            self._tell_failure(target, error)
+            raise
+        finally:
+            # Whatever ended here is free for others.
+            self.queue.give_slots()
+
+    def announce(self, reference: Reference) -> None:
+        """Show on a target that it was seen, before there is time to look at it. ForgeError; again changes nothing."""
+        target = self._target_of(reference)
+        if target is not None:
+            self._show_seen(target)
+
+    def _target_of(self, reference: Reference) -> Target | None:
         """The target as it is now, None when it is gone."""
         if isinstance(reference, MergeGroup):
             return self.known.with_group_facts(reference)
         return self.known.pull(reference)
 
-    def remembered(self, target: Target, troubles: Troubles) -> tuple[tuple[GivenEntry, ...], tuple[Run, ...]]:
+    def _reconcile(self, target: Target) -> float | None:
+        troubles: Troubles = []
+        add_to_log_context(head=target.head_sha)
+        if isinstance(target, Pull):
+            self.ledger.put_head(target.ref, target.head_sha)
+        entries, before = self._remembered(target, troubles)
+        if not any(not run.state.final for run in before) and not self.check_posts.any_open(target):
+            # No one waits for this target, nothing runs, and nothing of ours stands there.
+            is_closed = isinstance(target, Pull) and target.state is PullState.CLOSED
+            if target.destroyed if isinstance(target, MergeGroup) else is_closed and not self._has_card(target):
+                return None
+        self._show_seen(target)
+        found = self._state_of(target, entries, before, troubles)
+        opened, queue = self.check_posts.open_checks(target), self.queue.view(found)
+        found = replace(found, opened=opened, queue=queue)
+        due = decide_actions(found)
+        ended = {run.key: self.runs.cancel(run, troubles) for run in due.cancel}
+        found = replace(found, runs=tuple(ended.get(run.key, run) for run in found.runs))
+        if due.dispatch or any(run.state is RunState.QUEUED for run in found.here):
+            # Where checks cannot be written no GPU is spent: no one would see what came of it.
+            announced = decide_actions(replace(found, runs=(*found.runs, *due.dispatch)))
+            wanted = checks_wanted(found, self._with_others(found, announced, troubles))
+            self.check_posts.post_checks(target, wanted)
+            found = replace(found, runs=self._start(due, found, troubles))
+            found = replace(found, queue=self.queue.view(found))
+        # What is shown is what came of the actions, a refusal too; what that makes possible is for the next look.
+        actions = self._with_others(found, decide_actions(found), troubles)
+        # Checks first, for they gate; then the card and the answers.
+        checks = with_notes(found, actions.standings, checks_wanted(found, actions), self.analysis)
+        card = render(pull_card_of(found, actions))
+        self.restorer.restore(found, checks, card)
+        waits = [self.check_posts.post_checks(target, checks)]
+        if isinstance(target, Pull):
+            self.answers.answer(found)
+            waits.append(self.comments.post_card(target.ref, card, found.policy.gate.card_interval_s))
+        waits += [self.runs.end_doubles(run) for run in found.runs if run.handle]
+        self.policies.note(target, found.policy)
+        if troubles:
+            raise troubles[0]
+        submitted = {run.key for run in found.runs if run.state is RunState.SUBMITTED}
+        if any(run.state is RunState.QUEUED and run.key in submitted for run in before):
+            return SOON_S
+        return _again(found, actions, [wait for wait in waits if wait > 0], self.poll_s)
+
+    def _has_card(self, pull: Pull) -> bool:
+        return self.comments.posted_card(pull.ref) is not None
+
+    def _remembered(self, target: Target, troubles: Troubles) -> tuple[tuple[GivenEntry, ...], tuple[Run, ...]]:
         """The entries in their order, and the runs as they stand now."""
         runs = self.runs.of_target(target, troubles)
         if isinstance(target, MergeGroup):
             return (), runs
         return in_written_order(self.ledger.entries(target.ref.repository, target.ref.number)), runs
 
-    def target_state(
+    def _state_of(
         self, target: Target, entries: tuple[GivenEntry, ...], runs: tuple[Run, ...], troubles: Troubles
     ) -> TargetState:
         """All that is known of the target: its policy, plan, jobs, trust and runs; but for the checks to close."""
@@ -97,17 +181,25 @@ class TargetReader:
                 runs=runs,
                 elsewhere=elsewhere,
             )
+        nothing_runs = Trusted("nothing is to run")
         if isinstance(target, MergeGroup) and target.destroyed:
             # Its commit may be gone from GitHub, and only ends are left to be shown.
-            return TargetState(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
+            return TargetState(target=target, now=now, policy=policy, trust=nothing_runs, runs=runs)
         entries, refused = self.grants.standing(target, entries, policy) if isinstance(target, Pull) else (entries, ())
         made = self.required_jobs.prepare(target, policy, entries)
         runs = self.reuse.with_reused(target, policy, made, entries, runs)
+        at_hand = standings(made.wanted, runs, (), target.head_sha)
+        trust: Trusted | NeedsApproval = nothing_runs
+        if made.plan is not None and not made.plan.levels and policy.gate.none is not Absence.OPEN:
+            trust = self.grants.with_role(self.grants.trust_of(target, entries, policy), target, policy)
+        elif any(standing.state is not JobStatus.PASSED for standing in at_hand):
+            # No one is looked up where nothing is to run any more.
+            trust = self.grants.trust_of(target, entries, policy)
         return TargetState(
             target=target,
             now=now,
             policy=policy,
-            trust=self._trust(target, policy, made, entries, runs),
+            trust=trust,
             plan=made.plan,
             problem=made.problem,
             broken=made.broken,
@@ -121,157 +213,46 @@ class TargetReader:
             refused=refused,
         )
 
-    def _trust(
-        self, target: Target, policy: Policy, made: Prepared, entries: tuple[GivenEntry, ...], runs: tuple[Run, ...]
-    ) -> Trusted | NeedsApproval:
-        """Whether the head may run; no one is looked up where nothing is to run any more."""
-        if made.plan is not None and not made.plan.levels and policy.gate.none is not Absence.OPEN:
-            return self.grants.with_role(self.grants.trust_of(target, entries, policy), target, policy)
-        at_hand = standings(made.wanted, runs, (), target.head_sha)
-        if all(standing.state is JobStatus.PASSED for standing in at_hand):
-            return Trusted("nothing is to run")
-        return self.grants.trust_of(target, entries, policy)
-
-
-SOON_S = 1.0
-# While a run is being ended, which may have to be asked again and forced.
-ENDING_S = 30.0
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Reconciler:
-    """Brings one target after the other to what it should be."""
-
-    reader: TargetReader
-    runs: BackendRuns
-    queue: RunQueue
-    check_posts: CheckPublisher
-    comments: CommentPublisher
-    restorer: PostRestorer
-    answers: Answers
-    analysis: Analysis
-    poll_s: float = 30.0
-    """How long a run under way is left alone when no event tells of it: short where none ever does."""
-
-    def reconcile(self, reference: Reference) -> float | None:
-        """Do all that is due for a reference; gives in how many seconds to look again, None when nothing is expected.
-
-        Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
-        """
-        target = self.reader.target_of(reference)
-        if target is None:
-            return None
-        try:
-            return self._reconcile(target)
-        except Exception as error:
-            self._tell_failure(target, error)
-            raise
-        finally:
-            # Whatever ended here is free for others.
-            self.queue.give_slots()
-
-    def announce(self, reference: Reference) -> None:
-        """Show on a target that it was seen, before there is time to look at it. ForgeError; again changes nothing."""
-        target = self.reader.target_of(reference)
-        if target is not None:
-            self._show_seen(target)
-
-    def _reconcile(self, target: Target) -> float | None:
-        troubles: Troubles = []
-        add_to_log_context(head=target.head_sha)
-        if isinstance(target, Pull):
-            self.reader.ledger.put_head(target.ref, target.head_sha)
-        entries, runs = self.reader.remembered(target, troubles)
-        if self._is_at_rest(target, runs):
-            return None
-        self._show_seen(target)
-        target_state = self.reader.target_state(target, entries, runs, troubles)
-        opened, queue = self.check_posts.open_checks(target), self.queue.view(target_state)
-        target_state = replace(target_state, opened=opened, queue=queue)
-        due = decide_actions(target_state)
-        ended = {run.key: self.runs.cancel(run, troubles) for run in due.cancel}
-        target_state = replace(target_state, runs=tuple(ended.get(run.key, run) for run in target_state.runs))
-        if due.dispatch or any(run.state is RunState.QUEUED for run in target_state.here):
-            # Where checks cannot be written no GPU is spent: no one would see what came of it.
-            announced = replace(target_state, runs=(*target_state.runs, *due.dispatch))
-            actions = self._with_others(target_state, decide_actions(announced), troubles)
-            self.check_posts.post_checks(target, checks_wanted(target_state, actions))
-            target_state = replace(target_state, runs=self._start(due, target_state, troubles))
-            target_state = replace(target_state, queue=self.queue.view(target_state))
-        # What is shown is what came of the actions, a refusal too; what that makes possible is for the next look.
-        actions = self._with_others(target_state, decide_actions(target_state), troubles)
-        waits = self._show(target_state, actions)
-        waits += [self.runs.end_doubles(run) for run in target_state.runs if run.handle]
-        self.reader.policies.note(target, target_state.policy)
-        if troubles:
-            raise troubles[0]
-        submitted = {run.key for run in target_state.runs if run.state is RunState.SUBMITTED}
-        if any(before.state is RunState.QUEUED and before.key in submitted for before in runs):
-            return SOON_S
-        return _again(target_state, actions, min((wait for wait in waits if wait > 0), default=0.0), self.poll_s)
-
-    def _is_at_rest(self, target: Target, runs: tuple[Run, ...]) -> bool:
-        """Whether no one waits for this target, nothing runs, and nothing of ours stands there."""
-        if any(not run.state.final for run in runs) or self.check_posts.any_open(target):
-            return False
-        if isinstance(target, MergeGroup):
-            return target.destroyed
-        return target.state is PullState.CLOSED and self.comments.posted_card(target.ref) is None
-
     def _with_others(self, target_state: TargetState, actions: Actions, troubles: Troubles) -> Actions:
         """The actions with regard to other pull requests that have this head; nothing is done for those."""
 
         def gate_of(pull: Pull) -> Gate:
             try:
-                entries, runs = self.reader.remembered(pull, troubles)
-                return decide_actions(self.reader.target_state(pull, entries, runs, troubles)).gate
+                entries, runs = self._remembered(pull, troubles)
+                return decide_actions(self._state_of(pull, entries, runs, troubles)).gate
             except ForgeError as error:
                 if error.passing:
                     raise
                 # What is wrong with another one for good must not end the look at this one.
                 return Gate(JobStatus.BLOCKED, f"It cannot be planned: {error.answer}", ())
 
-        return self.reader.known.with_others(target_state, actions, gate_of)
+        return self.known.with_others(target_state, actions, gate_of)
 
     def _start(self, due: Actions, target_state: TargetState, troubles: Troubles) -> tuple[Run, ...]:
         """Start the runs that have their turn, also those that were put down before; gives all runs as they are then.
 
         The head is read again before anything new is put down, and before anything is submitted.
         """
-        runs = {run.key: run for run in target_state.runs}
         if due.dispatch and not self.runs.is_still_head(target_state.target):
             return target_state.runs
+        runs = {run.key: run for run in target_state.runs}
         new = {run.key: run for run in (*with_new_terms(target_state), *due.dispatch)}
-        queued = {run.key: run for run in target_state.here if run.state is RunState.QUEUED}
-        runs |= {run.key: run for run in self.queue.let_start((queued | new).values(), new)}
-        ready = [run for run in runs.values() if run.key in queued | new and not run.waits_for_slot]
+        to_start = {run.key: run for run in target_state.here if run.state is RunState.QUEUED} | new
+        runs |= {run.key: run for run in self.queue.let_start(to_start.values(), new)}
+        ready = [run for run in runs.values() if run.key in to_start and not run.waits_for_slot]
         if ready and (due.dispatch or self.runs.is_still_head(target_state.target)):
             runs |= {run.key: self.runs.submit(run, troubles) for run in ready}
         return tuple(runs.values())
 
-    def _show(self, target_state: TargetState, actions: Actions) -> list[float]:
-        """Checks first, for they gate; then the card and the answers. Gives when something is to be written again."""
-        checks = with_notes(target_state, actions.standings, checks_wanted(target_state, actions), self.analysis)
-        target, card = target_state.target, render(pull_card_of(target_state, actions))
-        self.restorer.restore(target_state, checks, card)
-        waits = [self.check_posts.post_checks(target, checks)]
-        if isinstance(target, Pull):
-            self.answers.answer(target_state)
-            waits.append(self.comments.post_card(target.ref, card, target_state.policy.gate.card_interval_s))
-        return waits
-
     def _show_seen(self, target: Target) -> None:
         """Show the gate of a head on which there is none yet. ForgeError where checks cannot be written."""
-        policies = self.reader.policies
-        if isinstance(target, Pull) and policies.noted(target.ref, target.head_sha) is not None:
+        if isinstance(target, Pull) and self.policies.noted(target.ref, target.head_sha) is not None:
             return
         over = target.state is PullState.CLOSED if isinstance(target, Pull) else target.destroyed
         try:
-            name = policies.policy_of(target).gate.name
+            name = self.policies.policy_of(target).gate.name
         except NoPolicyError as error:
-            name = policies.without_policy(target, error).gate.name
+            name = self.policies.without_policy(target, error).gate.name
         if not over and self.check_posts.posted(repository_of(target), target.head_sha, name) is None:
             self.check_posts.post_checks(target, (_planning(target, name),))
 
@@ -279,14 +260,24 @@ class Reconciler:
         """Put the reason on a gate that still says `Planning`; whatever ended the look is raised by the caller."""
         may_pass = isinstance(error, ForgeError) and error.passing
         may_pass = may_pass or (isinstance(error, BackendError) and not error.final)
+        # What is ours and unexpected goes to the log, not onto a pull request.
+        is_expected = isinstance(error, BackendError | ForgeError | UserError)
+        why = sentence(str(error), 1000) if is_expected else "An internal error of verl-e2e; its log says more"
         with suppress(ForgeError, BackendError):
             for check in self.check_posts.open_checks(target):
                 planning = _planning(target, check.name)
                 posted = self.check_posts.posted(repository_of(target), target.head_sha, check.name)
                 if posted is None or posted.digest != content_digest(asdict(planning)):
                     continue
-                if not may_pass or self.reader.clock.now() - posted.at >= _PATIENCE:
-                    self.check_posts.post_checks(target, (_failed(planning, error),))
+                if not may_pass or self.clock.now() - posted.at >= _PATIENCE:
+                    failed = replace(
+                        planning,
+                        status=CheckStatus.COMPLETED,
+                        conclusion=Conclusion.ACTION_REQUIRED,
+                        title=FAILED,
+                        summary=f"**{why}.**\n\n{_AGAIN}\n",
+                    )
+                    self.check_posts.post_checks(target, (failed,))
 
 
 def _planning(target: Target, name: str) -> CheckRun:
@@ -298,19 +289,6 @@ def _planning(target: Target, name: str) -> CheckRun:
         title=_PLANNING,
         summary=_PLANNING_SUMMARY,
         external_id=str(CheckId(number, target.head_sha)),
-    )
-
-
-def _failed(planning: CheckRun, error: Exception) -> CheckRun:
-    # What is ours and unexpected goes to the log, not onto a pull request.
-    is_expected = isinstance(error, BackendError | ForgeError | UserError)
-    why = sentence(str(error), 1000) if is_expected else "An internal error of verl-e2e; its log says more"
-    return replace(
-        planning,
-        status=CheckStatus.COMPLETED,
-        conclusion=Conclusion.ACTION_REQUIRED,
-        title=FAILED,
-        summary=f"**{why}.**\n\n{_AGAIN}\n",
     )
 
 
@@ -341,23 +319,25 @@ def with_notes(
     return tuple(found)
 
 
-def _again(target_state: TargetState, actions: Actions, wait: float, poll_s: float) -> float | None:
+def _again(target_state: TargetState, actions: Actions, waits: list[float], poll_s: float) -> float | None:
     """When to look again: at once for what an end makes possible, in a while for what runs."""
     if actions.cancel:
         return SOON_S
     # Who gets a slot is looked at by itself, but not who shares its head.
     own = (run for run in target_state.runs if not run.waits_for_slot)
-    live = bool(actions.dispatch) or any(not run.state.final for run in (*own, *target_state.shared))
-    ending = any(run.state is RunState.CANCELLING for run in target_state.runs)
-    waits = [poll_s] * live + [ENDING_S] * ending + [wait] * (wait > 0)
+    if actions.dispatch or any(not run.state.final for run in (*own, *target_state.shared)):
+        waits = [*waits, poll_s]
+    if any(run.state is RunState.CANCELLING for run in target_state.runs):
+        waits = [*waits, ENDING_S]
+    if target_state.queue.again_s > 0:
+        waits = [*waits, target_state.queue.again_s]
     begins = (standing.attempt.at for standing in actions.standings if isinstance(standing.attempt, NextAttempt))
     # One that is due and did not begin waits for something else, which is looked at anyway.
-    waits += [max((begin - target_state.now).total_seconds(), SOON_S) for begin in begins if begin > target_state.now]
+    times = [begin for begin in begins if begin > target_state.now]
     if actions.rehearsal is not None and actions.rehearsal.starts_at is not None:
-        waits.append(max((actions.rehearsal.starts_at - target_state.now).total_seconds(), SOON_S))
-    waits += [target_state.queue.again_s] * (target_state.queue.again_s > 0)
-    ends = [expires_at(override, target_state.policy.overrides) for override in target_state.overrides]
+        times.append(actions.rehearsal.starts_at)
     # No event tells that a day is over, and a gate may be open by an entry that counts until then.
-    ends += [standing.quarantine.ends_at for standing in actions.standings if standing.quarantine is not None]
-    waits += [max((end - target_state.now).total_seconds(), SOON_S) for end in ends]
-    return min(waits, default=None)
+    times += [expires_at(override, target_state.policy.overrides) for override in target_state.overrides]
+    times += [standing.quarantine.ends_at for standing in actions.standings if standing.quarantine is not None]
+    seconds = (max((time - target_state.now).total_seconds(), SOON_S) for time in times)
+    return min((*waits, *seconds), default=None)

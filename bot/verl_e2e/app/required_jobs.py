@@ -27,7 +27,7 @@ from verl_e2e.core.plan.outline import in_order, refused_image, site_in_image, w
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.pulls.commands import GivenEntry, LevelRequest, level_requests
+from verl_e2e.core.pulls.commands import GivenEntry, level_requests
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.ledger import Run
@@ -151,7 +151,11 @@ class RequiredJobs:
         wanted = [*_required(found, builder), *_extras(found, policy, entries, builder)]
         unique = {job.id: job for job in reversed(wanted)}
         jobs = tuple(job for job in wanted if unique.get(job.id) is job)
-        missing = _no_rehearsal(self.job_sources) if rehearsal is not None else ""
+        missing, site = "", self.job_sources.site
+        if rehearsal is not None and self.job_sources.fetched_from and not site.rehearsal_python:
+            # The workflow makes the environment itself, other hosts have it.
+            fix = "run `make rehearsal-env` on the host and name its Python in `rehearsal_python`"
+            missing = f"the site profile {site.name} names no Python for rehearsals; {fix}"
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
 
@@ -164,14 +168,6 @@ class RequiredJobs:
             return self.analysis.plan(target, policy, unpack_cells(cells) if cells else None)
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
-
-
-def _no_rehearsal(sources: JobSources) -> str:
-    """Why no host can rehearse, empty where one can: the workflow makes the environment itself, other hosts have it."""
-    if not sources.fetched_from or sources.site.rehearsal_python:
-        return ""
-    fix = "run `make rehearsal-env` on the host and name its Python in `rehearsal_python`"
-    return f"the site profile {sources.site.name} names no Python for rehearsals; {fix}"
 
 
 def unplannable(error: LimitError) -> str:
@@ -195,33 +191,32 @@ def _required(found: Planned, builder: "_Builder") -> Iterator[WantedJob]:
 
 
 def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], builder: "_Builder") -> Iterator[WantedJob]:
+    """The jobs that people asked for beyond the plan."""
     for request in level_requests(entries, found.plan.head):
         asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
         outlines = [item for item in in_order(asked.jobs) if item.variant.level in levels]
-        yield from _requested(outlines, request, policy, builder)
-
-
-def _requested(
-    outlines: list[JobOutline], request: LevelRequest, policy: Policy, builder: "_Builder"
-) -> Iterator[WantedJob]:
-    plain = (item for item in outlines if not request.options or item.variant.level not in request.levels)
-    for outline in plain:
-        yield builder.wanted(outline, required=False, asked_by=request.source)
-    if not request.options:
-        return
-    mark = hashlib.sha256(repr(sorted(request.options.items())).encode()).hexdigest()[:6]
-    narrowed = [item for item in outlines if item.variant.level in request.levels]
-    chosen = _with_variant(narrowed, request.options.get("variant", ""))
-    # What a variant takes the place of need not pass before others any more; the variant must.
-    by_level = {job_outline.variant.level: job_outline for job_outline in chosen}
-    renamed = {item.id: f"{(item if item in chosen else by_level[item.variant.level]).id}-x{mark}" for item in narrowed}
-    for outline in chosen:
-        changed = _with_options(outline, request, policy)
-        ref, image = request.options.get("verl_ref", policy.verl.commit), request.options.get("image", "")
-        made = builder.wanted(changed, ref, image, f"-x{mark}", required=False, asked_by=request.source)
-        options = " ".join(f"{name}={value}" for name, value in sorted(request.options.items()))
-        yield replace(made, options=options, requires=tuple(renamed.get(require, require) for require in made.requires))
+        options = dict(sorted(request.options.items()))
+        narrowed = [item for item in outlines if options and item.variant.level in request.levels]
+        for outline in outlines:
+            if outline not in narrowed:
+                yield builder.wanted(outline, required=False, asked_by=request.source)
+        mark = f"-x{hashlib.sha256(repr(list(options.items())).encode()).hexdigest()[:6]}"
+        chosen = _with_variant(narrowed, options.get("variant", ""))
+        # What a variant takes the place of need not pass before others any more; the variant must.
+        by_level = {item.variant.level: item for item in chosen}
+        renamed = {item.id: (item if item in chosen else by_level[item.variant.level]).id + mark for item in narrowed}
+        for outline in chosen:
+            variant: Variant = outline.variant
+            if "steps" in options:
+                variant = replace(variant, steps=int(options["steps"]))
+            checkpoint = Checkpoint(model_id=options["model"]) if "model" in options else outline.checkpoint
+            changed = with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
+            ref, image = options.get("verl_ref", policy.verl.commit), options.get("image", "")
+            made = builder.wanted(changed, ref, image, mark, required=False, asked_by=request.source)
+            requires = tuple(renamed.get(require, require) for require in made.requires)
+            shown = " ".join(f"{name}={value}" for name, value in options.items())
+            yield replace(made, options=shown, requires=requires)
 
 
 def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
@@ -233,15 +228,6 @@ def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
     left = (outline for outline in outlines if outline is same or outline.variant.level is not variant.level)
     plain = replace(same, variant=variant, purposes=(), settings={}, replaces="") if same is not None else None
     return [plain if plain is not None and outline is same else outline for outline in left]
-
-
-def _with_options(outline: JobOutline, request: LevelRequest, policy: Policy) -> JobOutline:
-    variant: Variant = outline.variant
-    if "steps" in request.options:
-        variant = replace(variant, steps=int(request.options["steps"]))
-    model = request.options.get("model")
-    checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
-    return with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
 
 
 class _Builder:
@@ -383,24 +369,24 @@ class VerdictReuse:
         reached: ReachedFiles,
         runs: tuple[Run, ...],
     ) -> Run | None:
+        """A run on the same code as it is judged for a job, None where none speaks for it."""
         now = self.clock.now()
         origin = run_to_reuse(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
-        judged = self._same_code(wanted, origin, reached) if origin is not None else None
-        if judged is None:
+        if origin is None or (origin.key, wanted.digest) in self.refused:
+            return None
+        spoken: Run | None = None
+        if not _ran_outside(origin, reached):
+            if is_same_change(origin, wanted):
+                spoken = origin
+            elif (judged := self._judged_again(wanted, origin)) is not None and judged.result is Result.PASS:
+                new = {"sentence": judged.sentence, "verdict": judged.verdict, "never_entered": False}
+                spoken = origin.model_copy(update=new)
+        if spoken is None:
+            self.refused.put((origin.key, wanted.digest), origin.key)
             return None
         here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
-        made = taken_over(judged, wanted, target, here, now)
         # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
-        return self.ledger.add_run(made)
-
-    def _same_code(self, wanted: WantedJob, origin: Run, reached: ReachedFiles) -> Run | None:
-        """A run on the same code as it is judged for a job, None where it does not speak for it."""
-        if (origin.key, wanted.digest) in self.refused:
-            return None
-        judged = None if _ran_outside(origin, reached) else self._judged_for(wanted, origin)
-        if judged is None:
-            self.refused.put((origin.key, wanted.digest), origin.key)
-        return judged
+        return self.ledger.add_run(taken_over(spoken, wanted, target, here, now))
 
     def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
         """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""
@@ -409,16 +395,6 @@ class VerdictReuse:
         inside = (run for number in numbers for run in self.ledger.runs(repository, number=number))
         listed = self.ledger.runs(repository, reuse_key=wanted.reuse_key)
         return {run.key: run for run in (*runs, *inside, *listed)}.values()
-
-    def _judged_for(self, wanted: WantedJob, origin: Run) -> Run | None:
-        """The run as it is judged for the change of a job, None where it does not speak for it."""
-        if is_same_change(origin, wanted):
-            return origin
-        judged = self._judged_again(wanted, origin)
-        if judged is None or judged.result is not Result.PASS:
-            return None
-        new = {"sentence": judged.sentence, "verdict": judged.verdict, "never_entered": False}
-        return origin.model_copy(update=new)
 
     def _judged_again(self, wanted: WantedJob, origin: Run) -> Judged | None:
         if wanted.job is None:

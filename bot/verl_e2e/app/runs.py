@@ -291,7 +291,11 @@ class BackendRuns:
             judged = self._judged(ended, target, progress.end or EngineEnd.LEFT_NOTHING)
             minutes = self._gpu_minutes(run, judged.reported_s)
             return self._put(ended, state=RunState.FINISHED, gpu_minutes=minutes, **judged.of_run)
-        state = _onward(run.state, progress.state)
+        # The later of two states: a run that is being ended runs on for a while, and nothing is queued again.
+        seen = progress.state
+        is_behind = run.state is RunState.RUNNING and seen is not RunState.CANCELLING
+        stays = run.state is RunState.CANCELLING or is_behind or seen is RunState.QUEUED
+        state = run.state if stays and not seen.final and run.state is not RunState.QUEUED else seen
         reason = run.reason or (progress.note if state.final or state is RunState.CANCELLING else "")
         if (state, url, reason) == (run.state, run.url, run.reason):
             return run
@@ -359,12 +363,3 @@ class BackendRuns:
 def _about(run: Run) -> AbstractContextManager[None]:
     """What log lines inside are about."""
     return log_context(run=run.key, head=run.head_sha, job=run.job_id)
-
-
-def _onward(kept: RunState, seen: RunState) -> RunState:
-    """The later of two states: a run that is being ended runs on for a while, and nothing is queued again."""
-    if seen.final or kept is RunState.QUEUED:
-        return seen
-    if kept is RunState.CANCELLING or (kept is RunState.RUNNING and seen is not RunState.CANCELLING):
-        return kept
-    return kept if seen is RunState.QUEUED else seen

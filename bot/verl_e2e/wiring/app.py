@@ -46,7 +46,7 @@ from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets
 from verl_e2e.app.on_event import CommandKeeper, DeliveryHandler, EventHandler, Redelivery, lane_of
 from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, Creations, PostRestorer
-from verl_e2e.app.reconcile import Reconciler, TargetReader
+from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
 from verl_e2e.config.settings import Settings
@@ -170,25 +170,21 @@ def build_handlers(
         pulls=pulls,
         watcher=jobs.watcher,
     )
-    reader = TargetReader(
+    reconciler = Reconciler(
         policies=policies,
         grants=grants,
         required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger),
         reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
         runs=runs,
         known=known,
-        clock=clock,
-        ledger=ledger,
-    )
-    reconciler = Reconciler(
-        reader=reader,
-        runs=runs,
         queue=queue,
         check_posts=checks,
         comments=comments,
         restorer=restorer,
         answers=Answers(comments, grants, jobs.analysis),
         analysis=jobs.analysis,
+        clock=clock,
+        ledger=ledger,
         poll_s=jobs.poll_s,
     )
     events = EventHandler(

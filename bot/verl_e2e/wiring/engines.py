@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
 from verl_e2e.adapters.github.requester import RetryPolicy
-from verl_e2e.adapters.github.session import PERMISSIONS, GitHub, as_app
+from verl_e2e.adapters.github.session import PERMISSIONS, as_app
 from verl_e2e.adapters.store import open_store
 from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.policy import packaged_policy, workflow_text
@@ -67,12 +68,9 @@ def check_verifier(trusted_root: Path | None) -> None:
         verifier(trusted_root)
     except Exception as error:
         place = trusted_root or "the library's own file"
+        why = next(iter(str(error).splitlines()), type(error).__name__)
         fix = "name a file with Sigstore's trust root, or leave it empty"
-        raise UserError(f"VERL_E2E_TRUSTED_ROOT: {place} cannot be read: {_first_line(error)}; {fix}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"VERL_E2E_TRUSTED_ROOT: {place} cannot be read: {why}; {fix}") from error
 
 
 _TRIAL_S = 60.0
@@ -137,18 +135,17 @@ def fetch_refusals(
         origins = origins_of(repository, "", policy, web_of(settings.api_url))
         needed |= {origin.url: origins["bridge"] for origin in origins.values()}
     file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
-    return {url: _refusal(url, file if takes_token(url, own) else None, environ) for url, own in needed.items()}
-
-
-def _refusal(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
-    """Why a repository's refs cannot be read, empty where they can."""
-    try:
-        token = file.read_text(encoding="ascii").strip() if file else None
-    except (OSError, ValueError) as error:
-        return f"{TOKEN_VARIABLE} cannot be read on this machine: {error}"
     git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
-    asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
-    return "" if asked.ok else str(fetch_error(asked, url, TOKEN_VARIABLE))
+    found: dict[str, str] = {}
+    for url, own in needed.items():
+        try:
+            token = file.read_text(encoding="ascii").strip() if file and takes_token(url, own) else None
+        except (OSError, ValueError) as error:
+            found[url] = f"{TOKEN_VARIABLE} cannot be read on this machine: {error}"
+            continue
+        asked = git.run("ls-remote", "--quiet", "origin", "HEAD", remote=Remote(url, token))
+        found[url] = "" if asked.ok else str(fetch_error(asked, url, TOKEN_VARIABLE))
+    return found
 
 
 def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
@@ -219,61 +216,51 @@ def check_up(
     """
     retry_policy = RetryPolicy(total_s=_PATIENCE_S)
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=retry_policy)
-    try:
-        github.requester(repository)
-        services = _services(github, settings, repository, environ)
-        return examine(repository, branch, _setup(settings), services, now, redeliver=redeliver)
-    finally:
-        github.close()
 
+    def database() -> str:
+        settings.data.mkdir(parents=True, exist_ok=True)
+        open_store(settings.database_url).close()
+        return "the database can be used"
 
-def _setup(settings: Settings) -> Setup:
-    events = tuple(sorted(MODELS))
-    hook = f"{settings.public_url.rstrip('/')}/webhook" if settings.public_url else ""
-    if settings.backend != _ACTIONS:
-        return Setup(settings.app_id, PERMISSIONS, events, hook=hook)
-    return Setup(
-        settings.app_id,
-        PERMISSIONS,
-        events,
-        settings.workflow,
-        settings.workflow_ref,
-        workflow_text(),
-        settings.runners or runners_by_size(),
-        hook,
-        settings.fork_runners,
-    )
-
-
-def _services(github: GitHub, settings: Settings, repository: str, environ: Mapping[str, str]) -> DoctorServices:
-    def has_verl(address: str, commit: str) -> bool:
-        return has_commit(github, repository, address, commit)
+    def own_has(commit: str) -> bool:
+        # A clone on this machine, or a public repository.
+        try:
+            return verl_at(settings.verl).find(commit) is not None
+        except GitError:
+            return False
 
     def ahead_s() -> float | None:
         began = github.calls.booted_s
         return None if began is None else began + time.monotonic() - SystemClock().now().timestamp()
 
-    return DoctorServices(
-        GithubAdministration(github),
-        GithubPulls(github).file_at,
-        has_verl,
-        lambda: _open_database(settings),
-        lambda: check_installation(settings, environ),
-        settings.verl if settings.verl != DEFAULT_VERL else "",
-        lambda commit: _own_has(settings.verl, commit),
-        lambda repository, policy: fetch_refusals([repository], policy, settings, environ),
-        ahead_s,
+    setup = Setup(
+        app_id=settings.app_id,
+        permissions=PERMISSIONS,
+        events=tuple(sorted(MODELS)),
+        hook=f"{settings.public_url.rstrip('/')}/webhook" if settings.public_url else "",
     )
-
-
-def _own_has(place: str, commit: str) -> bool:
-    """Whether the verl that the service reads has a commit: a clone on this machine, or a public repository."""
+    if settings.backend == _ACTIONS:
+        setup = replace(
+            setup,
+            workflow=settings.workflow,
+            workflow_ref=settings.workflow_ref,
+            workflow_text=workflow_text(),
+            runners=settings.runners or runners_by_size(),
+            fork_runners=settings.fork_runners,
+        )
     try:
-        return verl_at(place).find(commit) is not None
-    except GitError:
-        return False
-
-
-def _open_database(settings: Settings) -> None:
-    settings.data.mkdir(parents=True, exist_ok=True)
-    open_store(settings.database_url).close()
+        github.requester(repository)
+        services = DoctorServices(
+            GithubAdministration(github),
+            GithubPulls(github).file_at,
+            lambda address, commit: has_commit(github, repository, address, commit),
+            database,
+            lambda: check_installation(settings, environ),
+            settings.verl if settings.verl != DEFAULT_VERL else "",
+            own_has,
+            lambda repository, policy: fetch_refusals([repository], policy, settings, environ),
+            ahead_s,
+        )
+        return examine(repository, branch, setup, services, now, redeliver=redeliver)
+    finally:
+        github.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, Grant, OverrideRules
+from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, OverrideRules
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -131,6 +131,7 @@ def reason(text: str) -> str | Unreadable:
 PREFIX = "/verl-e2e"
 MAX_COMMANDS = 10
 MAX_LINE = 1_000
+_SPLIT = "put them into another comment"
 LEVEL = "level"
 _WORD = re.compile(r"\S+")
 _OPTION = re.compile(r"([A-Za-z][A-Za-z_-]*)=(.*)", re.DOTALL)
@@ -315,37 +316,43 @@ class _WrongError(Exception):
 
 def parse_commands(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
     """Each line as a command or as the mistake in it, in order; the lines after the tenth are one mistake."""
-    found = tuple(_parsed(line) for line in lines[:MAX_COMMANDS])
-    if len(lines) <= MAX_COMMANDS:
-        return found
-    over = lines[MAX_COMMANDS]
-    text = over.text[:MAX_LINE]
-    what = f"a comment may hold {MAX_COMMANDS} commands, so this line and those after it are ignored"
-    return (*found, Mistake(over.number, text, 0, len(text), what, "put them into another comment"))
-
-
-def _parsed(line: CommandLine) -> Command | Mistake:
-    text = line.text[:MAX_LINE]
-    words = [_Word(found[0], found.start(), found.end()) for found in _WORD.finditer(text)]
-    try:
-        if len(line.text) > MAX_LINE:
-            raise _WrongError(words[-1], f"the line is longer than {MAX_LINE} characters", "write a shorter one")
-        return _command(line.number, text, words[1:], words[0])
-    except _WrongError as wrong:
-        return Mistake(line.number, text, wrong.word.start, wrong.word.end, wrong.what, wrong.fix)
+    found: list[Command | Mistake] = []
+    for line in lines[:MAX_COMMANDS]:
+        text = line.text[:MAX_LINE]
+        words = [_Word(match[0], match.start(), match.end()) for match in _WORD.finditer(text)]
+        try:
+            if len(line.text) > MAX_LINE:
+                raise _WrongError(words[-1], f"the line is longer than {MAX_LINE} characters", "write a shorter one")
+            found.append(_command(line.number, text, words[1:], words[0]))
+        except _WrongError as wrong:
+            found.append(Mistake(line.number, text, wrong.word.start, wrong.word.end, wrong.what, wrong.fix))
+    if len(lines) > MAX_COMMANDS:
+        over = lines[MAX_COMMANDS]
+        what = f"a comment may hold {MAX_COMMANDS} commands, so this line and those after it are ignored"
+        found.append(Mistake(over.number, over.text[:MAX_LINE], 0, min(len(over.text), MAX_LINE), what, _SPLIT))
+    return tuple(found)
 
 
 def _command(number: int, text: str, words: list[_Word], prefix: _Word) -> Command:
     if not words:
         raise _WrongError(prefix, "no command follows", f"write `{PREFIX} help` for the commands")
     named = words[0].text.lower()
-    if level_words(named) is not None or named == "all":
+    if level_words(named) is not None:
         return _levels(number, words)
     verb = VERBS.get(named)
     if verb is None or verb.name == LEVEL:
         raise _WrongError(words[0], "no such command", suggest(named, _spoken()))
-    arguments, left = _arguments(verb, text, words)
-    return Command(number, verb.name, arguments, _options(verb, left))
+    left, read = words[1:], []
+    for argument in verb.arguments:
+        if not left and argument.optional:
+            break
+        if not left:
+            raise _WrongError(words[-1], f"{argument.shown} is missing after this", f"write `{PREFIX} {verb.usage}`")
+        word = left.pop(0)
+        if argument.rest:
+            word, left = _Word(text[word.start :].rstrip(), word.start, len(text.rstrip())), []
+        read.append(_value(argument.read, word, word.text))
+    return Command(number, verb.name, tuple(read), _options(verb, left))
 
 
 def _spoken() -> tuple[str, ...]:
@@ -365,40 +372,19 @@ def _levels(number: int, words: list[_Word]) -> Command:
             raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
         named.extend(found)
     options = _options(VERBS[LEVEL], left)
-    _check_variant(options.get("variant", ""), named, left)
+    of_level = variant_named(options["variant"]) if "variant" in options else None
+    if of_level is not None and int(of_level.level) not in named:
+        # Another variant would run in its place.
+        fix = f"request level{int(of_level.level)} with it"
+        raise _WrongError(_given("variant", left), "not a variant of the levels that are requested", fix)
     if int(Level.SAVE_RESUME) in named and options.get("steps") == "1":
         raise _WrongError(_given("steps", left), "level 1 saves before its last step and resumes", "give 2 or more")
     return Command(number, LEVEL, tuple(str(item) for item in sorted(set(named))), options)
 
 
-def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
-    """Refuse a variant of a level that is not requested: another variant would run in its place."""
-    variant = variant_named(name) if name else None
-    if variant is None or int(variant.level) in levels:
-        return
-    fix = f"request level{int(variant.level)} with it"
-    raise _WrongError(_given("variant", words), "not a variant of the levels that are requested", fix)
-
-
 def _given(name: str, words: list[_Word]) -> _Word:
     """The word that gives an option."""
     return next(word for word in words if word.text.lower().startswith(f"{name}="))
-
-
-def _arguments(verb: Verb, text: str, words: list[_Word]) -> tuple[tuple[str, ...], list[_Word]]:
-    """The verb's arguments, and the words that are left."""
-    left, read = words[1:], []
-    for argument in verb.arguments:
-        if not left:
-            if argument.optional:
-                break
-            raise _WrongError(words[-1], f"{argument.shown} is missing after this", f"write `{PREFIX} {verb.usage}`")
-        word = left.pop(0)
-        if argument.rest:
-            word = _Word(text[word.start :].rstrip(), word.start, len(text.rstrip()))
-            left = []
-        read.append(_value(argument.read, word, word.text))
-    return tuple(read), left
 
 
 def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
@@ -445,15 +431,15 @@ def in_written_order(entries: Iterable[GivenEntry]) -> tuple[GivenEntry, ...]:
 
     A label or a button has no time of its own: it counts from when its webhook was processed.
     """
-    return tuple(sorted(entries, key=_when))
 
+    def when(entry: GivenEntry) -> tuple[datetime, int]:
+        if not isinstance(entry, RecordedCommand) or entry.written is None:
+            return entry.at, 0
+        number = entry.source.split(":")[1]
+        # GitHub's times have whole seconds, and its ids grow.
+        return entry.written, int(number) if number.isdigit() else 0
 
-def _when(entry: GivenEntry) -> tuple[datetime, int]:
-    if not isinstance(entry, RecordedCommand) or entry.written is None:
-        return entry.at, 0
-    number = entry.source.split(":")[1]
-    # GitHub's times have whole seconds, and its ids grow.
-    return entry.written, int(number) if number.isdigit() else 0
+    return tuple(sorted(entries, key=when))
 
 
 def asked_for(entries: Iterable[GivenEntry], head_sha: str) -> tuple[RecordedCommand, ...]:
@@ -562,16 +548,17 @@ def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denie
         return Granted("they opened the pull request")
     if actor.login.lower() in {item.lower() for item in grant.logins}:
         return Granted("the policy names them")
-    if actor.role in grant.custom_roles or any(_has_role(actor.role, item) for item in grant.roles):
+    rank = ROLES.index(actor.role) if actor.role in ROLES else -1
+    if actor.role in grant.custom_roles or any(rank >= ROLES.index(role) for role in grant.roles):
         return Granted(f"their role is {actor.role}")
     team = next((item for item in grant.teams if item in actor.teams), "")
     if team:
         return Granted(f"they are in {team}")
-    return Denied(f"`{capability}` needs {_needed(grant)}, and {actor.login} has the role {actor.role}")
-
-
-def _has_role(role: str, wanted: str) -> bool:
-    return role in ROLES and ROLES.index(role) >= ROLES.index(wanted)
+    ways = [f"the role {role}" for role in (*grant.roles, *grant.custom_roles)]
+    ways += [f"the team {team}" for team in grant.teams]
+    ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
+    needed = " or ".join(ways) or "a permission that the policy gives to no one"
+    return Denied(f"`{capability}` needs {needed}, and {actor.login} has the role {actor.role}")
 
 
 def has_role(actor: Actor, access: Access) -> bool:
@@ -585,14 +572,6 @@ def is_of_author(pull: Pull) -> bool:
     Anyone can open a pull request of someone else's fork, whose owner pushes into it.
     """
     return not pull.from_fork or pull.head_repository.partition("/")[0].lower() == pull.author.lower()
-
-
-def _needed(grant: Grant) -> str:
-    ways = [f"the role {role}" for role in (*grant.roles, *grant.custom_roles)] + [
-        f"the team {team}" for team in grant.teams
-    ]
-    ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
-    return " or ".join(ways) or "a permission that the policy gives to no one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -670,9 +649,10 @@ def counted(overrides: Iterable[Override], rules: OverrideRules, now: datetime) 
     """Which of a head's overrides count now; the givers' roles are looked at elsewhere."""
     left, refused = [], []
     for override in overrides:
-        why = _why_not(override, rules, now)
-        if why:
-            refused.append(Uncounted(override, why))
+        if override.level not in rules.levels:
+            refused.append(Uncounted(override, f"the policy lets no one override level {int(override.level)}"))
+        elif now >= expires_at(override, rules):
+            refused.append(Uncounted(override, f"it was given more than {rules.expires_h} hours ago"))
         else:
             left.append(override)
     levels: list[Level] = []
@@ -699,11 +679,3 @@ def needed(level: Level, rules: OverrideRules) -> int:
 def expires_at(override: Override, rules: OverrideRules) -> datetime:
     """When an override ends to count."""
     return override.at + timedelta(hours=rules.expires_h)
-
-
-def _why_not(override: Override, rules: OverrideRules, now: datetime) -> str:
-    if override.level not in rules.levels:
-        return f"the policy lets no one override level {int(override.level)}"
-    if now >= expires_at(override, rules):
-        return f"it was given more than {rules.expires_h} hours ago"
-    return ""

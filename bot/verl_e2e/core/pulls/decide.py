@@ -6,7 +6,7 @@ nothing. Level 0 runs first and alone, the rest after it passed; a new head ends
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from verl_e2e.core.judge.execution import in_tests_alone
 from verl_e2e.core.model.access import Absence
@@ -136,30 +136,22 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[JobSta
     late = _too_late(target_state)
     found = with_queue(found, target_state)
     found = with_accepted(found, target_state.policy.gate.execution)
-    found = _after_rehearsal(found, replace(target_state, runs=runs))
-    return tuple(
-        # What has not begun in time never begins, so its check must not say that it waits.
-        replace(standing, state=JobStatus.HELD, reason=late, hold=Hold(late, action=QUEUE_AGAIN))
-        if late and standing.state is JobStatus.WAITING
-        else standing
-        for standing in found
-    )
-
-
-def _after_rehearsal(found: tuple[JobStanding, ...], target_state: TargetState) -> tuple[JobStanding, ...]:
-    """The standings; a job that is about to start and waits for the rehearsal alone says so."""
-    rehearsal = rehearsal_standing(target_state)
-    if rehearsal is None or rehearsal.lets_start:
-        return found
+    rehearsal = rehearsal_standing(replace(target_state, runs=runs))
+    waits_for_rehearsal = rehearsal is not None and not rehearsal.lets_start
     states = {standing.wanted.id: standing.state for standing in found}
-    return tuple(
-        replace(standing, reason=AFTER_REHEARSAL)
-        if standing.state is JobStatus.WAITING
-        and standing.run is None
-        and turn_of(standing.wanted.requires, states).has_come
-        else standing
-        for standing in found
-    )
+    shown: list[JobStanding] = []
+    for standing in found:
+        if standing.state is not JobStatus.WAITING:
+            shown.append(standing)
+        elif late:
+            # What has not begun in time never begins, so its check must not say that it waits.
+            hold_late = Hold(late, action=QUEUE_AGAIN)
+            shown.append(replace(standing, state=JobStatus.HELD, reason=late, hold=hold_late))
+        elif waits_for_rehearsal and standing.run is None and turn_of(standing.wanted.requires, states).has_come:
+            shown.append(replace(standing, reason=AFTER_REHEARSAL))
+        else:
+            shown.append(standing)
+    return tuple(shown)
 
 
 def _to_end(target_state: TargetState) -> Iterator[Run]:
@@ -216,58 +208,49 @@ def _why_end(run: Run, target_state: TargetState) -> _End | None:
     if rehearses:
         unwanted = why_not_wanted(run, target_state)
         return _End(unwanted, passing=True) if unwanted else None
-    unwanted = "" if going_on else _why_not_wanted(run, target_state)
-    return _End(unwanted, passing=True) if unwanted else None
-
-
-def _why_not_wanted(run: Run, target_state: TargetState) -> str:
-    """Why exactly this job is not wanted any more, empty while it is wanted or while that is not known."""
-    if target_state.plan is None:
-        return ""
+    if going_on or target_state.plan is None:
+        return None
     wanted = next((item for item in target_state.wanted if item.id == run.job_id), None)
     if wanted is None:
-        return NOT_WANTED
-    return changed_since(run, wanted) if wanted.job is not None and not does(run, wanted) else ""
+        return _End(NOT_WANTED, passing=True)
+    # What is not known of a job ends nothing.
+    other_work = wanted.job is not None and not does(run, wanted)
+    return _End(changed_since(run, wanted), passing=True) if other_work else None
 
 
 def _starting(target_state: TargetState) -> Iterator[Run]:
-    """The rehearsal of the head where it has its turn, and new runs of jobs where those need not wait for it."""
+    """The rehearsal of the head where it has its turn, and new runs of jobs where those need not wait for it.
+
+    Of jobs that nothing keeps from starting, and of ended ones that someone requested again.
+    """
     rehearsal = rehearsal_standing(target_state)
     first = None if _too_late(target_state) else rehearsal_to_start(target_state)
     if first is not None:
         yield first
     # What was cancelled and begins again is waited for; what gave no answer once is not.
     begins = first is not None and rehearsal is not None and rehearsal.status is JobStatus.CANCELLED
-    if rehearsal is None or (rehearsal.lets_start and not begins):
-        yield from _to_start(target_state)
-
-
-def _to_start(target_state: TargetState) -> Iterator[Run]:
-    """New runs: of jobs that nothing keeps from starting, and of ended jobs that someone requested again."""
+    if rehearsal is not None and (begins or not rehearsal.lets_start):
+        return
     found = _standings(target_state, (*target_state.shared, *target_state.runs))
     states = {standing.wanted.id: standing.state for standing in found}
     known, late = (*target_state.here, *target_state.shared), _too_late(target_state)
     for standing in found:
-        wanted = standing.wanted
+        wanted, last = standing.wanted, standing.run
         held = hold_of_plan(target_state) if wanted.required else hold(target_state)
         # A job has at most one live run on this head, for all requests.
         lives = any(not run.state.final for run in known if run.job_id == wanted.id)
         if held or lives or late or wanted.job is None or not turn_of(wanted.requires, states).has_come:
             continue
+        ended_by_us = last is not None and last.state is RunState.CANCELLED and last.may_start_again
         if isinstance(standing.attempt, NextAttempt):
             if standing.attempt.at <= target_state.now:
                 repeated = {"retry_of": standing.attempt.after.key}
                 yield _run(wanted, target_state, wanted.asked_by).model_copy(update=repeated)
-        elif standing.state is JobStatus.WAITING or _ended_by_us(standing.run):
+        elif standing.state is JobStatus.WAITING or ended_by_us:
             yield _run(wanted, target_state, wanted.asked_by)
-        elif standing.run is not None and (standing.state in _TRIED or standing.run.carried_from):
-            source = asked_again(standing.run, target_state.here, target_state.entries)
-            if source:
-                yield _run(wanted, target_state, source)
-
-
-def _ended_by_us(run: Run | None) -> bool:
-    return run is not None and run.state is RunState.CANCELLED and run.may_start_again
+        elif last is not None and (standing.state in _TRIED or last.carried_from):
+            source = asked_again(last, target_state.here, target_state.entries)
+            yield from [_run(wanted, target_state, source)] if source else []
 
 
 def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
@@ -299,20 +282,14 @@ def terms_of(wanted: WantedJob, target_state: TargetState) -> QueueTerms:
     commands = (entry for entry in target_state.entries if isinstance(entry, RecordedCommand))
     given = [command for command in commands if command.verb == PRIORITY]
     priority = Priority(given[-1].arguments[0]) if given else Priority.NORMAL
-    return QueueTerms(priority=priority, since=_since(wanted, target_state))
-
-
-def _since(wanted: WantedJob, target_state: TargetState) -> datetime | None:
-    """Since when this job waits, if a push took its run out of the queue: so a push loses no place.
-
-    Only the time in the queue counts: while a pull request was closed or a draft it waited for no slot.
-    """
+    # Since when the job waits, if a push took its run out of the queue: so a push loses no place. Only the time in the
+    # queue counts: while a pull request was closed or a draft it waited for no slot.
     before = [run for run in target_state.earlier if run.job_id == wanted.id]
     last = max(before, key=lambda run: run.created, default=None)
     if last is None or not last.awaits_slot:
-        return None
+        return QueueTerms(priority=priority)
     since, left = last.terms.since or last.created, last.updated if last.state.final else target_state.now
-    return target_state.now - (left - since)
+    return QueueTerms(priority=priority, since=target_state.now - (left - since))
 
 
 def _too_late(target_state: TargetState) -> str:
@@ -335,9 +312,12 @@ def _obstacle(target_state: TargetState) -> str:
     if target_state.other_pull is not None and not target_state.other_pull.underway:
         shared = f"pull request #{target_state.other_pull.number} has the same head, and both share one gate"
         return f"{shared}; its gate says: {target_state.other_pull.title}"
-    late = _too_late(target_state)
-    done = all(_is_done(item, target_state) for item in target_state.wanted if item.required)
-    return "" if done else late
+    runs, taken = (*target_state.shared, *target_state.runs), {override.level for override in target_state.overrides}
+    for wanted in target_state.wanted:
+        of_job = runs_of(wanted, target_state.head_sha, runs)
+        if wanted.required and wanted.level not in taken and not (of_job and of_job[-1].state.final):
+            return _too_late(target_state)
+    return ""
 
 
 def _absence(
@@ -367,12 +347,6 @@ def _waits_for(target_state: TargetState, rehearsal: RehearsalStanding | None) -
         return ""
     other = target_state.other_pull
     return f"pull request #{other.number}, which has the same head; its gate says: {other.title}"
-
-
-def _is_done(wanted: WantedJob, target_state: TargetState) -> bool:
-    runs = runs_of(wanted, target_state.head_sha, (*target_state.shared, *target_state.runs))
-    overridden = any(override.level is wanted.level for override in target_state.overrides)
-    return overridden or (bool(runs) and runs[-1].state.final)
 
 
 def _nothing_reason(target_state: TargetState, rehearsal: RehearsalStanding | None) -> tuple[str, ...]:

@@ -65,50 +65,35 @@ def attempts_due(target_state: TargetState, runs: tuple[Run, ...]) -> dict[str, 
 
     `runs` are those that speak for the target, as far as they are decided.
     """
-    spent = _Spent.of(target_state, runs)
+    now, group = target_state.now, isinstance(target_state.target, MergeGroup)
+    planned = {wanted.id: float(wanted.gpu_minutes) for wanted in target_state.wanted}
+    again = [run for run in runs if run.retry_of and run.number == target_state.number and now - run.created < DAY]
+    # What attempts of this kind have taken of the day's budget; one under way will take about as much as planned.
+    count = len(again)
+    minutes = sum(run.gpu_minutes if run.state.final else planned.get(run.job_id, 0) for run in again)
     found: dict[str, Attempt] = {}
     for wanted in target_state.wanted:
         of_job = runs_of(wanted, target_state.head_sha, runs)
-        answer = _answer(wanted, of_job, target_state, spent)
-        if answer is not None:
-            found[wanted.id] = answer
-        if isinstance(answer, NextAttempt):
-            spent = _Spent(spent.count + 1, spent.gpu_minutes + wanted.gpu_minutes)
+        if not of_job or wanted.job is None or not was_blocked(of_job[-1]):
+            continue
+        last = of_job[-1]
+        held = hold_of_plan(target_state) if wanted.required else hold(target_state)
+        if held is not None or asked_again(last, target_state.here, target_state.entries):
+            # It does not start, or a person's request starts it.
+            continue
+        whose = class_of(last.causes, undecided=last.undecided)
+        if whose not in MAY_PASS:
+            continue
+        # A merge queue waits for its answer, so its group does not wait for the next attempt.
+        wait_s = 0 if group else target_state.policy.retry.wait_s * 2 ** _tried(of_job)
+        at = last.updated + timedelta(seconds=wait_s)
+        refusals = _refusals(wanted, of_job, whose, target_state, (count, minutes), max(at, now))
+        if refused := next(refusals, ""):
+            found[wanted.id] = NoAttempt(refused)
+        else:
+            found[wanted.id] = NextAttempt(last, whose, at)
+            count, minutes = count + 1, minutes + wanted.gpu_minutes
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """What attempts of this kind have taken of the day's budget."""
-
-    count: int
-    gpu_minutes: float
-
-    @classmethod
-    def of(cls, target_state: TargetState, runs: tuple[Run, ...]) -> "_Spent":
-        own = (run for run in runs if run.retry_of and run.number == target_state.number)
-        again = [run for run in own if target_state.now - run.created < DAY]
-        planned = {wanted.id: float(wanted.gpu_minutes) for wanted in target_state.wanted}
-        # One under way has no minutes yet, and will have about as many as were planned.
-        return cls(len(again), sum(run.gpu_minutes if run.state.final else planned.get(run.job_id, 0) for run in again))
-
-
-def _answer(wanted: WantedJob, runs: tuple[Run, ...], target_state: TargetState, spent: _Spent) -> Attempt | None:
-    if not runs or wanted.job is None or not was_blocked(runs[-1]):
-        return None
-    last = runs[-1]
-    held = hold_of_plan(target_state) if wanted.required else hold(target_state)
-    if held is not None or asked_again(last, target_state.here, target_state.entries):
-        # It does not start, or a person's request starts it.
-        return None
-    found = class_of(last.causes, undecided=last.undecided)
-    if found not in MAY_PASS:
-        return None
-    # A merge queue waits for its answer, so its group does not wait for the next attempt.
-    wait_s = 0 if isinstance(target_state.target, MergeGroup) else target_state.policy.retry.wait_s * 2 ** _tried(runs)
-    at = last.updated + timedelta(seconds=wait_s)
-    refused = next(_refusals(wanted, runs, found, target_state, spent, max(at, target_state.now)), "")
-    return NoAttempt(refused) if refused else NextAttempt(last, found, at)
 
 
 def _tried(runs: tuple[Run, ...]) -> int:
@@ -121,11 +106,11 @@ def _refusals(
     runs: tuple[Run, ...],
     found: RetryClass,
     target_state: TargetState,
-    spent: _Spent,
+    spent: tuple[int, float],
     at: datetime,
 ) -> Iterator[str]:
-    """Why an attempt is not made, the first reason first."""
-    rules, now = target_state.policy.retry, target_state.now
+    """Why an attempt is not made, the first reason first; `spent` are attempts and GPU minutes of the last day."""
+    rules, target, (count, minutes) = target_state.policy.retry, target_state.target, spent
     most = rules.passing if found is RetryClass.PASSING else rules.lasting
     attempts = (*target_state.elsewhere, *target_state.here)
     if any(run.result is Result.FAIL for run in attempts if does(run, wanted)):
@@ -134,41 +119,33 @@ def _refusals(
         yield f"not run again by itself: a {found}"
     if _tried(runs) >= most:
         yield f"not run again: {len(runs)} attempts met a {found}"
-    if now - runs[-1].updated > STALE:
+    if target_state.now - runs[-1].updated > STALE:
         yield f"not run again by itself: it ended more than {STALE.total_seconds() / 3600:.0f} hours ago"
-    if spent.count >= rules.per_day:
+    if count >= rules.per_day:
         yield f"not run again: the policy allows {rules.per_day} such attempts of a pull request within 24 hours"
-    if spent.gpu_minutes + wanted.gpu_minutes > rules.gpu_minutes_per_day:
-        took = f"such attempts took {spent.gpu_minutes:.0f} of {rules.gpu_minutes_per_day} GPU minutes within 24 hours"
+    if minutes + wanted.gpu_minutes > rules.gpu_minutes_per_day:
+        took = f"such attempts took {minutes:.0f} of {rules.gpu_minutes_per_day} GPU minutes within 24 hours"
         yield f"not run again: {took}, and this one would take about {wanted.gpu_minutes}"
-    if _ends_too_late(wanted, target_state, at):
-        yield "not run again: it would not end before the time limit of the merge queue"
-
-
-def _ends_too_late(wanted: WantedJob, target_state: TargetState, at: datetime) -> bool:
-    target = target_state.target
-    if not isinstance(target, MergeGroup) or target.since is None:
-        return False
-    gpu_count = wanted.job.gpu_count if wanted.job is not None else 1
-    expected = timedelta(minutes=wanted.gpu_minutes / gpu_count)
-    limit = timedelta(seconds=target_state.policy.gate.merge_queue_deadline_s)
-    return at + expected > target.since + limit
+    if isinstance(target, MergeGroup) and target.since is not None:
+        expected = timedelta(minutes=wanted.gpu_minutes / (wanted.job.gpu_count if wanted.job is not None else 1))
+        if at + expected > target.since + timedelta(seconds=target_state.policy.gate.merge_queue_deadline_s):
+            yield "not run again: it would not end before the time limit of the merge queue"
 
 
 def set_aside_by(run: Run, entries: Iterable[QuarantinedCause], today: date) -> QuarantinedCause | None:
     """The entry that sets a run's end aside, of several the one that ends first; None where a cause is left."""
-    counting = [entry for entry in entries if entry.counts(today) is Validity.YES]
-    found = [next((entry for entry in counting if _fits(entry, cause_id, run)), None) for cause_id in run.causes]
+    fitting = [
+        entry
+        for entry in entries
+        if entry.counts(today) is Validity.YES
+        and entry.job in (None, run.job_id)
+        and entry.stage in (None, run.stage)
+        # Without a fingerprint nothing says that it is the known failure, and a Fail is never excused by its kind.
+        and (run.result is not Result.FAIL if entry.fingerprint is None else entry.fingerprint == run.fingerprint)
+    ]
+    found = [next((entry for entry in fitting if entry.cause_id == cause_id), None) for cause_id in run.causes]
     given = [entry for entry in found if entry is not None]
     return min(given, key=lambda entry: entry.until) if given and len(given) == len(found) else None
-
-
-def _fits(entry: QuarantinedCause, cause_id: str, run: Run) -> bool:
-    # Without a fingerprint nothing says that it is the known failure, and a Fail is never excused by its kind.
-    known = run.result is not Result.FAIL if entry.fingerprint is None else entry.fingerprint == run.fingerprint
-    of_job = entry.job is None or entry.job == run.job_id
-    at_stage = entry.stage is None or entry.stage is run.stage
-    return entry.cause_id == cause_id and known and of_job and at_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,51 +270,37 @@ def _standing(
 ) -> JobStanding:
     last = runs[-1] if runs else None
     given = overrides.get(wanted.level, ()) if wanted.required else ()
-    if last is not None and status_of_run(last) is JobStatus.PASSED:
-        return JobStanding(wanted, JobStatus.PASSED, _passed_reason(last), last)
+    status = status_of_run(last) if last is not None else None
+    if last is not None and status is JobStatus.PASSED:
+        text = last.sentence or "passed"
+        reason = f"{text}; {origin_text(last)}" if last.carried_from else text
+        return JobStanding(wanted, JobStatus.PASSED, reason, last)
     if given:
         return JobStanding(wanted, JobStatus.OVERRIDDEN, overridden_reason(given), last, given[0])
-    if last is not None:
-        if last.state is RunState.CANCELLED and hold is not None:
-            return _held(wanted, hold, last)
-        reason = last.sentence or last.reason or f"the run is {last.state}"
-        return JobStanding(wanted, _status(last), reason, last)
-    return _not_begun(wanted, before, hold)
-
-
-def overridden_reason(given: tuple[Override, ...]) -> str:
-    """Who took the responsibility for a level, and why; `given` has at least one override."""
-    people = " and ".join(dict.fromkeys(override.actor for override in given))
-    return f"level {int(given[0].level)} is overridden by {people}: {given[0].reason}"
-
-
-def _passed_reason(run: Run) -> str:
-    text = run.sentence or "passed"
-    return f"{text}; {origin_text(run)}" if run.carried_from else text
-
-
-def _status(run: Run) -> JobStatus:
-    """The status of a job whose last run did not pass; a cancelled run keeps the gate closed like a blocked one."""
-    if not run.state.final:
-        return JobStatus.RUNNING
-    status = status_of_run(run)
-    return JobStatus.BLOCKED if status is JobStatus.CANCELLED else status
-
-
-def _not_begun(wanted: WantedJob, before: Mapping[str, JobStanding], hold: Hold | None) -> JobStanding:
+    held = JobStatus.CANCELLED if hold is not None and hold.cancelled else JobStatus.HELD
+    if last is not None and status is not None:
+        if status is JobStatus.CANCELLED and hold is not None:
+            return JobStanding(wanted, held, hold.in_short, last, hold=hold)
+        # A cancelled run keeps the gate closed like a blocked one.
+        status = (
+            JobStatus.BLOCKED if status is JobStatus.CANCELLED else status if last.state.final else JobStatus.RUNNING
+        )
+        return JobStanding(wanted, status, last.sentence or last.reason or f"the run is {last.state}", last)
     if wanted.job is None:
         return JobStanding(wanted, JobStatus.BLOCKED, wanted.missing or "it cannot be completed")
     turn = turn_of(wanted.requires, {job_id: standing.state for job_id, standing in before.items()})
     if turn.skipped:
         return JobStanding(wanted, JobStatus.SKIPPED, turn.skipped)
     if hold is not None:
-        return _held(wanted, hold)
+        return JobStanding(wanted, held, hold.in_short, hold=hold)
     reason = f"it waits for {turn.waits_for}" if turn.waits_for else "it is about to start"
     return JobStanding(wanted, JobStatus.WAITING, reason)
 
 
-def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> JobStanding:
-    return JobStanding(wanted, JobStatus.CANCELLED if hold.cancelled else JobStatus.HELD, hold.in_short, run, hold=hold)
+def overridden_reason(given: tuple[Override, ...]) -> str:
+    """Who took the responsibility for a level, and why; `given` has at least one override."""
+    people = " and ".join(dict.fromkeys(override.actor for override in given))
+    return f"level {int(given[0].level)} is overridden by {people}: {given[0].reason}"
 
 
 def gate(
@@ -366,7 +329,12 @@ def gate(
     - `in_tests_alone`: what Bridge tests alone executed of the change.
     """
     required = tuple(standing for standing in found if standing.wanted.required)
-    of_jobs = tuple(_reason(standing) for standing in required)
+    of_jobs = tuple(
+        # The run's own check shows its progress; here it would be a write for each of its steps.
+        f"{standing.wanted.id}: {standing.state}"
+        + ("" if standing.state is JobStatus.RUNNING else f", {standing.reason}")
+        for standing in required
+    )
     unsatisfied = [standing for standing in required if standing.state not in SATISFIED]
     failed = next((standing for standing in unsatisfied if standing.state is JobStatus.FAILED), None)
     if failed is not None:
@@ -403,12 +371,6 @@ def gate(
     return Gate(JobStatus.PASSED, _sentence(title), (*([allowed] if allowed else []), *broken), of_jobs)
 
 
-def _reason(standing: JobStanding) -> str:
-    # The run's own check shows its progress; here it would be a write for each of its steps.
-    reason = "" if standing.state is JobStatus.RUNNING else f", {standing.reason}"
-    return f"{standing.wanted.id}: {standing.state}{reason}"
-
-
 def _sentence(text: str) -> str:
     shown = text[:1].upper() + text[1:]
     return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
@@ -426,7 +388,12 @@ def _passed_title(required: tuple[JobStanding, ...]) -> str:
     uncovered = [standing for standing in required if standing.state is JobStatus.UNCOVERABLE]
     aside = [standing for standing in required if standing.state is JobStatus.TOLERATED]
     disputed = [standing for standing in required if standing.disagrees_with is not None]
-    named = f", {_disputed(disputed)}" if disputed else ""
+    named = ""
+    if disputed and disputed[0].disagrees_with is not None:
+        # The first in full.
+        more = f" (and {len(disputed) - 1} more)" if len(disputed) > 1 else ""
+        attempt = disputed[0].disagrees_with.attempt
+        named = f", {disputed[0].wanted.id} disagrees with attempt {attempt}, which failed{more}"
     if not taken and not made_up and not uncovered and not aside and not disputed:
         return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
     people = ", ".join(dict.fromkeys(standing.override.actor for standing in taken if standing.override is not None))
@@ -436,14 +403,6 @@ def _passed_title(required: tuple[JobStanding, ...]) -> str:
     left = f", {len(uncovered)} not covered: {uncovered[0].reason}" if uncovered else ""
     accepted = f", {made_up} accepted that never entered the change" if made_up else ""
     return f"{passed}{left_aside}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}{left}"
-
-
-def _disputed(disputed: list[JobStanding]) -> str:
-    """Which passes disagree with an attempt that failed, the first in full."""
-    first = disputed[0]
-    assert first.disagrees_with is not None
-    more = f" (and {len(disputed) - 1} more)" if len(disputed) > 1 else ""
-    return f"{first.wanted.id} disagrees with attempt {first.disagrees_with.attempt}, which failed{more}"
 
 
 def execution_of_job(standing: JobStanding) -> ChangeExecution | None:
@@ -481,19 +440,17 @@ def with_accepted(found: tuple[JobStanding, ...], rules: ExecutionRules) -> tupl
             else standing
             for standing in found
         )
-    if not any(standing.state is JobStatus.UNEXECUTED for standing in found):
-        return found
     passed = _executions(standing for standing in found if standing.state is JobStatus.PASSED)
-    return tuple(_weighed(standing, passed, rules) for standing in found)
-
-
-def _weighed(standing: JobStanding, passed: dict[str, ChangeExecution], rules: ExecutionRules) -> JobStanding:
-    own = execution_of_job(standing) if standing.state is JobStatus.UNEXECUTED else None
-    reason = accepted(own, passed, rules) if own is not None else ""
-    if not reason:
-        return standing
-    parts = (standing.disagreement, "the run was good and never entered its part of the change", reason)
-    return replace(standing, state=JobStatus.ACCEPTED, reason="; ".join(part for part in parts if part))
+    weighed: list[JobStanding] = []
+    for before in found:
+        standing = before
+        own = execution_of_job(standing) if standing.state is JobStatus.UNEXECUTED else None
+        if own is not None and (reason := accepted(own, passed, rules)):
+            parts = (standing.disagreement, "the run was good and never entered its part of the change", reason)
+            reason = "; ".join(part for part in parts if part)
+            standing = replace(standing, state=JobStatus.ACCEPTED, reason=reason)
+        weighed.append(standing)
+    return tuple(weighed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,35 +489,25 @@ def settled_by(target_state: TargetState, runs: tuple[Run, ...]) -> Settle:
     attempts = attempts_due(target_state, runs)
 
     def settle(standing: JobStanding) -> JobStanding:
-        if standing.run is None or standing.override is not None:
+        run, policy = standing.run, target_state.policy
+        if run is None or standing.override is not None:
             return standing
         if standing.state in _GOOD:
             return _with_disagreement(standing, target_state)
-        standing = _with_attempt(standing, attempts.get(standing.wanted.id))
-        return _with_quarantine(standing, target_state) if standing.state in _ENDED_BADLY else standing
+        attempt = attempts.get(standing.wanted.id)
+        if isinstance(attempt, NextAttempt):
+            return replace(standing, state=JobStatus.WAITING, reason=attempt.reason, attempt=attempt)
+        if attempt is not None:
+            standing = replace(standing, reason=f"{standing.reason}; {attempt.reason}", attempt=attempt)
+        entry = set_aside_by(run, policy.quarantine, target_state.now.date())
+        if entry is None or standing.state not in _ENDED_BADLY:
+            return standing
+        # What the gate makes of it is another key.
+        state = JobStatus.TOLERATED if policy.gate.quarantined is Demand.ALLOW else JobStatus.QUARANTINED
+        until = f"quarantined until {entry.until.isoformat()} ({entry.reason}, {entry.link})"
+        return replace(standing, state=state, reason=f"{until}; {standing.reason}", quarantine=entry)
 
     return settle
-
-
-def _with_attempt(standing: JobStanding, attempt: Attempt | None) -> JobStanding:
-    """The standing with the attempt that follows, for which it waits, or with why none does."""
-    if attempt is None:
-        return standing
-    if isinstance(attempt, NextAttempt):
-        return replace(standing, state=JobStatus.WAITING, reason=attempt.reason, attempt=attempt)
-    return replace(standing, reason=f"{standing.reason}; {attempt.reason}", attempt=attempt)
-
-
-def _with_quarantine(standing: JobStanding, target_state: TargetState) -> JobStanding:
-    """A bad end that the policy sets aside; what the gate makes of it is another key."""
-    run, policy = standing.run, target_state.policy
-    entry = set_aside_by(run, policy.quarantine, target_state.now.date()) if run is not None else None
-    if entry is None:
-        return standing
-    allowed = policy.gate.quarantined is Demand.ALLOW
-    state = JobStatus.TOLERATED if allowed else JobStatus.QUARANTINED
-    until = f"quarantined until {entry.until.isoformat()} ({entry.reason}, {entry.link})"
-    return replace(standing, state=state, reason=f"{until}; {standing.reason}", quarantine=entry)
 
 
 def _with_disagreement(standing: JobStanding, target_state: TargetState) -> JobStanding:
@@ -589,31 +536,23 @@ def with_queue(found: Iterable[JobStanding], target_state: TargetState) -> tuple
     A merge group is never held by a pause: the merge queue would take that for its answer, and the pause may end.
     """
     shown: dict[str, JobStanding] = {}
-    for standing in found:
-        shown[standing.wanted.id] = _in_queue(standing, target_state, shown)
-    return tuple(shown.values())
-
-
-def _in_queue(standing: JobStanding, target_state: TargetState, before: Mapping[str, JobStanding]) -> JobStanding:
-    if standing.state is JobStatus.WAITING:
-        holds = (before[required].hold for required in standing.wanted.requires if required in before)
-        hold = next((hold for hold in holds if hold is not None), None)
-        return _with_hold(standing, hold) if hold is not None else standing
-    run = standing.run
-    if run is None or not run.waits_for_slot or standing.state is not JobStatus.RUNNING:
-        return standing
     queue = target_state.queue
-    held = queue.pause or queue.held.get(run.key)
-    if held is None:
-        return replace(standing, state=JobStatus.WAITING, reason=_WAITS) if queue.limited else standing
-    hold = hold_in_queue(held)
-    if isinstance(target_state.target, MergeGroup) and isinstance(held, Pause):
-        return replace(standing, state=JobStatus.WAITING, reason=hold.sentence)
-    return _with_hold(standing, hold)
-
-
-def _with_hold(standing: JobStanding, hold: Hold) -> JobStanding:
-    return replace(standing, state=JobStatus.HELD, reason=hold.in_short, hold=hold)
+    for before in found:
+        standing, run, hold = before, before.run, None
+        if standing.state is JobStatus.WAITING:
+            holds = (shown[required].hold for required in standing.wanted.requires if required in shown)
+            hold = next((hold for hold in holds if hold is not None), None)
+        elif run is not None and run.waits_for_slot and standing.state is JobStatus.RUNNING:
+            held = queue.pause or queue.held.get(run.key)
+            hold = hold_in_queue(held) if held is not None else None
+            if hold is not None and isinstance(target_state.target, MergeGroup) and isinstance(held, Pause):
+                standing, hold = replace(standing, state=JobStatus.WAITING, reason=hold.sentence), None
+            elif hold is None and queue.limited:
+                standing = replace(standing, state=JobStatus.WAITING, reason=_WAITS)
+        if hold is not None:
+            standing = replace(standing, state=JobStatus.HELD, reason=hold.in_short, hold=hold)
+        shown[standing.wanted.id] = standing
+    return tuple(shown.values())
 
 
 def with_place(decided: Gate, target_state: TargetState) -> Gate:

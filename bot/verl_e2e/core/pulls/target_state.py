@@ -240,13 +240,24 @@ def rehearsal_standing(target_state: TargetState) -> RehearsalStanding | None:
 def _of_last(job: RehearsalJob, last: Run | None, target_state: TargetState) -> RehearsalStanding:
     """The standing by the last attempt alone."""
     if last is None or (last.state is RunState.CANCELLED and last.may_start_again):
-        return _not_begun(job, target_state)
-    if not last.state.final:
-        return _going(job, last, target_state)
+        if missing := target_state.rehearsal_missing:
+            return RehearsalStanding(job, JobStatus.BLOCKED, f"{missing}; {STARTS_WITHOUT}", lets_start=True)
+        # Jobs are held by the same, so nothing waits for ever.
+        why = _hold(target_state)
+        status = JobStatus.HELD if why else JobStatus.WAITING
+        return RehearsalStanding(job, status, why or "it is about to start", lets_start=False)
     if last.state is RunState.FINISHED and last.rehearsed is not None:
         return _judged(job, last, last.rehearsed.outcome, target_state)
-    status, reason = status_of_run(last), last.sentence or last.reason or f"the run is {last.state}"
-    return RehearsalStanding(job, status, f"{reason}; {STARTS_WITHOUT}", lets_start=True, run=last)
+    status = status_of_run(last)
+    if last.state.final:
+        reason = last.sentence or last.reason or f"the run is {last.state}"
+        return RehearsalStanding(job, status, f"{reason}; {STARTS_WITHOUT}", lets_start=True, run=last)
+    limit = timedelta(seconds=target_state.policy.rehearsal.limit_s)
+    starts_at = last.created + limit
+    if target_state.now >= starts_at:
+        reason = f"it has no answer after {limit.total_seconds() / 60:.0f} minutes; {STARTS_WITHOUT}"
+        return RehearsalStanding(job, status, reason, lets_start=True, run=last)
+    return RehearsalStanding(job, status, "jobs start after it", lets_start=False, run=last, starts_at=starts_at)
 
 
 def spares_level_0(target_state: TargetState, standing: RehearsalStanding | None) -> bool:
@@ -311,43 +322,19 @@ def _hold(target_state: TargetState) -> str:
     return f"cancelled by {cancelled.actor}" if cancelled is not None else ""
 
 
-def _not_begun(job: RehearsalJob, target_state: TargetState) -> RehearsalStanding:
-    if missing := target_state.rehearsal_missing:
-        return RehearsalStanding(job, JobStatus.BLOCKED, f"{missing}; {STARTS_WITHOUT}", lets_start=True)
-    if why := _hold(target_state):
-        # Jobs are held by the same, so nothing waits for ever.
-        return RehearsalStanding(job, JobStatus.HELD, why, lets_start=False)
-    return RehearsalStanding(job, JobStatus.WAITING, "it is about to start", lets_start=False)
-
-
-def _going(job: RehearsalJob, last: Run, target_state: TargetState) -> RehearsalStanding:
-    status, limit = status_of_run(last), timedelta(seconds=target_state.policy.rehearsal.limit_s)
-    if target_state.now - last.created >= limit:
-        reason = f"it has no answer after {limit.total_seconds() / 60:.0f} minutes; {STARTS_WITHOUT}"
-        return RehearsalStanding(job, status, reason, lets_start=True, run=last)
-    starts_at = last.created + limit
-    return RehearsalStanding(job, status, "jobs start after it", lets_start=False, run=last, starts_at=starts_at)
-
-
 def _judged(job: RehearsalJob, last: Run, outcome: CellOutcome, target_state: TargetState) -> RehearsalStanding:
     status, sentence = _OF_OUTCOME[outcome], last.sentence
     if outcome is CellOutcome.BLOCKED:
         sentence = f"{sentence}; {STARTS_WITHOUT}"
     closes = outcome is CellOutcome.FAIL and target_state.policy.rehearsal.fail is Demand.BLOCK
-    if closes and (aside := _set_aside(target_state)):
-        closes, sentence = False, f"{sentence}; {aside}"
-    failure = sentence if closes else ""
-    return RehearsalStanding(job, status, sentence, lets_start=not closes, run=last, failure=failure)
-
-
-def _set_aside(target_state: TargetState) -> str:
-    """That people took the responsibility for every level of the plan, of level 0 where it has none; else empty."""
+    # People may take the responsibility for every level of the plan, for level 0 where it has none.
     given = {override.level: override for override in target_state.overrides}
     needed = set(target_state.plan.levels if target_state.plan is not None else ()) or {Level.SMOKE}
-    if not needed <= given.keys():
-        return ""
-    people = " and ".join(dict.fromkeys(given[level].actor for level in sorted(needed)))
-    return f"set aside, because {people} overrode every level of the plan"
+    if closes and needed <= given.keys():
+        people = " and ".join(dict.fromkeys(given[level].actor for level in sorted(needed)))
+        closes, sentence = False, f"{sentence}; set aside, because {people} overrode every level of the plan"
+    failure = sentence if closes else ""
+    return RehearsalStanding(job, status, sentence, lets_start=not closes, run=last, failure=failure)
 
 
 BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
