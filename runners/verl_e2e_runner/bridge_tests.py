@@ -29,10 +29,9 @@ from verl_e2e.core.judge.junit import (
 )
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
-from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.process.confined import Finished, hand_path_over, run
-from verl_e2e_runner.process.environment import IMPORTS_VARIABLE, PATH_VARIABLE
+from verl_e2e_runner.process.cage import IMPORTS_VARIABLE, PATH_VARIABLE, read_below
+from verl_e2e_runner.process.processes import Finished, hand_path_over, run
+from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 

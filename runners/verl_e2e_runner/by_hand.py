@@ -14,14 +14,13 @@ from verl_e2e.core.model.record import Finding
 from verl_e2e.core.pulls.ray_nodes import by_hand_text
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests import bridge_tests_text
-from verl_e2e_runner.findings import stops
 from verl_e2e_runner.models import model_folder
-from verl_e2e_runner.preflight.prepare import prepare
-from verl_e2e_runner.preflight.wrapper import reads
-from verl_e2e_runner.process.environment import Session, planned_session
+from verl_e2e_runner.preflight.preflight import prepare
+from verl_e2e_runner.process.cage import Session, planned_session
+from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches
+from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches, reads
 
 _NAME = "dry-run"
 

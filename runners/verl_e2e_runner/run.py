@@ -33,7 +33,6 @@ from verl_e2e.core.model.record import (
     Environment,
 )
 from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
-from verl_e2e_runner.findings import emit_findings, stops
 from verl_e2e_runner.folder.process_records import (
     BRIDGE_TESTS_PHASE,
     ExecutionRecord,
@@ -49,14 +48,23 @@ from verl_e2e_runner.folder.recorder import (
     record_end,
     usable_key,
 )
-from verl_e2e_runner.isolation import Host, find_isolation, isolation_finding, mode_of, open_cage, state_of
 from verl_e2e_runner.models import RECIPE_FILE, made_model
+from verl_e2e_runner.place import (
+    Devices,
+    Host,
+    Place,
+    find_isolation,
+    isolation_finding,
+    mode_of,
+    open_cage,
+    read_devices,
+    state_of,
+    take_place,
+)
 from verl_e2e_runner.preflight.host import read_container
 from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.confined import with_own_scratch
-from verl_e2e_runner.process.deadline import MARGIN_S, deadline
-from verl_e2e_runner.process.environment import (
+from verl_e2e_runner.process.cage import (
     FINGERPRINTS_VARIABLE,
     Part,
     Session,
@@ -65,12 +73,21 @@ from verl_e2e_runner.process.environment import (
     planned_session,
     recorded_parts,
 )
-from verl_e2e_runner.process.processes import Ended, SystemClock, interruptible, received_signals, start, utc_now
+from verl_e2e_runner.process.deadline import MARGIN_S, deadline
+from verl_e2e_runner.process.processes import (
+    Ended,
+    SystemClock,
+    interruptible,
+    received_signals,
+    start,
+    utc_now,
+    with_own_scratch,
+)
+from verl_e2e_runner.reporting import Progress, emit_findings, stops
 from verl_e2e_runner.samplers import open_memory_sampler, open_sampler
-from verl_e2e_runner.sharing import Devices, Place, read_devices, take_place
 from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
 from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, Launch, cluster_of
-from verl_e2e_runner.watch import Limits, Progress, watch
+from verl_e2e_runner.watch import Limits, watch
 
 TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[Place]]
 

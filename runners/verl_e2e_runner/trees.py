@@ -30,8 +30,8 @@ from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
 from verl_e2e.git.clone import Bounds, Clone, WantedCommit
 from verl_e2e.git.program import Finished, Git, Limits
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
-from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.cage import Cage
+from verl_e2e_runner.reporting import blocked, good, note
 
 _LIMITS = Limits(time_s=300.0)
 

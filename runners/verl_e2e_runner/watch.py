@@ -10,21 +10,21 @@ Progress tells a person how far the run is, on one moving line of a terminal or 
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
-from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.process.cage import read_below
 from verl_e2e_runner.process.processes import Clock, Ended, Survivor, received_signals
+from verl_e2e_runner.reporting import Progress
 from verl_e2e_runner.samplers import GpuSampler, MemorySampler
 
 _READ_BYTES = 1 << 18
@@ -60,89 +60,6 @@ class ImportLines:
 def _is_below(file: str, root: str) -> bool:
     pairs = ((os.path.normpath(file), os.path.normpath(root)), (os.path.realpath(file), os.path.realpath(root)))
     return any(path == base or path.startswith(base.rstrip("/") + "/") for path, base in pairs)
-
-
-PLAIN_S = 30.0
-MOVING_S = 0.5
-
-
-@dataclass(slots=True)
-class Progress:
-    """Writes the phase, the time since the start, the stage and the step to a stream."""
-
-    stream: TextIO
-    # Seconds of a monotonic clock.
-    monotonic: Callable[[], float]
-    # True (a terminal) keeps one line up to date. False writes a line on each change, and after `PLAIN_S` seconds
-    # without one, so that a reader of the output sees that the run is alive.
-    moving: bool
-    # Begins each line, for example the job's id.
-    label: str = ""
-    _phase: str = ""
-    _stage: str = ""
-    _step: str = ""
-    _shown: str = ""
-    _shown_at: float = field(default=-PLAIN_S)
-    _began: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._began = self.monotonic()
-
-    def phase(self, name: str) -> None:
-        """A phase begins (preflight, bridge tests, prepare, run, collect)."""
-        self._phase, self._stage, self._step = name, "", ""
-        self.tick()
-
-    def stage(self, name: str) -> None:
-        """The run entered a stage."""
-        self._stage = name
-        self.tick()
-
-    def step(self, done: int, total: int = 0) -> None:
-        """The run finished a step; `total` 0 when unknown."""
-        self._step = f"step {done}/{total}" if total else f"step {done}"
-        self.tick()
-
-    def note(self, text: str) -> None:
-        """One sentence that stays on the screen."""
-        self._write(f"\r\x1b[K{text}\n" if self.moving else f"{text}\n")
-        if self.moving:
-            self._shown = ""
-            self.tick()
-
-    def tick(self) -> None:
-        """Show how far the run is, if that changed or if enough time has passed; call it often."""
-        now = self.monotonic()
-        state = " · ".join(part for part in (self._phase, self._stage, self._step) if part)
-        due = now - self._shown_at >= (MOVING_S if self.moving else PLAIN_S)
-        if state and (due or state != self._shown):
-            self._shown, self._shown_at = state, now
-            line = f"[{_clock_face(now - self._began)}] {self.label + ': ' if self.label else ''}{state}"
-            if self.moving:
-                width = shutil.get_terminal_size().columns
-                self._write(f"\r\x1b[K{line[: max(20, width - 1)]}")
-            else:
-                self._write(f"{line}\n")
-
-    def close(self) -> None:
-        """Leave the moving line; later text begins on a line of its own."""
-        if self.moving and self._shown:
-            self._write("\n")
-        self._shown = ""
-
-    def _write(self, text: str) -> None:
-        # A reader that went away must not end a run that costs GPU hours.
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except (OSError, ValueError):
-            self.moving = False
-
-
-def _clock_face(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:2}:{rest:02}"
 
 
 class Scanner(Protocol):

@@ -31,7 +31,7 @@ from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e.wiring.check import job_follow_ups
-from verl_e2e_runner.sharing import LOCK
+from verl_e2e_runner.place import LOCK
 
 pytestmark = pytest.mark.host
 

@@ -90,17 +90,17 @@ PLANTED = (
     ),
     (
         "runners/verl_e2e_runner/trees.py",
-        "import verl_e2e_runner.isolation",
+        "import verl_e2e_runner.place",
         "Imports point down inside the runner",
     ),
     (
         "runners/verl_e2e_runner/samplers.py",
-        "import verl_e2e_runner.isolation",
+        "import verl_e2e_runner.place",
         "Imports point down inside the runner",
     ),
     ("runners/verl_e2e_runner/attic.py", "", "Imports point down inside the runner"),
     (
-        "runners/verl_e2e_runner/process/environment.py",
+        "runners/verl_e2e_runner/process/cage.py",
         "import verl_e2e_runner.process.processes",
         "No circles inside any package",
     ),
@@ -165,7 +165,7 @@ STARTS_PROGRAMS = {
     "bot/verl_e2e/adapters/dispatch/slurm_backend.py",
     "bot/verl_e2e/adapters/limited/processes.py",
     "bot/verl_e2e/git/program.py",
-    "runners/verl_e2e_runner/process/confined.py",
+    "runners/verl_e2e_runner/process/processes.py",
     "runners/verl_e2e_runner/process/deadline.py",
 }
 

@@ -48,7 +48,7 @@ FOREIGN = {
     "bot/verl_e2e/adapters/mirror.py": "what git prints",
     "bot/verl_e2e/git/": "what git prints",
     "bot/verl_e2e/core/judge/junit.py": "what pytest writes, errors of libraries",
-    "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
+    "runners/verl_e2e_runner/preflight/preflight.py": "what the hub's client prints",
     "runners/verl_e2e_runner/bridge_tests.py": "errors of pytest, and what it prints",
     "runners/verl_e2e_runner/folder/process_records.py": "what Ray and vLLM call their processes",
     "runners/verl_e2e_runner/instrumentation/": "what Python raises",

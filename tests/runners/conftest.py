@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.world import World, fingerprint, make_world
-from verl_e2e_runner.process.environment import Session
+from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.trees import Trees, prepare_trees
 
 BASE = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}

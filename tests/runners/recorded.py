@@ -12,7 +12,7 @@ from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.process_records import ExecutionRecord, begin_record
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.environment import EXECUTED_VARIABLE
+from verl_e2e_runner.process.cage import EXECUTED_VARIABLE
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 

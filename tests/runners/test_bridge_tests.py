@@ -14,7 +14,7 @@ from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.jobs import DeselectedTest
 from verl_e2e.core.model.record import JUNIT_FILE
 from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
-from verl_e2e_runner.isolation import open_cage
+from verl_e2e_runner.place import open_cage
 from verl_e2e_runner.process.cage import Tools
 from verl_e2e_runner.trees import Trees, prepare_trees
 

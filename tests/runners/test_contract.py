@@ -3,7 +3,7 @@
 import pytest
 
 from tests.runners.world import WRAPPER
-from verl_e2e_runner.preflight.wrapper import check_contract, reads
+from verl_e2e_runner.verl_wrapper import check_contract, reads
 
 
 @pytest.mark.parametrize(

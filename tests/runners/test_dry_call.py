@@ -12,10 +12,18 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.settings import BASE_WRAPPER
-from verl_e2e_runner.preflight.wrapper import Config, DryCall, check_dry_call, compose, dry_call
-from verl_e2e_runner.process.environment import Session
+from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.trees import Trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import Launch, launches, python_path
+from verl_e2e_runner.verl_wrapper import (
+    Config,
+    DryCall,
+    Launch,
+    check_dry_call,
+    compose,
+    dry_call,
+    launches,
+    python_path,
+)
 
 pytestmark = pytest.mark.host
 

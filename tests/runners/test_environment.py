@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.text.redact import is_secret, is_secret_name, redactor
 from verl_e2e_runner.folder.recorder import host_redactor
-from verl_e2e_runner.process.environment import MARKER_FILE, Session, close_session, inherited, open_session
+from verl_e2e_runner.process.cage import MARKER_FILE, Session, close_session, inherited, open_session
 
 VALUE = "tuna-Sandwich!99"
 SECRET_NAMES = (

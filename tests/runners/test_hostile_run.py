@@ -17,9 +17,8 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Isolation, Job, Repository
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
-from verl_e2e_runner.isolation import Host, find_isolation, isolation_finding
+from verl_e2e_runner.place import Device, Devices, Host, Place, find_isolation, isolation_finding
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.sharing import Device, Devices, Place
 
 pytestmark = [pytest.mark.host]
 
@@ -156,7 +155,7 @@ def test_a_run_without_isolation_says_so_on_its_card(world: World) -> None:
 
 
 def test_a_host_without_the_tool_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_e2e_runner.isolation._UTILITIES", "/nowhere")
+    monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", "/nowhere")
     assert find_isolation(world.job(), {"PATH": "/nowhere"}).problem == NO_TOOLS.problem
 
 
@@ -173,5 +172,5 @@ def test_a_tool_that_does_not_work_is_found_out(world: World, tmp_path: Path, mo
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho Creating new namespace failed >&2; exit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr("verl_e2e_runner.isolation._UTILITIES", f"{tmp_path}:/usr/bin:/bin:/usr/sbin:/sbin")
+    monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", f"{tmp_path}:/usr/bin:/bin:/usr/sbin:/sbin")
     assert "Creating new namespace failed" in find_isolation(world.job(), {}).problem

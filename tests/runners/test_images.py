@@ -12,7 +12,7 @@ from verl_e2e.core.model.jobs import PICTURES, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check
 from verl_e2e_runner.preflight.inputs import check_data, data_files
-from verl_e2e_runner.preflight.prepare import prepare
+from verl_e2e_runner.preflight.preflight import prepare
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import wrapper_map
 

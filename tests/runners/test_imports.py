@@ -13,7 +13,7 @@ from tests.runners.world import World
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.imports import ImportProof, ask_interpreter, prove_imports
-from verl_e2e_runner.process.environment import Session, close_session, open_session, planned_session
+from verl_e2e_runner.process.cage import Session, close_session, open_session, planned_session
 from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 

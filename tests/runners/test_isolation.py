@@ -17,10 +17,8 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.jobs import Network, SiteIsolation
-from verl_e2e_runner.folder.suspect_files import names_below, read_below
-from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.confined import hand_path_over, run
-from verl_e2e_runner.process.processes import SystemClock, start
+from verl_e2e_runner.process.cage import Cage, Tools, names_below, read_below
+from verl_e2e_runner.process.processes import SystemClock, hand_path_over, run, start
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 

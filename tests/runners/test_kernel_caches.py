@@ -26,8 +26,7 @@ from verl_e2e.core.model.record import (
     KernelCaches,
     RepositoryState,
 )
-from verl_e2e_runner.folder.suspect_files import open_folder
-from verl_e2e_runner.isolation import Host, find_isolation
+from verl_e2e_runner.place import Device, Devices, Host, Place, find_isolation
 from verl_e2e_runner.preflight import kernel_caches
 from verl_e2e_runner.preflight.kernel_caches import (
     CacheCopy,
@@ -38,9 +37,8 @@ from verl_e2e_runner.preflight.kernel_caches import (
     origin_of,
     take_caches,
 )
-from verl_e2e_runner.process.environment import KERNEL_CACHES, Session
+from verl_e2e_runner.process.cage import KERNEL_CACHES, Session, open_folder
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.sharing import Device, Devices, Place
 
 GPU = Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0)
 ORIGIN = CachesOrigin(

@@ -13,8 +13,8 @@ from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check
+from verl_e2e_runner.place import FOLDER_VARIABLE, Devices, Place, take_place
 from verl_e2e_runner.samplers import Bound, exhausted_bound, held_gib, read_bounds
-from verl_e2e_runner.sharing import FOLDER_VARIABLE, Devices, Place, take_place
 
 MIB = 1 / 1024
 Launch = Callable[..., subprocess.Popen[bytes]]

@@ -16,7 +16,7 @@ import pytest
 
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.confined import Confined, hand_path_over, launch
+from verl_e2e_runner.process.processes import Confined, hand_path_over, launch
 
 pytestmark = pytest.mark.bwrap
 

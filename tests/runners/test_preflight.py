@@ -14,12 +14,12 @@ from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, RunContainer
 from verl_e2e.core.model.settings import BASE_WRAPPER
-from verl_e2e_runner.findings import stops
+from verl_e2e_runner.place import Device, Devices, visible
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.environment import Session, close_session, open_session, planned_session
-from verl_e2e_runner.sharing import Device, Devices, visible
+from verl_e2e_runner.process.cage import Session, close_session, open_session, planned_session
+from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.trees import apply_patches, prepare_trees
 
 pytestmark = pytest.mark.host

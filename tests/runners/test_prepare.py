@@ -9,8 +9,8 @@ from tests.runners.world import World
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check
-from verl_e2e_runner.preflight.prepare import cache_variables, prepare
-from verl_e2e_runner.process.environment import cached_snapshot, hub_cache, hub_home, is_offline
+from verl_e2e_runner.preflight.preflight import cache_variables, prepare
+from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, hub_home, is_offline
 from verl_e2e_runner.trees import Trees, prepare_trees
 
 

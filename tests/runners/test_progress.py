@@ -2,7 +2,7 @@
 
 import io
 
-from verl_e2e_runner.watch import Progress
+from verl_e2e_runner.reporting import Progress
 
 
 class Hand:

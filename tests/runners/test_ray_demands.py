@@ -17,7 +17,7 @@ from verl_e2e.core.log.scan import Scanner, scan
 from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
 from verl_e2e.core.triage.triage import TriageVerdict, triage
-from verl_e2e_runner.process.environment import Session
+from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.process.processes import Ended, start
 from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches

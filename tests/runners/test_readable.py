@@ -20,7 +20,7 @@ from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.inputs import _TRY, check_readable
 from verl_e2e_runner.preflight.preflight import preflight
-from verl_e2e_runner.process.environment import cached_snapshot, planned_session
+from verl_e2e_runner.process.cage import cached_snapshot, planned_session
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.trees import Trees
 

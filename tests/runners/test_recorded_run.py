@@ -16,9 +16,9 @@ from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.record import Check, Finding, Gpu, Manifest
-from verl_e2e_runner.process.environment import Part, RecordingError, recorded_parts
+from verl_e2e_runner.place import Device, Devices, Place
+from verl_e2e_runner.process.cage import Part, RecordingError, recorded_parts
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.sharing import Device, Devices, Place
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
 

@@ -27,7 +27,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opens:
 
     def place(limits: Limits = GENEROUS, *, caged: bool = False) -> Apart:
         if not caged:
-            monkeypatch.setattr("verl_e2e_runner.isolation._UTILITIES", "/nowhere")
+            monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", "/nowhere")
         given = {"PATH": os.environ["PATH"] if caged else "/nowhere"}
         tree = tmp_path / "tree"
         tree.mkdir(exist_ok=True)

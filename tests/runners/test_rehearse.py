@@ -29,7 +29,7 @@ esac
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("verl_e2e_runner.isolation._UTILITIES", "/nowhere")
+    monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", "/nowhere")
     records = tmp_path / "given"
     records.mkdir()
     (records / "a.json").write_text(GOOD.model_dump_json())

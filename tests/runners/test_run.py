@@ -39,9 +39,9 @@ from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
+from verl_e2e_runner.place import Device, Devices, Place, take_place
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.samplers import Bound
-from verl_e2e_runner.sharing import Device, Devices, Place, take_place
 
 pytestmark = pytest.mark.host
 

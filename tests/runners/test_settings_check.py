@@ -15,7 +15,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, SettingsCheck, Value
 from verl_e2e.core.model.space import VARIANTS, JobPoint, setting_probes, variant_named
-from verl_e2e_runner.preflight.wrapper import check_settings
+from verl_e2e_runner.verl_wrapper import check_settings
 
 pytestmark = pytest.mark.host
 

@@ -16,8 +16,8 @@ from verl_e2e.adapters.dispatch.local_backend import HOST_VARIABLE
 from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Gpu
-from verl_e2e_runner import sharing as places
-from verl_e2e_runner.sharing import FOLDER_VARIABLE, Device, Devices, Place, open_lock, take_place
+from verl_e2e_runner import place as places
+from verl_e2e_runner.place import FOLDER_VARIABLE, Device, Devices, Place, open_lock, take_place
 
 SHARING = SiteIsolation(network=Network.NONE)
 
@@ -127,8 +127,8 @@ _HOLDER = """
 import sys
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Gpu
-from verl_e2e_runner.sharing import Device, Devices
-from verl_e2e_runner.sharing import take_place
+from verl_e2e_runner.place import Device, Devices
+from verl_e2e_runner.place import take_place
 job = Job.model_validate_json(sys.argv[1])
 host = Devices((Device(Gpu(index=0, name="G", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 with take_place(job, "", {"VERL_E2E_HOST_FOLDER": sys.argv[2]}, lambda: host) as found:

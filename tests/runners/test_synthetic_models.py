@@ -23,9 +23,8 @@ from verl_e2e.core.plan.synthetic_models import sized
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
 from verl_e2e_runner.models import HOST_PYTHON, made_model, make_model, model_folder
 from verl_e2e_runner.preflight.inputs import check_model
-from verl_e2e_runner.preflight.prepare import prepare
-from verl_e2e_runner.process.cage import Cage, Tools
-from verl_e2e_runner.process.environment import hub_cache
+from verl_e2e_runner.preflight.preflight import prepare
+from verl_e2e_runner.process.cage import Cage, Tools, hub_cache
 from verl_e2e_runner.trees import Trees
 
 MODELS = tuple(family for family in packaged_policy().families if family.synthetic)

@@ -37,9 +37,9 @@ from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, S
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, portable, same_job
-from verl_e2e_runner.findings import stops
-from verl_e2e_runner.isolation import open_cage
+from verl_e2e_runner.place import open_cage
 from verl_e2e_runner.process.cage import Tools
+from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.trees import Trees, apply_patches, fetch_baseline, prepare_trees, with_clones
 
 

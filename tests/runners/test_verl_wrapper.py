@@ -12,8 +12,8 @@ from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.settings import BASE_WRAPPER
-from verl_e2e_runner.isolation import read_paths
-from verl_e2e_runner.process.environment import Session, planned_session
+from verl_e2e_runner.place import read_paths
+from verl_e2e_runner.process.cage import Session, planned_session
 from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import (
     INSTRUMENTATION,

@@ -32,8 +32,9 @@ from verl_e2e_runner.process.processes import (
     received_signals,
     start,
 )
+from verl_e2e_runner.reporting import Progress
 from verl_e2e_runner.samplers import Bound, GpuReading, GpuSampler, MemorySampler, NoReadingError, open_memory_sampler
-from verl_e2e_runner.watch import ImportLines, Limits, Progress, watch
+from verl_e2e_runner.watch import ImportLines, Limits, watch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -567,7 +568,7 @@ from verl_e2e_runner.process.processes import SystemClock
 from verl_e2e_runner.samplers import GpuSampler
 from verl_e2e_runner.samplers import open_memory_sampler
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch import Progress
+from verl_e2e_runner.reporting import Progress
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.watch import Limits
 from verl_e2e_runner.watch import watch

@@ -8,8 +8,9 @@ from typing import Any
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.process.processes import Ended, SystemClock, WrapperProcess
+from verl_e2e_runner.reporting import Progress
 from verl_e2e_runner.samplers import Bound, GpuSampler, open_memory_sampler
-from verl_e2e_runner.watch import Limits, Progress, watch
+from verl_e2e_runner.watch import Limits, watch
 
 
 def watched(

@@ -278,7 +278,7 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
     """
     from verl_e2e.core.model.space import VARIANTS, setting_probes
     from verl_e2e.core.report.plan_text import settings_json, settings_text
-    from verl_e2e_runner.preflight.wrapper import check_settings
+    from verl_e2e_runner.verl_wrapper import check_settings
 
     with tempfile.TemporaryDirectory(prefix="verl-e2e-settings-") as work:
         checks = check_settings(

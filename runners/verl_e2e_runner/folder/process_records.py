@@ -39,9 +39,8 @@ from verl_e2e.core.model.fingerprints import (
     Tensor,
 )
 from verl_e2e_runner.folder.recorder import Recorder, plain
-from verl_e2e_runner.folder.suspect_files import names_below, read_below
-from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_path_over
+from verl_e2e_runner.process.cage import Cage, names_below, read_below
+from verl_e2e_runner.process.processes import hand_path_over
 from verl_e2e_runner.trees import Trees
 
 # verl's classes of workers and servers: Ray names a process by the class of its actor.

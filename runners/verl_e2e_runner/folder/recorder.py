@@ -57,7 +57,7 @@ from verl_e2e.core.model.record import (
     is_sealed,
 )
 from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor, secrets_in
-from verl_e2e_runner.folder.suspect_files import is_folder_below, read_below
+from verl_e2e_runner.process.cage import is_folder_below, read_below
 from verl_e2e_runner.process.processes import Ended
 
 if sys.version_info >= (3, 14):

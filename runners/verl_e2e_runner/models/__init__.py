@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e_runner.process.confined import Finished, let_everyone_read, run
-from verl_e2e_runner.process.environment import synthetic_folder
+from verl_e2e_runner.process.cage import synthetic_folder
+from verl_e2e_runner.process.processes import Finished, let_everyone_read, run
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 RECIPE_FILE = "recipe.json"

@@ -20,9 +20,9 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RunContainer
-from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.preflight.wrapper import Config
-from verl_e2e_runner.sharing import Device, Devices, visible
+from verl_e2e_runner.place import Device, Devices, visible
+from verl_e2e_runner.reporting import blocked, good, note
+from verl_e2e_runner.verl_wrapper import Config
 
 ID_VARIABLE = "VERL_E2E_CONTAINER_ID"
 INSPECT_VARIABLE = "VERL_E2E_CONTAINER_INSPECT"

@@ -22,11 +22,24 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding, ImportLine
 from verl_e2e.core.triage.origin import is_compiled
-from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.folder.suspect_files import names_below, read_below
-from verl_e2e_runner.process.confined import run, with_own_scratch
-from verl_e2e_runner.process.environment import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
-from verl_e2e_runner.process.processes import RUN_VARIABLE, Clock, SystemClock, WrapperProcess, start
+from verl_e2e_runner.process.cage import (
+    EXECUTED_VARIABLE,
+    FINGERPRINTS_VARIABLE,
+    IMPORTS_VARIABLE,
+    Session,
+    names_below,
+    read_below,
+)
+from verl_e2e_runner.process.processes import (
+    RUN_VARIABLE,
+    Clock,
+    SystemClock,
+    WrapperProcess,
+    run,
+    start,
+    with_own_scratch,
+)
+from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
 
 # Distributions whose versions belong on the record of a run.

@@ -19,13 +19,12 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.models import answer_of, made_model
-from verl_e2e_runner.preflight.wrapper import Config
-from verl_e2e_runner.process.confined import run
-from verl_e2e_runner.process.environment import cached_snapshot, hub_cache, is_offline
+from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, is_offline
+from verl_e2e_runner.process.processes import run
+from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import data_texts
+from verl_e2e_runner.verl_wrapper import Config, data_texts
 
 _PARQUET = b"PAR1"
 _SMALLEST_PARQUET = 12

@@ -18,12 +18,9 @@ from pydantic import ValidationError
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, Check, Finding, Gpu, KernelCaches, RepositoryState
-from verl_e2e_runner.findings import blocked, good, note
-from verl_e2e_runner.folder.suspect_files import FILE, open_folder, read_below
-from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import hand_path_over
-from verl_e2e_runner.process.environment import KERNEL_CACHES, Session
-from verl_e2e_runner.process.processes import utc_now
+from verl_e2e_runner.process.cage import FILE, KERNEL_CACHES, Cage, Session, open_folder, read_below
+from verl_e2e_runner.process.processes import hand_path_over, utc_now
+from verl_e2e_runner.reporting import blocked, good, note
 
 # Their versions are part of the keys of the caches, or choose the kernels that are compiled.
 _PACKAGES = ("torch", "triton", "vllm", "flashinfer-python", "transformer-engine")

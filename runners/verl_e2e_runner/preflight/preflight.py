@@ -1,5 +1,11 @@
-"""Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together."""
+"""Prepares missing data, model snapshots and cache folders, once and before any worker starts.
 
+Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together.
+"""
+
+import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,13 +14,16 @@ from pathlib import Path
 
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
-from verl_e2e_runner.findings import Emit, emit_findings, stops, untried
+from verl_e2e_runner.models import make_images, make_model, model_folder
+from verl_e2e_runner.place import Devices, read_devices, visible
 from verl_e2e_runner.preflight.host import (
     check_disk,
     check_gpus,
     check_image,
     check_ray_cpus,
+    free_gib,
     read_container,
     usable_processors,
 )
@@ -22,18 +31,164 @@ from verl_e2e_runner.preflight.imports import Interpreter, ask_interpreter, prov
 from verl_e2e_runner.preflight.inputs import (
     check_data,
     check_model,
+    check_processor,
     check_readable,
     check_reward_model,
     check_stale_checkpoints,
+    data_files,
     found_model,
+    model_path,
     model_place,
 )
-from verl_e2e_runner.preflight.prepare import cache_variables, prepare
-from verl_e2e_runner.preflight.wrapper import Config, WrapperCheck, check_wrapper
-from verl_e2e_runner.process.environment import Session, hub_cache
-from verl_e2e_runner.sharing import Devices, read_devices, visible
+from verl_e2e_runner.process.cage import OWN_PLACES, Session, cached_snapshot, hub_cache, hub_home, is_offline
+from verl_e2e_runner.process.processes import Finished, run
+from verl_e2e_runner.reporting import Emit, blocked, emit_findings, good, stops, untried
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import Launch, launches
+from verl_e2e_runner.verl_wrapper import Config, Launch, WrapperCheck, check_wrapper, launches, pictures_folder
+
+GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
+
+# A model made from a dummy config needs the tokenizer and configuration of its base model, not the weights.
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
+
+# A model of some million parameters takes a minute on a busy core.
+_MAKE_S = 600.0
+
+_DOWNLOAD = """
+import json, sys
+from huggingface_hub import snapshot_download
+model, ignored = json.load(sys.stdin)
+print(snapshot_download(model, ignore_patterns=ignored or None))
+"""
+
+# Caches that would otherwise fill the home folder: variable, and folder below the chosen root.
+_CACHES = {
+    "HF_HOME": "huggingface",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "VLLM_CACHE_ROOT": "vllm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+
+
+def cache_variables(
+    job: Job, variables: Mapping[str, str], work: Path, *, free: Callable[[Path], float] = free_gib
+) -> dict[str, str]:
+    """Cache folders on a disk with enough space: none when the default has it, else below the site's scratch or `work`.
+
+    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too. `free` gives
+    the GiB that are free where a path lies.
+    """
+    if free(hub_home(variables)) >= job.site.min_free_gib:
+        return {}
+    root = Path(job.site.scratch) if job.site.scratch else work / "cache"
+    if free(root) < job.site.min_free_gib:
+        return {}
+    chosen = {name: str(root / folder) for name, folder in _CACHES.items() if name not in variables}
+    if is_offline(variables):
+        chosen.pop("HF_HOME", None)
+    return chosen
+
+
+def prepare(
+    job: Job,
+    trees: Trees,
+    variables: Mapping[str, str],
+    base: Mapping[str, str],
+    work: Path,
+    *,
+    timeout_s: float = 1800,
+) -> tuple[Finding, ...]:
+    """Prepare missing data and download a missing model, and see whether its processor can be loaded.
+
+    Existing files are not changed.
+
+    `variables` is the run's environment. Downloads run without the code under test on PYTHONPATH, and may
+    therefore use the hub token of `base`, which the run never sees.
+    """
+    trusted = {name: value for name, value in variables.items() if name not in ("PYTHONPATH", "VERL_E2E_PATH")}
+    if trees.cage is not None:
+        # These programs run as the runner: what one makes in the home or the caches of the cage, as PyTorch makes a
+        # folder when it is imported, the cage's user could not write.
+        kept = {name: value for name, value in trusted.items() if name not in OWN_PLACES}
+        trusted = {**kept, **{name: base[name] for name in OWN_PLACES if name in base}}
+    trusted["PYTHONPATH"] = os.pathsep.join(job.site.python_path)
+    trusted.update({name: base[name] for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in base})
+    findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)
+    if not stops(findings):
+        findings = (*findings, *_prepare_model(job, trusted, work, timeout_s=timeout_s))
+    if not stops(findings):
+        findings = (*findings, *check_processor(job, trees.cwd, trusted, work))
+    return findings
+
+
+def _prepare_data(
+    job: Job, trees: Trees, variables: Mapping[str, str], work: Path, *, timeout_s: float
+) -> tuple[Finding, ...]:
+    if job.data.prepare == "images":
+        folder = pictures_folder(variables)
+        pictures = make_images(folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        if not pictures.problem:
+            return (good(Check.DATA, pictures.summary),)
+        fix = "look at the `datasets` and the Pillow of the job's Python: verl reads such data with them"
+        return (blocked(Check.DATA, f"the pictures could not be made: {pictures.problem}", fix, stage=Stage.DATA),)
+    files = data_files(job, trees.cwd, variables)
+    absent = [file for group in files.values() for file in group if not file.is_file()]
+    if not absent or job.data.prepare != "gsm8k":
+        return ()
+    made = work / "gsm8k"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made))
+    # The script imports verl for its HDFS copy; that is the pinned verl, not the pull request.
+    path = os.pathsep.join((str(trees.verl), *job.site.python_path))
+    finished = run(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
+    results = {"train_files": made / "train.parquet", "val_files": made / "test.parquet"}
+    if finished.code != 0 or not all(result.is_file() for result in results.values()):
+        return (_failed(Check.DATA, "verl's GSM8K script", finished, Stage.DATA),)
+    for key, group in files.items():
+        for file in group:
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                # Another run of this host may read it now: it is there whole or not at all.
+                partial = file.with_name(f".{file.name}.{os.getpid()}")
+                shutil.copyfile(results[key], partial)
+                partial.replace(file)
+    return (
+        good(Check.DATA, f"made by verl's GSM8K script in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),
+    )
+
+
+def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:
+    checkpoint = job.checkpoint
+    if recipe := checkpoint.synthetic:
+        folder = model_folder(recipe, variables)
+        made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        if not made.problem:
+            return (good(Check.MODEL, made.summary),)
+        fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
+        summary = f"the model {checkpoint.model_id} could not be made: {made.problem}"
+        return (blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD),)
+    known = model_path(job) or cached_snapshot(checkpoint.model_id, variables)
+    if known is not None or is_offline(variables):
+        return ()
+    ignored = _WEIGHTS if checkpoint.dummy_config is not None else ()
+    question = json.dumps([checkpoint.model_id, ignored])
+    argv = (job.site.python, "-c", _DOWNLOAD)
+    finished = run(argv, env=variables, cwd=work, timeout_s=timeout_s, stdin=question)
+    if finished.code != 0:
+        return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
+    place = finished.stdout.strip().splitlines()[-1]
+    return (good(Check.MODEL, f"{checkpoint.model_id} downloaded in {finished.seconds:.0f} s: {place}"),)
+
+
+def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:
+    """The finding for a failed program: a full disk, else the last line of its output."""
+    if "No space left on device" in finished.stderr + finished.stdout or "Disk quota exceeded" in finished.stderr:
+        fix = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"
+        return blocked(check, f"{what} failed: No space left on device", fix, stage=stage)
+    fix = "check the network, the token and the packages of the job's Python, or name existing files in the job"
+    return blocked(check, f"{what} failed ({finished.ending}): {finished.last_error}", fix, stage=stage)
 
 
 @dataclass(frozen=True, slots=True)

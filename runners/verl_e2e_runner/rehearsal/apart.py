@@ -18,10 +18,9 @@ import psutil
 from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
-from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.isolation import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
-from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.confined import Finished, hand_path_over, let_everyone_read, run
+from verl_e2e_runner.place import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
+from verl_e2e_runner.process.cage import Cage, read_below
+from verl_e2e_runner.process.processes import Finished, hand_path_over, let_everyone_read, run
 from verl_e2e_runner.samplers import held_gib
 
 REQUEST = "request.json"

@@ -22,13 +22,11 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder, record_end, usable_key
-from verl_e2e_runner.isolation import current_mode
-from verl_e2e_runner.process.confined import run
-from verl_e2e_runner.process.processes import Ended, SystemClock, received_signals, utc_now
+from verl_e2e_runner.place import current_mode, lock_within
+from verl_e2e_runner.process.processes import Ended, SystemClock, received_signals, run, utc_now
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.run import run_recorded
-from verl_e2e_runner.sharing import lock_within
 from verl_e2e_runner.trees import SUBMODULE, RepositoryError, borrow, check_out, open_repository
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
