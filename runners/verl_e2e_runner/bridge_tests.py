@@ -36,8 +36,6 @@ from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 
 _MOST_BYTES = 16 << 20
-_SAME_NAME = "import file mismatch"
-_PASSED = CaseResult("", "passed")
 _WORST = {"failed": 2, "skipped": 1, "passed": 0}
 
 
@@ -49,13 +47,57 @@ class Results:
     results: dict[str, CaseResult] = field(default_factory=dict)
     running: str = ""
 
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the plugin."""
+        match event["kind"]:
+            case "collected":
+                self.collected = list(event["nodes"])
+            case "start":
+                self.running = event["node"]
+            case "report":
+                self._report(event["node"], event["outcome"], event)
+            case "uncollected":
+                # A missing package, or two files of one name, is not a result about the change.
+                node, text = event["node"], event["text"]
+                lines = [line.strip() for line in text.splitlines() if line.strip()]
+                found = CaseResult(
+                    node, "failed", f"it cannot be collected: {(lines or ['no reason given'])[-1]}\n{text}"
+                )
+                if module := missing_package(text):
+                    reason = f"it cannot be collected here: package {module} is missing"
+                    found = CaseResult(node, "unfinished", reason)
+                elif "import file mismatch" in text:
+                    reason = "it cannot be collected together with another file of the same name"
+                    found = CaseResult(node, "unfinished", reason)
+                self.results[node] = found
+            case _:
+                pass
+
+    def _report(self, node: str, outcome: Any, event: Mapping[str, Any]) -> None:
+        """A test has a line for set-up, call and tear-down: the worst counts, and it ends with its tear-down."""
+        if event["when"] == "teardown" and self.running == node:
+            self.running = ""
+        if outcome not in _WORST:
+            return
+        text = event["text"]
+        missing = missing_from_environment(event["error"]) if outcome == "failed" else ""
+        if missing:
+            outcome, text = "skipped", skip_reason(missing)
+        before = self.results.get(node)
+        seconds = event["seconds"] + (before.seconds if before else 0.0)
+        if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
+            self.results[node] = CaseResult(node, outcome, text, seconds, missing)
+        else:
+            self.results[node] = replace(before, seconds=seconds)
+
     def outcomes(self, *, reason: str, killed_by: str = "") -> tuple[CaseResult, ...]:
         """Every result, and the tests that have none with the reason why.
 
         `killed_by` says what ended the interpreter in the middle of a test, which that test is blamed for.
         """
         found = dict(self.results)
-        if self.running and found.get(self.running, _PASSED).outcome != "failed":
+        before = found.get(self.running)
+        if self.running and (before is None or before.outcome != "failed"):
             found[self.running] = CaseResult(self.running, "unfinished", reason)
             if killed_by:
                 found[self.running] = CaseResult(self.running, "failed", f"it ended the interpreter: {killed_by}")
@@ -69,52 +111,11 @@ def read_session(file: Path) -> Results:
     session = Results()
     raw = read_below(file.parent, file.name, limit=_MOST_BYTES) or b""
     for line in raw.decode(errors="replace").splitlines(keepends=True):
-        if line.endswith("\n"):
-            # The code under test may write into this file: a line of another shape is none.
-            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                event = json.loads(line)
-                match event["kind"]:
-                    case "collected":
-                        session.collected = list(event["nodes"])
-                    case "start":
-                        session.running = event["node"]
-                    case "report":
-                        _report(session, event)
-                    case "uncollected":
-                        session.results[event["node"]] = _uncollected(event["node"], event["text"])
-                    case _:
-                        pass
+        # The code under test may write into this file: a line of another shape is none.
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            if line.endswith("\n"):
+                session.take(json.loads(line))
     return session
-
-
-def _report(session: Results, event: Mapping[str, Any]) -> None:
-    """A test has a line for set-up, call and tear-down: the worst counts, and the test ends with its tear-down."""
-    node, outcome = event["node"], event["outcome"]
-    if event["when"] == "teardown" and session.running == node:
-        session.running = ""
-    if outcome not in _WORST:
-        return
-    text = event["text"]
-    missing = missing_from_environment(event["error"]) if outcome == "failed" else ""
-    if missing:
-        outcome, text = "skipped", skip_reason(missing)
-    before = session.results.get(node)
-    seconds = event["seconds"] + (before.seconds if before else 0.0)
-    if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
-        session.results[node] = CaseResult(node, outcome, text, seconds, missing)
-    else:
-        session.results[node] = replace(before, seconds=seconds)
-
-
-def _uncollected(node: str, text: str) -> CaseResult:
-    """A missing package, or two files of one name, is not a result about the change."""
-    module = missing_package(text)
-    if module:
-        return CaseResult(node, "unfinished", f"it cannot be collected here: package {module} is missing")
-    if _SAME_NAME in text:
-        return CaseResult(node, "unfinished", "it cannot be collected together with another file of the same name")
-    last_line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
-    return CaseResult(node, "failed", f"it cannot be collected: {last_line}\n{text}")
 
 
 TESTS_VARIABLE = "VERL_E2E_TESTS"
@@ -176,15 +177,28 @@ def run_bridge_tests(
         return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
     variables = _variables(job, trees, environment, out)
     finished, session = _run(job, trees, existing, variables, out, limit_s)
-    unknown = _unknown_tests(finished, existing)
+    # Node ids that pytest does not find in their files, after which it runs nothing.
+    missing = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
+    unknown = [test for test in existing if "::" in test and any(node.endswith(test) for node in missing)]
     if unknown and len(unknown) < len(existing):
         absent += unknown
         rest = [test for test in existing if test not in unknown]
         finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
+    # A test that ended its own interpreter is blamed for it.
+    own_fault = not finished.timed_out and finished.code < 0 and -finished.code not in _FROM_OUTSIDE
     results = session.outcomes(
-        reason=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
+        reason=f"pytest ended with {finished.ending}, before it was done",
+        killed_by=finished.ending if own_fault else "",
     )
-    findings = [*_absent(job, absent), *_unfinished(results)]
+    reasons: dict[str, list[str]] = {}
+    for result in results:
+        if result.outcome == "unfinished" or result.missing:
+            reasons.setdefault(result.text, []).append(result.node)
+    findings = _absent(job, absent)
+    for reason, nodes in reasons.items():
+        more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+        summary = f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}"
+        findings.append(note(Check.BRIDGE_TESTS, summary))
     if not any(result.outcome in ("passed", "failed") for result in results):
         skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
         return replace(skipped, absent=tuple(absent))
@@ -240,28 +254,21 @@ def _run(
     out: Path,
     limit_s: float,
 ) -> tuple[Finished, Results]:
-    events = _events_file(trees, out)
-    events = trees.cage.outside(events) if trees.cage else events
+    events, cwd = _events_file(trees, out), trees.bridge
+    if trees.cage:
+        events, cwd = trees.cage.outside(events), trees.cage.scratch / "bridge-tests"
+        # The tests may not write into the Bridge tree: a folder of links to it takes what they write.
+        outside = trees.cage.outside(cwd)
+        shutil.rmtree(outside, ignore_errors=True)
+        outside.mkdir()
+        for entry in trees.bridge.iterdir():
+            if entry.name != ".git":
+                (outside / entry.name).symlink_to(entry)
+        hand_path_over(outside, trees.cage)
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
-    cwd = _working_folder(trees)
     finished = run(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage)
     return finished, read_session(events)
-
-
-def _working_folder(trees: Trees) -> Path:
-    """The Bridge tree; where the tests may not write into it, a folder of links to it that takes what they write."""
-    if trees.cage is None:
-        return trees.bridge
-    folder = trees.cage.scratch / "bridge-tests"
-    outside = trees.cage.outside(folder)
-    shutil.rmtree(outside, ignore_errors=True)
-    outside.mkdir()
-    for entry in trees.bridge.iterdir():
-        if entry.name != ".git":
-            (outside / entry.name).symlink_to(entry)
-    hand_path_over(outside, trees.cage)
-    return folder
 
 
 def _events_file(trees: Trees, out: Path) -> Path:
@@ -281,12 +288,6 @@ def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path
     return {**kept, TESTS_VARIABLE: str(_events_file(trees, out))}
 
 
-def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
-    """Node ids that pytest did not find in their files, after which it runs nothing."""
-    missing = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
-    return [test for test in tests if "::" in test and any(node.endswith(test) for node in missing)]
-
-
 def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
     """The outcome of tests of which some ran, with what the record says of it."""
     counts = {kind: sum(test.outcome == kind for test in junit.tests) for kind in ("passed", "failed", "skipped")}
@@ -301,25 +302,6 @@ def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tu
         blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _FIX),
         passed,
     )
-
-
-def _killed_by(finished: Finished) -> str:
-    """The signal by which a test ended its own interpreter; empty for any other end."""
-    return "" if finished.timed_out or finished.code >= 0 or -finished.code in _FROM_OUTSIDE else finished.ending
-
-
-def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
-    """One note for each reason why tests have no result, and for each thing that is missing in their environment."""
-    reasons: dict[str, list[str]] = {}
-    for result in results:
-        if result.outcome == "unfinished" or result.missing:
-            reasons.setdefault(result.text, []).append(result.node)
-    return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
-
-
-def _remark_on(reason: str, nodes: list[str]) -> Finding:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return note(Check.BRIDGE_TESTS, f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}")
 
 
 def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:

@@ -6,6 +6,7 @@ a run of the job would use.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests import bridge_tests_text
 from verl_e2e_runner.models import model_folder
 from verl_e2e_runner.preflight.preflight import prepare
-from verl_e2e_runner.process.cage import Session, planned_session
+from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees
@@ -35,9 +36,18 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     session = replace(_session(own), ray_address=cluster_of(job, environ))
     script = file_at(job.verl, job.script, base=environ)
     known = None if script is None else reads(script)
-    (start, *_) = launches(job, trees, session, base=environ, reads=known)
-    starts = launches(job, trees, session, base=environ, model=_made_by_hand(job, start.environment), reads=known)
-    existing = job.model_copy(update={"bridge_tests": _existing_tests(job, environ)})
+    starts = launches(job, trees, session, base=environ, reads=known)
+    if recipe := job.checkpoint.synthetic:
+        # Where the commands find a model that no hub has, once `prepare_by_hand` has made it.
+        made = str(model_folder(recipe, starts[0].environment))
+        starts = launches(job, trees, session, base=environ, model=made, reads=known)
+    existing = job
+    with suppress(UnknownRevisionError):
+        # Where the repository is not on this machine, all tests are taken to be there.
+        if (folder := Path(job.bridge.path)).is_dir():
+            files = open_repository(folder, base=environ).tree(job.bridge.commit)
+            there = tuple(test for test in job.bridge_tests if test.partition("::")[0] in files)
+            existing = job.model_copy(update={"bridge_tests": there})
     tests = bridge_tests_text(existing, trees, starts[0].environment, own / "bridge-tests", base=environ)
     return "\n".join(
         (
@@ -69,23 +79,6 @@ def prepare_by_hand(job: Job, out: Path, *, environ: Mapping[str, str], work: Pa
     return (*trees.findings, *prepare(job, trees, start.environment, environ, prepared))
 
 
-def _made_by_hand(job: Job, variables: Mapping[str, str]) -> str | None:
-    """Where the commands find a model that no hub has, once `prepare_by_hand` has made it."""
-    recipe = job.checkpoint.synthetic
-    return None if recipe is None else str(model_folder(recipe, variables))
-
-
 def _session(own: Path) -> Session:
-    return planned_session("0" * 32, own / "imports.jsonl")
-
-
-def _existing_tests(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The job's Bridge tests that exist at the commit; all of them where the repository is not on this machine."""
-    folder = Path(job.bridge.path)
-    if not folder.is_dir():
-        return job.bridge_tests
-    try:
-        files = open_repository(folder, base=environ).tree(job.bridge.commit)
-    except UnknownRevisionError:
-        return job.bridge_tests
-    return tuple(test for test in job.bridge_tests if test.partition("::")[0] in files)
+    nonce = "0" * 32
+    return Session(nonce, ray_folder(nonce), own / "imports.jsonl")

@@ -1,17 +1,13 @@
-"""Whether this host can keep code under test apart, found out by trying, and the cage of one run.
+"""A run's place on its host: how code under test is kept apart, found out by trying, and what runs share.
 
-Code in a cage may read the trees, the job's Python, and every path that the job or its site names.
+Code in a cage (see `process.cage`) may read the trees, the job's Python, and every path that the job or its site names.
 
-A run's place on the host: with other runs where all of them are kept apart, else alone.
-
-Runs in a cage (see `process.cage`) have their own /tmp, /dev/shm, processes, IPC and, without the host's network, ports
-and abstract sockets. What is left to share are GPUs and memory, which are given out here, and the limits of a user
-number, so each run has its own. A run that shares more has the host to itself.
+Runs in a cage have their own /tmp, /dev/shm, processes, IPC and, without the host's network, ports and abstract
+sockets. What is left to share are GPUs and memory, which are given out here, and the limits of a user number, so each
+run has its own. A run that shares more has the host to itself.
 
 There is no service: everything is a lock on a file, which the system releases when the runner has ended, however it
-ended. A GPU has twelve parts, each a file, of which a run locks as many as its share asks for. A run that states how
-much host memory it needs leaves a note in a locked file, of what it may have and what it holds now. What it has not
-taken yet counts as taken for those that begin after it, so runs that begin together do not count on the same memory.
+ended. A GPU has twelve parts, each a file, of which a run locks as many as its share asks for.
 """
 
 import fcntl
@@ -65,9 +61,16 @@ def read_paths(job: Job, trees: Trees, environ: Mapping[str, str]) -> tuple[Path
     for name in _LISTS:
         found += [Path(part) for part in variables.get(name, "").split(os.pathsep)]
     home = Path(variables.get("HOME", "/"))
-    found += [Path(path).expanduser() for path in (*job.site.python_path, *job.site.bridge_python_path)]
-    found += [Path(path).expanduser() for path in job.site.isolation.read]
-    found += [home / ".local", *_named(job)]
+    listed = (*job.site.python_path, *job.site.bridge_python_path, *job.site.isolation.read)
+    found += [home / ".local", *(Path(path).expanduser() for path in listed)]
+    # Absolute paths in the job's own texts: model, data, configuration, whatever an override names.
+    texts = [job.checkpoint.model_path, job.checkpoint.dummy_config, job.data.train_files, job.data.val_files]
+    for mapping in (job.site.wrapper, job.wrapper, job.site.process, job.process):
+        texts += mapping.values()
+    for text in filter(None, (*texts, *job.site.overrides, *job.overrides)):
+        found += map(Path, _PATH_IN_TEXT.findall(text))
+        if text.startswith("~"):
+            found.append(Path(text).expanduser())
     resolved = Path("/etc/resolv.conf").resolve()
     if not resolved.is_relative_to("/etc"):
         found.append(resolved)
@@ -96,18 +99,6 @@ def interpreter_folders(python: str, path: str) -> Iterator[Path]:
             return
         place = place.parent / os.readlink(place)
         place = Path(os.path.normpath(place))
-
-
-def _named(job: Job) -> Iterator[Path]:
-    """Absolute paths in the job's own texts: model, data, configuration, whatever an override names."""
-    texts = [job.checkpoint.model_path, job.checkpoint.dummy_config, job.data.train_files, job.data.val_files]
-    for mapping in (job.site.wrapper, job.wrapper, job.site.process, job.process):
-        texts += mapping.values()
-    texts += [*job.site.overrides, *job.overrides]
-    for text in filter(None, texts):
-        yield from (Path(found) for found in _PATH_IN_TEXT.findall(text))
-        if text.startswith("~"):
-            yield Path(text).expanduser()
 
 
 _TRIAL_S = 20.0
@@ -168,12 +159,18 @@ def open_cage(
     """
     token = (Path(environ[TOKEN_VARIABLE]),) if environ.get(TOKEN_VARIABLE) else ()
     kept = (out.resolve(), key_file(environ), *token)
+    # A path that the job names may lead to what is the recorder's alone.
+    reads = [
+        path
+        for path in read_paths(job, trees, environ)
+        if not any(path.is_relative_to(item) or path.resolve().is_relative_to(item.resolve()) for item in kept)
+    ]
     cage = Cage(
         tools,
         own / "suspect",
         job.site.isolation.model_copy(update={"user": job.site.isolation.user + number}),
         os.getuid(),
-        reads=tuple(path for path in read_paths(job, trees, environ) if not _is_kept(path, kept)),
+        reads=tuple(reads),
         hidden=(*kept, own, *hidden_paths(environ)),
     )
     for folder in (*(cage.scratch / name for name in _FOLDERS), trees.cwd):
@@ -192,7 +189,11 @@ def open_cage(
 
 def with_user(cage: Cage, users: Path) -> Cage:
     """The cage with a list of users that knows the code's own; it is written to `users`."""
-    users.write_text(f"{_system_users()}{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n")
+    known = ""
+    with suppress(OSError):
+        known = Path("/etc/passwd").read_text().rstrip("\n")
+    own = f"{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n"
+    users.write_text(f"{known}\n{own}" if known else own)
     users.chmod(0o644)
     return replace(cage, replaced={Path("/etc/passwd"): users})
 
@@ -223,19 +224,6 @@ def isolation_finding(job: Job, host: Host) -> Finding:
         return blocked(Check.ISOLATION, f"{summary}; the job requires it", ISOLATION_FIX)
     what = "what the run recorded, and what later runs load here, could have been written by the code itself"
     return note(Check.ISOLATION, f"{summary}; {what}", ISOLATION_FIX)
-
-
-def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:
-    """Whether a path that the job names leads to what is the recorder's alone."""
-    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder.resolve()) for folder in kept)
-
-
-def _system_users() -> str:
-    try:
-        text = Path("/etc/passwd").read_text()
-    except OSError:
-        return ""
-    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 _NOTE_BYTES = 400
@@ -329,9 +317,6 @@ def lock_within(file: Path, limit_s: float) -> Iterator[bool]:
             os.close(descriptor)
 
 
-_MIB = 1 << 20
-
-
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU of the host."""
@@ -360,9 +345,18 @@ def read_devices() -> Devices:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return Devices(problem=str(error))
+    devices = []
     try:
-        devices = tuple(_device(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return Devices(devices, pynvml.nvmlSystemGetDriverVersion())
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name, total, used = pynvml.nvmlDeviceGetName(handle), memory.total >> 20, memory.used >> 20
+            processes: tuple[int, ...] = ()
+            with suppress(pynvml.NVMLError):
+                processes = tuple(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+            gpu = Gpu(index=index, name=name, memory_total_mib=total, memory_used_mib=used)
+            devices.append(Device(gpu, pynvml.nvmlDeviceGetUUID(handle), processes))
+        return Devices(tuple(devices), pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return Devices(problem=str(error))
     finally:
@@ -385,21 +379,6 @@ def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...
             break
         shown.append(match[0])
     return tuple(shown)
-
-
-def _device(index: int) -> Device:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    gpu = Gpu(
-        index=index,
-        name=pynvml.nvmlDeviceGetName(handle),
-        memory_total_mib=memory.total // _MIB,
-        memory_used_mib=memory.used // _MIB,
-    )
-    processes: tuple[int, ...] = ()
-    with suppress(pynvml.NVMLError):
-        processes = tuple(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    return Device(gpu, pynvml.nvmlDeviceGetUUID(handle), processes)
 
 
 # A half, a third, a quarter and a sixth of a GPU are whole numbers of them.
@@ -497,13 +476,24 @@ def take_place(
     named = environ.get(FOLDER_VARIABLE)
     folder = Path(named or _FOLDER)
     usable = make_folder(folder)
-    lock = folder / "alone.lock" if named and usable else LOCK
+    runs = [folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST)]
+    why_alone = ""
+    if problem:
+        why_alone = f"this host cannot keep runs apart: {problem}"
+    elif job.site.ray_address is not None:
+        why_alone = "its Ray cluster is not its own"
+    elif job.site.isolation.network is not Network.NONE:
+        why_alone = "it uses the host's network, where fixed ports collide"
+    elif not usable:
+        why_alone = f"{folder} cannot hold its locks"
     with ExitStack() as held:
-        why_alone = _why_alone(job, problem) or ("" if usable else f"{folder} cannot hold its locks")
+        holder = _hold(held, folder / "alone.lock" if named and usable else LOCK, shared=not why_alone)
         if why_alone:
-            place = Place(_alone(held, lock, folder, why_alone))
+            place = Place(_alone(holder, runs, why_alone))
+        elif holder:
+            place = Place(blocked(Check.OTHER_RUNS, f"another verl run has this host to itself ({holder})", _WAIT))
         else:
-            place = _with_others(held, job, environ, devices, lock, folder)
+            place = _with_others(held, job, environ, devices, folder, runs)
         need_gib = job.site.needs.memory_gib
         if place.finding.ok and need_gib is not None:
             bound = max(memory(), key=lambda bound: bound.missing_gib(need_gib))
@@ -516,28 +506,35 @@ def take_place(
         yield place
 
 
-def _why_alone(job: Job, problem: str) -> str:
-    """Why a run cannot share the host, a clause; empty when it can."""
-    if problem:
-        return f"this host cannot keep runs apart: {problem}"
-    if job.site.ray_address is not None:
-        return "its Ray cluster is not its own"
-    if job.site.isolation.network is not Network.NONE:
-        return "it uses the host's network, where fixed ports collide"
-    return ""
-
-
-def _alone(held: ExitStack, lock: Path, folder: Path, why_alone: str) -> Finding:
+def _hold(held: ExitStack, lock: Path, *, shared: bool) -> str:
+    """Hold the lock of the host, with others or alone; who has it where it cannot be had, else empty."""
     descriptor = open_lock(lock)
-    if descriptor is not None:
-        held.callback(os.close, descriptor)
-        if not has_locked(descriptor):
-            return _refused(", ".join(_others(folder)) or _holder(descriptor), why_alone)
-        write_note(descriptor, str(os.getpid()))
-    for process in psutil.process_iter(["cmdline"]):
-        # verl's trainer, the person who started it, where it provably shares our /tmp.
-        if _ENTRY_POINT in (process.info["cmdline"] or [])[1:] and _shares_folder(process.pid):
-            return _refused(f"verl training, process {process.pid}", why_alone)
+    if descriptor is None:
+        return ""
+    held.callback(os.close, descriptor)
+    if has_locked(descriptor, shared=shared):
+        if not shared:
+            write_note(descriptor, str(os.getpid()))
+        return ""
+    pid = read_note(descriptor).strip()
+    return f"verl-e2e run, process {pid}" if pid.isdigit() else "verl-e2e run of another user"
+
+
+def _alone(holder: str, runs: Sequence[Path], why_alone: str) -> Finding:
+    """Whether a run has the host to itself: no run of ours is on it, and no training that a person started."""
+    if holder:
+        holder = ", ".join(holders(file for file in runs if file.exists())) or holder
+    else:
+        for process in psutil.process_iter(["cmdline"]):
+            # It collides with us only where it provably shares our /tmp.
+            with suppress(OSError):
+                trains = _ENTRY_POINT in (process.info["cmdline"] or [])[1:]
+                if trains and os.path.samefile(f"/proc/{process.pid}/root{_SHARED}", _SHARED):
+                    holder = f"verl training, process {process.pid}"
+                    break
+    if holder:
+        summary = f"another verl run is active on this host ({holder}), and this one cannot share it: {why_alone}"
+        return blocked(Check.OTHER_RUNS, summary, f"{_WAIT}; {_ISOLATE}")
     return good(Check.OTHER_RUNS, f"no other verl run is active on this host, and none may join: {why_alone}")
 
 
@@ -546,50 +543,20 @@ def _with_others(
     job: Job,
     environ: Mapping[str, str],
     devices: Callable[[], Devices],
-    lock: Path,
     folder: Path,
+    runs: Sequence[Path],
 ) -> Place:
-    descriptor = open_lock(lock)
-    if descriptor is not None:
-        held.callback(os.close, descriptor)
-        if not has_locked(descriptor, shared=True):
-            summary = f"another verl run has this host to itself ({_holder(descriptor)})"
-            return Place(blocked(Check.OTHER_RUNS, summary, _WAIT))
+    """A number among the runs that share the host, and GPUs that no other of them has."""
     note = f"job {job.id} in process {os.getpid()}"
-    numbers = range(MOST_RUNS_ON_A_HOST)
-    number = next((item for item in numbers if take_lock(held, folder / f"run.{item}", note)), None)
+    number = next((number for number, file in enumerate(runs) if take_lock(held, file, note)), None)
     if number is None:
-        return Place(blocked(Check.OTHER_RUNS, f"{len(numbers)} runs share this host already", _WAIT))
-    shown = visible(devices().devices, {**environ, **job.site.process, **job.process}.get("CUDA_VISIBLE_DEVICES"))
-    others = len(_others(folder, own=number))
+        return Place(blocked(Check.OTHER_RUNS, f"{len(runs)} runs share this host already", _WAIT))
+    others = len(holders(file for file in runs if file != runs[number] and file.exists()))
     finding = good(Check.OTHER_RUNS, f"kept apart from other runs of this host, {others} of them now")
+    shown = visible(devices().devices, {**environ, **job.site.process, **job.process}.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
         return Place(finding, number)
     try:
-        gpus = take_gpus(held, folder, shown, job.required_of_host, note)
+        return Place(finding, number, take_gpus(held, folder, shown, job.required_of_host, note))
     except NoGpusError as error:
         return Place(blocked(Check.OTHER_RUNS, str(error), "wait until they end, or use a host with more GPUs"), number)
-    return Place(finding, number, gpus)
-
-
-def _others(folder: Path, *, own: int | None = None) -> tuple[str, ...]:
-    """The notes of the runs that share the host now, but for the one with this number."""
-    files = (folder / f"run.{number}" for number in range(MOST_RUNS_ON_A_HOST) if number != own)
-    return holders(file for file in files if file.exists())
-
-
-def _refused(other: str, why_alone: str) -> Finding:
-    summary = f"another verl run is active on this host ({other}), and this one cannot share it: {why_alone}"
-    return blocked(Check.OTHER_RUNS, summary, f"{_WAIT}; {_ISOLATE}")
-
-
-def _holder(descriptor: int) -> str:
-    pid = read_note(descriptor).strip()
-    return f"verl-e2e run, process {pid}" if pid.isdigit() else "verl-e2e run of another user"
-
-
-def _shares_folder(pid: int) -> bool:
-    try:
-        return os.path.samefile(f"/proc/{pid}/root{_SHARED}", _SHARED)
-    except OSError:
-        return False

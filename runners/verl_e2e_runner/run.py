@@ -8,8 +8,8 @@ it, the folder says how, and nothing of the run is left on the host.
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -65,13 +65,12 @@ from verl_e2e_runner.preflight.host import read_container
 from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.cage import (
+    EXECUTED,
+    FINGERPRINTS,
     FINGERPRINTS_VARIABLE,
-    Part,
     Session,
-    close_session,
-    open_session,
-    planned_session,
-    recorded_parts,
+    ray_folder,
+    wanted_records,
 )
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.processes import (
@@ -160,7 +159,7 @@ def run_job(
     nonce = secrets.token_hex(16)
     own = own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
-    recorded = recorded_parts(environ)
+    recorded = wanted_records(environ)
     host = isolation(job, environ)
     caged = host.tools is not None
     # Code in a cage writes below `suspect/out`, and may not write what lies next to that.
@@ -168,12 +167,12 @@ def run_job(
     written = suspect / "out" if caged else own
     address = cluster_of(job, environ)
     cached = bool(keep_caches or job.site.kernel_caches is not None)
-    session = planned_session(
+    session = Session(
         nonce,
+        ray_folder(nonce, caged=caged),
         written / "imports.jsonl",
-        executed=suspect / "recording.json" if Part.EXECUTED in recorded else None,
-        fingerprints=written / "fingerprints" if Part.FINGERPRINTS in recorded else None,
-        caged=caged,
+        executed=suspect / "recording.json" if EXECUTED in recorded else None,
+        fingerprints=written / "fingerprints" if FINGERPRINTS in recorded else None,
         ray_address=address,
         # The workers of another cluster have their caches by variables of its own.
         caches=suspect / "cache" if cached and not (address or job.site.ray_address) else None,
@@ -186,9 +185,15 @@ def run_job(
     with (
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
-        _own_folders(own, session, caged=caged),
-        place(job, host.problem, environ, devices) as taken,
+        ExitStack() as held,
     ):
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held.callback(shutil.rmtree, own, ignore_errors=True)
+        if not caged:
+            # In a cage Ray's folder is gone with the cage.
+            session.ray_folder.mkdir(mode=0o700, parents=True)
+            held.callback(shutil.rmtree, session.ray_folder, ignore_errors=True)
+        taken = held.enter_context(place(job, host.problem, environ, devices))
         session = replace(session, gpus=taken.gpus)
         run = Run(job, environ, out, own, host, session, recorder, progress, devices, taken, junit, keep_caches)
         recorder.begin(job, began, order_nonce)
@@ -233,20 +238,6 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 
 
-@contextmanager
-def _own_folders(own: Path, session: Session, *, caged: bool) -> Iterator[None]:
-    """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not caged:
-        open_session(session)
-    try:
-        yield
-    finally:
-        if not caged:
-            close_session(session)
-        shutil.rmtree(own, ignore_errors=True)
-
-
 def _run_phases(run: Run) -> Ended:
     """Everything from the repositories to the end of the wrapper; how it ended is recorded too."""
     job, tools = run.job, run.host.tools
@@ -262,15 +253,17 @@ def _run_phases(run: Run) -> Ended:
         emit_findings(run.emit, trees.findings)
         _write_environment(run, trees, Preflight(trees.findings, ()))
         return run.not_started("the code under test cannot be isolated on this host")
-    caches = take_caches(job.site, run.session, run.work, keep=run.keep_caches)
-    trees = replace(trees, findings=(*trees.findings, *caches.findings))
+    caches = TakenCaches()
+    if job.site.kernel_caches is not None:
+        caches = take_caches(job.site.kernel_caches, run.session, run.work, keep=run.keep_caches)
+        trees = replace(trees, findings=(*trees.findings, *caches.findings))
     executed = begin_record(job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
     tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
     prepared = run.work / "prepared"
     seen = preflight(job, trees, run.session, base=run.environ, work=prepared, emit=run.emit, devices=run.devices)
-    misfits = check_fit(caches.caches, seen.interpreter.versions, seen.gpus)
-    emit_findings(run.emit, misfits)
-    seen = replace(seen, findings=(*seen.findings, *misfits))
+    if caches.caches and (misfits := check_fit(caches.caches, seen.interpreter.versions, seen.gpus)):
+        emit_findings(run.emit, misfits)
+        seen = replace(seen, findings=(*seen.findings, *misfits))
     _write_environment(run, trees, seen, caches)
     if seen.blocked:
         return run.not_started("preflight found what blocks the run")
@@ -288,20 +281,18 @@ def _run_phases(run: Run) -> Ended:
         return run.not_started("a focused Bridge test failed" if failed else required)
     caches.give(trees.cage)
     ended = _train(run, trees, seen, executed)
-    if run.keep_caches is not None:
-        run.progress.note(_keep_caches(run, run.keep_caches, trees, seen, ended))
-    return ended
-
-
-def _keep_caches(run: Run, folder: Path, trees: Trees, seen: Preflight, ended: Ended) -> str:
-    """Leave the kernel caches of the run where its operator asked for them; what became of it, a sentence."""
+    if run.keep_caches is None:
+        return ended
     if run.session.caches is None:
-        return "no kernel caches kept: the workers belong to a Ray cluster that was there before the run"
-    if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
-        return "no kernel caches kept: the run did not come to its end"
-    container = seen.container.image or seen.container.asked if seen.container else ""
-    origin = origin_of(run.job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=container)
-    return keep_caches(run.session.caches, folder, origin)
+        kept = "no kernel caches kept: the workers belong to a Ray cluster that was there before the run"
+    elif ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+        kept = "no kernel caches kept: the run did not come to its end"
+    else:
+        image = seen.container.image or seen.container.asked if seen.container else ""
+        origin = origin_of(job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=image)
+        kept = keep_caches(run.session.caches, run.keep_caches, origin)
+    run.progress.note(kept)
+    return ended
 
 
 def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:

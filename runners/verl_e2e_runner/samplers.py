@@ -10,7 +10,7 @@ count pages that a forked child still shares with its parent for both, and PSS o
 import importlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +69,30 @@ def read_bounds(root: Path = Path("/")) -> tuple[Bound, ...]:
     `root` is the folder that holds `proc/self/cgroup` and `sys/fs/cgroup`.
     """
     memory = psutil.virtual_memory()
-    return (Bound(memory.total / _GIB, memory.available / _GIB), *_group_bounds(root, memory.total))
+    bounds = [Bound(memory.total / _GIB, memory.available / _GIB)]
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            top, (limit_file, used_file, cached) = root / "sys/fs/cgroup", _V2
+        elif "memory" in controllers.split(","):
+            top, (limit_file, used_file, cached) = root / "sys/fs/cgroup/memory", _V1
+        else:
+            continue
+        own = Path(path.lstrip("/"))
+        # In a container the path may be that of the host, of which only the top is mounted.
+        for folder in (top / part for part in (own, *own.parents)):
+            # The word `max`, and in version 1 a number beyond all memory, mean that there is no limit.
+            with suppress(OSError, ValueError):
+                limit, used = (int((folder / name).read_text()) for name in (limit_file, used_file))
+                if limit < memory.total:
+                    stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                    given_back = sum(int(stat.get(key, 0)) for key in cached)
+                    left = max(0, limit - max(0, used - given_back))
+                    bounds.append(Bound(limit / _GIB, left / _GIB, of_group=True))
+    return tuple(bounds)
 
 
 def held_gib(pids: Iterable[int], *, exact: bool = False) -> float:
@@ -79,14 +102,23 @@ def held_gib(pids: Iterable[int], *, exact: bool = False) -> float:
     processes has mapped of it. `exact` divides pages of forked children by their owners, and takes longer. A process
     that has ended holds nothing.
     """
-    numbers = tuple(pids)
-    private, mapped = 0, 0
-    for pid in numbers:
+    private = mapped = files = 0
+    seen = {os.stat(f"/{folder}").st_dev for folder in _IN_MEMORY if os.path.isdir(f"/{folder}")}
+    for pid in pids:
         counters = {name: int(kib) << 10 for name, kib in _COUNTERS.findall(_read(pid, "status"))}
         share = _SHARE.search(_read(pid, "smaps_rollup")) if exact else None
         private += int(share[1]) << 10 if share else counters.get(b"RssAnon", 0)
         mapped = max(mapped, counters.get(b"RssShmem", 0))
-    return (private + max(mapped, _files_in_memory(numbers))) / _GIB
+        for folder in _IN_MEMORY:
+            # A cage's first process can be read without the right to trace others, so one that cannot does no harm.
+            with suppress(OSError):
+                place = f"/proc/{pid}/root/{folder}"
+                device = os.stat(place).st_dev
+                if device not in seen:
+                    seen.add(device)
+                    sizes = os.statvfs(place)
+                    files += (sizes.f_blocks - sizes.f_bfree) * sizes.f_frsize
+    return (private + max(mapped, files)) / _GIB
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -96,87 +128,16 @@ def _read(pid: int, name: str) -> bytes:
     return b""
 
 
-def _files_in_memory(pids: Iterable[int]) -> int:
-    """Bytes of the file systems in memory that these processes have and this one does not.
-
-    A cage's first process can be read without the right to trace others, so one that cannot be read does no harm.
-    """
-    seen = {os.stat(f"/{folder}").st_dev for folder in _IN_MEMORY if os.path.isdir(f"/{folder}")}
-    used = 0
-    for pid in pids:
-        for folder in _IN_MEMORY:
-            with suppress(OSError):
-                place = f"/proc/{pid}/root/{folder}"
-                device = os.stat(place).st_dev
-                if device not in seen:
-                    seen.add(device)
-                    sizes = os.statvfs(place)
-                    used += (sizes.f_blocks - sizes.f_bfree) * sizes.f_frsize
-    return used
-
-
-def _group_bounds(root: Path, host_bytes: int) -> Iterator[Bound]:
-    for folder, (limit_file, used_file, cached) in _groups(root):
-        with suppress(OSError, ValueError):
-            # The word `max`, and in version 1 a number beyond all memory, mean that there is no limit.
-            limit = int((folder / limit_file).read_text())
-            used = int((folder / used_file).read_text())
-            if limit >= host_bytes:
-                continue
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            given_back = sum(int(stat.get(key, 0)) for key in cached)
-            left = max(0, limit - max(0, used - given_back))
-            yield Bound(limit / _GIB, left / _GIB, of_group=True)
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, tuple[str, ...]]]]:
-    """The folders of the control groups that this process is in, with the names of their files.
-
-    In a container the path may be that of the host, of which only the top is mounted.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            top, names = root / "sys/fs/cgroup", _V2
-        elif "memory" in controllers.split(","):
-            top, names = root / "sys/fs/cgroup/memory", _V1
-        else:
-            continue
-        own = Path(path.lstrip("/"))
-        yield from ((folder, names) for part in (own, *own.parents) if (folder := top / part).is_dir())
-
-
+SAMPLE_S = 5.0
 KEPT_BEFORE_THINNING = 120
 
 
-@dataclass(slots=True)
-class Thinning:
-    """After `KEPT_BEFORE_THINNING` events only every second reading becomes one, after as many again every fourth.
+def becomes_event(reading: int) -> bool:
+    """Whether a reading, counted from 0, becomes an event: the first 120 do, of the next 240 every second, and so on.
 
     A run of a day that reads every 5 s leaves about a thousand.
     """
-
-    # How many readings there were.
-    readings: int = 0
-    _every: int = 1
-    _left: int = KEPT_BEFORE_THINNING
-
-    def keeps_next(self) -> bool:
-        """Count a reading; whether it becomes an event."""
-        self.readings += 1
-        if (self.readings - 1) % self._every:
-            return False
-        self._left -= 1
-        if self._left == 0:
-            self._every, self._left = self._every * 2, KEPT_BEFORE_THINNING
-        return True
-
-
-SAMPLE_S = 5.0
+    return reading % (1 << ((reading // KEPT_BEFORE_THINNING + 1).bit_length() - 1)) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +152,16 @@ class GpuReading:
     # Of its memory what processes of others hold; None where the driver does not tell whose a process is.
     others_mib: int | None = None
 
+    def data(self) -> dict[str, object]:
+        """It in an event."""
+        others = {} if self.others_mib is None else {"others_mib": self.others_mib}
+        return {
+            "index": self.index,
+            "memory_used_mib": self.memory_used_mib,
+            "utilization": self.utilization,
+            **others,
+        }
+
 
 Reader = Callable[[], Sequence[GpuReading]]
 # The numbers of the run's own processes now.
@@ -203,32 +174,31 @@ class NoReadingError(Exception):
 
 @dataclass(slots=True)
 class GpuSampler:
-    """Reads every `SAMPLE_S` seconds; `Thinning` says which readings become events. The peak is of all readings."""
+    """Reads every `SAMPLE_S` seconds; some readings become events, and the peak is of all."""
 
     read: Reader
-    # The reason for missing readings; it becomes the data of one event.
+    # Why there are no readings, once that is known and until it was said.
     problem: str = ""
     _due_at: float = 0.0
-    _thinning: Thinning = field(default_factory=Thinning)
+    _readings: int = 0
     _peak: dict[int, GpuReading] = field(default_factory=dict)
-    _problem_reported: bool = False
 
     def tick(self, now: float) -> dict[str, object] | None:
         """The data of a `gpu` event when one is due at `now` (monotonic seconds), else None; cheap otherwise.
 
         When the GPUs cannot be read the first call returns `{"problem": ...}` and sampling ends.
         """
-        if self.problem:
-            first, self._problem_reported = not self._problem_reported, True
-            return {"problem": self.problem} if first else None
-        if now < self._due_at:
+        if now < self._due_at and not self.problem:
             return None
         self._due_at = now + SAMPLE_S
+        readings: Sequence[GpuReading] = ()
         try:
-            readings = self.read()
+            readings = () if self.problem else self.read()
         except NoReadingError as error:
             self.problem = str(error)
-            return self.tick(now)
+        if self.problem:
+            said, self.problem, self.read = self.problem, "", tuple
+            return {"problem": said}
         if not readings:
             return None
         for reading in readings:
@@ -239,14 +209,13 @@ class GpuSampler:
             self._peak[reading.index] = GpuReading(
                 before.index, memory, max(rates, default=None), max(known, default=None)
             )
-        return {"gpus": [_reading_data(reading) for reading in readings]} if self._thinning.keeps_next() else None
+        self._readings += 1
+        return {"gpus": [reading.data() for reading in readings]} if becomes_event(self._readings - 1) else None
 
     def peak(self) -> dict[str, object] | None:
         """The data of the closing `gpu` event: the highest values seen of each GPU; None without any."""
-        if not self._peak:
-            return None
-        highest = [_reading_data(reading) for _, reading in sorted(self._peak.items())]
-        return {"peak": highest, "readings": self._thinning.readings}
+        highest = [reading.data() for _, reading in sorted(self._peak.items())]
+        return {"peak": highest, "readings": self._readings} if highest else None
 
 
 def open_sampler(visible: str | None = None, *, own: OwnProcesses = frozenset, library: str = "pynvml") -> GpuSampler:
@@ -277,47 +246,26 @@ def nvml_reader(nvml: Any, visible: str | None, own: OwnProcesses = frozenset) -
     except nvml.NVMLError as error:
         raise NoReadingError(str(error)) from error
 
+    def read_one(index: int, handle: Any) -> GpuReading:
+        used = nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
+        utilization = others_mib = None
+        with suppress(nvml.NVMLError):
+            utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        with suppress(nvml.NVMLError):
+            processes, mine = nvml.nvmlDeviceGetComputeRunningProcesses(handle), own()
+            others = [process.usedGpuMemory or 0 for process in processes if process.pid not in mine]
+            # In a container the driver may count processes as the host does; then none of them can be recognized.
+            if not others or len(others) < len(processes):
+                others_mib = sum(others) >> 20
+        return GpuReading(index, int(used), utilization, others_mib)
+
     def read() -> Sequence[GpuReading]:
         try:
-            return tuple(_reading(nvml, index, handle, own) for index, handle in handles)
+            return tuple(read_one(index, handle) for index, handle in handles)
         except nvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
 
     return read
-
-
-def _reading(nvml: Any, index: int, handle: Any, own: OwnProcesses) -> GpuReading:
-    used = nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
-    try:
-        utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except nvml.NVMLError:
-        utilization = None
-    return GpuReading(index, int(used), utilization, _of_others(nvml, handle, own))
-
-
-def _of_others(nvml: Any, handle: Any, own: OwnProcesses) -> int | None:
-    """MiB that processes of others hold; None where no process of the run is seen on a GPU that others use.
-
-    In a container the driver may count processes as the host does, and then none of them can be recognized.
-    """
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
-        return None
-    mine = own()
-    others = [process.usedGpuMemory or 0 for process in processes if process.pid not in mine]
-    if others and len(others) == len(processes):
-        return None
-    return sum(others) >> 20
-
-
-def _reading_data(reading: GpuReading) -> dict[str, object]:
-    data: dict[str, object] = {
-        "index": reading.index,
-        "memory_used_mib": reading.memory_used_mib,
-        "utilization": reading.utilization,
-    }
-    return data if reading.others_mib is None else {**data, "others_mib": reading.others_mib}
 
 
 @dataclass(slots=True)
@@ -337,7 +285,7 @@ class MemorySampler:
     loss: str = ""
     _due_at: float = 0.0
     _exact_at: float = 0.0
-    _thinning: Thinning = field(default_factory=Thinning)
+    _readings: int = 0
     _most_held_gib: float = 0.0
     _least_left_gib: float = float("inf")
 
@@ -346,39 +294,35 @@ class MemorySampler:
         bounds, due = self.read(), now >= self._due_at
         if not bounds or not (due or any(bound.short for bound in bounds)):
             return None
-        held = self.held()
+        held, left = self.held(), bounds[0].available_gib
         self._most_held_gib = max(self._most_held_gib, held)
-        self._least_left_gib = min(self._least_left_gib, bounds[0].available_gib)
+        self._least_left_gib = min(self._least_left_gib, left)
         if exhausted_bound(bounds, held_gib=held, need_gib=self.need_gib) and now >= self._exact_at:
             self._exact_at = now + SAMPLE_S
-            self.loss = self._loss(bounds)
+            exact = self.held(exact=True)
+            if bound := exhausted_bound(bounds, held_gib=exact, need_gib=self.need_gib):
+                self.loss = (
+                    f"{'The control group of the run' if bound.of_group else 'The host'} has {bound.available_gib:.1f} "
+                    f"of {bound.total_gib:.1f} GiB of memory left, and the run holds {exact:.1f} GiB, more than the "
+                    f"{self.need_gib:g} GiB of its needs.memory_gib."
+                )
         if not due:
             return None
         self._due_at = now + SAMPLE_S
-        return _memory_data(held, bounds[0].available_gib) if self._thinning.keeps_next() else None
+        self._readings += 1
+        return _memory_data(held, left) if becomes_event(self._readings - 1) else None
 
     def peak(self) -> dict[str, object] | None:
         """The data of the closing `memory` event: the most that the run held, the least that was left; None without."""
-        if not self._thinning.readings:
+        if not self._readings:
             return None
-        return {"peak": _memory_data(self._most_held_gib, self._least_left_gib), "readings": self._thinning.readings}
-
-    def _loss(self, bounds: Sequence[Bound]) -> str:
-        """The reason to end the run, by an exact look at what it holds."""
-        held = self.held(exact=True)
-        bound = exhausted_bound(bounds, held_gib=held, need_gib=self.need_gib)
-        if bound is None or self.need_gib is None:
-            return ""
-        where = "The control group of the run" if bound.of_group else "The host"
-        left = f"{where} has {bound.available_gib:.1f} of {bound.total_gib:.1f} GiB of memory left"
-        return f"{left}, and the run holds {held:.1f} GiB, more than the {self.need_gib:g} GiB of its needs.memory_gib."
+        return {"peak": _memory_data(self._most_held_gib, self._least_left_gib), "readings": self._readings}
 
 
 def open_memory_sampler(
-    own: Callable[[], Collection[int]], need_gib: float | None, *, read: Callable[[], Sequence[Bound]] = read_bounds
+    own: OwnProcesses, need_gib: float | None, *, read: Callable[[], Sequence[Bound]] = read_bounds
 ) -> MemorySampler:
     """A sampler of the run's processes, whose numbers `own` looks for."""
-
     return MemorySampler(read, lambda **options: held_gib(own(), **options), need_gib)
 
 

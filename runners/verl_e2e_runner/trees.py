@@ -137,11 +137,19 @@ def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str], re
     places = {"bridge": job.bridge.path, "megatron_lm": f"{job.bridge.path}/modules/{SUBMODULE}"}
     places |= {"verl": job.verl.path} if isinstance(job, Job) else {}
     wanted = WantedCommit(commit, commit, origin.ref or commit)
+
+    def token() -> str | None:
+        """What the owner of this host keeps for fetching; OSError, ValueError."""
+        file = base.get(TOKEN_VARIABLE, "")
+        if not file or not takes_token(origin.url, job.origins.get("bridge")):
+            return None
+        return Path(file).read_text(encoding="ascii").strip()
+
     clone = Clone(
         Path(places[name]),
         _BOUNDS,
         url=origin.url,
-        token=lambda: _token(job, origin.url, base),
+        token=token,
         environ=base,
         credential=TOKEN_VARIABLE,
         shallow=True,
@@ -163,14 +171,6 @@ def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
     except RepositoryError as error:
         return str(error)
     return ""
-
-
-def _token(job: RunOrder, url: str, base: Mapping[str, str]) -> str | None:
-    """What the owner of this host keeps for fetching; OSError, ValueError."""
-    file = base.get(TOKEN_VARIABLE, "")
-    if not file or not takes_token(url, job.origins.get("bridge")):
-        return None
-    return Path(file).read_text(encoding="ascii").strip()
 
 
 _MARKER = ".git/verl-e2e"
@@ -255,8 +255,13 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
         dirty = f", {len(state.dirty)} dirty files" if state.dirty else ""
         there = f"{state.name} {state.commit} at {state.root} ({kind}{dirty})"
         findings += [good(Check.REPOSITORIES, there), *notes]
-    if any(state.name == "verl" for state in states):
-        _make_cwd(trees)
+    if trees.cwd != trees.verl and any(state.name == "verl" for state in states):
+        # The run may not write into verl's tree: links to it in a folder of its own, and relative outputs land there.
+        trees.cwd.mkdir(parents=True, exist_ok=True)
+        for entry in trees.verl.iterdir():
+            link = trees.cwd / entry.name
+            if entry.name not in (".git", "outputs", "checkpoints") and not link.is_symlink():
+                link.symlink_to(entry)
     return replace(trees, states=tuple(states), findings=tuple(findings))
 
 
@@ -273,7 +278,8 @@ def _provide(
         fetch(job, name, repository.commit, base=base)
         commit, sources = repository.commit, (Path(repository.path),)
     if name not in trees.private:
-        return _in_place(name, root, commit, base=base), ()
+        dirty = _dirty_files(_in_place(root, commit, base=base))
+        return RepositoryState(name=name, root=str(root), commit=commit, dirty=dirty), ()
     try:
         _fill(name, root, commit, sources, job, base=base)
     except (DamagedRepositoryError, GitError):
@@ -281,10 +287,19 @@ def _provide(
             raise
         fetch(job, name, commit, base=base, renewed=True)
         _fill(name, root, commit, sources, job, base=base)
-    return RepositoryState(name=name, root=str(root), commit=commit), _left_behind(name, sources[0], base=base)
+    notes: tuple[Finding, ...] = ()
+    with suppress(GitError):
+        # The user's checkout may have uncommitted changes, which the private tree does not have.
+        source = sources[0]
+        if dirty := _dirty_files(open_repository(source, base=base)) if (source / ".git").exists() else ():
+            shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
+            summary = f"{name}: {source} has {len(dirty)} uncommitted files that are not part of this run: {shown}"
+            notes = (note(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
+    return RepositoryState(name=name, root=str(root), commit=commit), notes
 
 
-def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -> RepositoryState:
+def _in_place(root: Path, commit: str, *, base: Mapping[str, str]) -> GitRepository:
+    """A checkout that is used as it stands, at the commit that the job names."""
     if not root.is_dir() or not any(root.iterdir()):
         raise RepositoryError(f"{root} is missing or empty", "check the repository out, submodules too")
     if not (root / ".git").exists():
@@ -298,7 +313,7 @@ def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -
             f"{root} is used in place and is at {head}, but the job names {commit}",
             f"check {commit} out there, or drop in_place so that the runner makes its own worktree",
         )
-    return RepositoryState(name=name, root=str(root), commit=commit, dirty=_dirty_files(repository))
+    return repository
 
 
 def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: Job, *, base: Mapping[str, str]) -> None:
@@ -318,7 +333,7 @@ def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: J
         repository = borrow(root, open_repository(source, base=base).objects_folder(), base=base)
         (root / _MARKER).touch()
         with suppress(UnknownRevisionError):
-            check_out(repository, commit, _patterns(repository, commit, _needs(name, job), source))
+            check_out(repository, commit, _patterns(repository, commit, name, job, source))
             return
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     fix = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
@@ -327,11 +342,17 @@ def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: J
     raise RepositoryError(f"commit {commit} {tried}", fix)
 
 
-def _patterns(
-    repository: GitRepository, commit: str, needs: tuple[tuple[str, ...], tuple[str, ...]], source: Path
-) -> list[str]:
+def _patterns(repository: GitRepository, commit: str, name: Name, job: Job, source: Path) -> list[str]:
     """Sparse patterns for what is needed and held; a missing blob that is required is a problem."""
-    required, optional = needs
+    required: tuple[str, ...] = ("megatron",)
+    optional: tuple[str, ...] = ()
+    patched = tuple(patch.file for patch in job.patches if patch.repository == name)
+    if name == "bridge":
+        tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
+        required, optional = ("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests)
+    elif name == "verl":
+        required = ("verl", job.script, *patched)
+        optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
     files = {entry.path: entry.id for entry in repository.entries(commit) if entry.kind == "blob"}
     held = repository.sizes(files.values())
     patterns: list[str] = []
@@ -349,18 +370,6 @@ def _patterns(
     return patterns
 
 
-def _needs(name: Name, job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paths of a repository that must be there, and those that are taken when their blobs are."""
-    patched = tuple(patch.file for patch in job.patches if patch.repository == name)
-    if name == "megatron_lm":
-        return ("megatron",), ()
-    if name == "bridge":
-        tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
-        return ("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests)
-    optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
-    return ("verl", job.script, *patched), optional
-
-
 def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str | None, tuple[Path, ...]]:
     """Megatron-LM's commit and where to look for it; None when Bridge's commit carries it as plain files."""
     if job.megatron_lm is not None:
@@ -376,46 +385,16 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
         )
     if commit is not None:
         fetch(job, "megatron_lm", commit, base=base)
-    return commit, _submodule_sources(job.bridge, base=base)
-
-
-def _submodule_sources(bridge: Repository, *, base: Mapping[str, str]) -> tuple[Path, ...]:
-    """The places where a Bridge repository may keep Megatron-LM's objects, those that exist."""
-    git_folder = open_repository(Path(bridge.path), base=base).objects_folder().parent
-    in_tree, in_git = Path(bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE
+    # Where a Bridge repository may keep Megatron-LM's objects.
+    git_folder = open_repository(Path(job.bridge.path), base=base).objects_folder().parent
+    in_tree, in_git = Path(job.bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE
     # A commit can hold a folder `objects`, so that it looks like a git directory with a configuration; never a `.git`.
     kept = ((in_tree, (in_tree / ".git").exists()), (in_git, (in_git / "objects").is_dir()))
-    return tuple(path for path, is_there in kept if is_there)
-
-
-def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[Finding, ...]:
-    """A note when the user's checkout has uncommitted changes, which the private tree does not have."""
-    if not (source / ".git").exists():
-        return ()
-    try:
-        dirty = _dirty_files(open_repository(source, base=base))
-    except GitError:
-        return ()
-    if not dirty:
-        return ()
-    shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
-    summary = f"{name}: {source} has {len(dirty)} uncommitted files that are not part of this run: {shown}"
-    return (note(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
+    return commit, tuple(path for path, is_there in kept if is_there)
 
 
 def _dirty_files(repository: GitRepository) -> tuple[str, ...]:
     return tuple(map(readable, repository.dirty_files()))
-
-
-def _make_cwd(trees: Trees) -> None:
-    """Where the run may not write into verl's tree: a folder of links to it, so that relative outputs land there."""
-    if trees.cwd == trees.verl:
-        return
-    trees.cwd.mkdir(parents=True, exist_ok=True)
-    for entry in trees.verl.iterdir():
-        link = trees.cwd / entry.name
-        if entry.name not in (".git", "outputs", "checkpoints") and not link.is_symlink():
-            link.symlink_to(entry)
 
 
 def apply_patches(job: Job, trees: Trees) -> Trees:

@@ -1,10 +1,4 @@
-"""verl's wrapper: the exact command, environment and working directory of each phase of a job.
-
-Preflight of the wrapper: its contract with the job, its real command line, and verl's configuration.
-
-What verl makes of the settings of all jobs is found out in the same way, for any checkout of verl and a Python with
-hydra-core, without a GPU. Where that Python can import verl, verl's `validate_config` is asked too, as its entry point
-does before it starts anything.
+"""verl's wrapper: its exact command for each phase of a job, and its preflight.
 
 The wrapper's text is searched for the variables that it reads; nothing is executed. What it makes of a variable is
 shown by the call and by the composed configuration, which preflight holds against the job. The search finds what
@@ -15,6 +9,10 @@ The call comes from the wrapper itself, without a GPU or an import: the real scr
 `python3` and similar programs only record how they are called, and the wrapper's device query is answered with `cuda`.
 So Hydra's arguments and the exported environment are those of the run, after every default, expansion and word split of
 the script. With them verl's Hydra configuration must accept the overrides, and have the values that the job expects.
+
+What verl makes of the settings of all jobs is found out in the same way, for any checkout of verl and a Python with
+hydra-core. Where that Python can import verl, verl's `validate_config` is asked too, as its entry point does before it
+starts anything.
 """
 
 import difflib
@@ -23,7 +21,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, common_overrides
 from verl_e2e.core.model.levels import OWN_FILES, Variant
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.settings import BASE_WRAPPER, SettingsCheck, Value, expected_config
+from verl_e2e.core.model.settings import BASE_WRAPPER, SettingsCheck, expected_config
 from verl_e2e_runner.process.cage import (
     EXECUTED_VARIABLE,
     FINGERPRINTS_VARIABLE,
@@ -66,15 +64,9 @@ INSTRUMENTATION = PACKAGE_FOLDER / "verl_e2e_runner/instrumentation"
 REWARDS = PACKAGE_FOLDER / "verl_e2e_runner/rewards.py"
 
 # A run is not weaker without these: when the wrapper does not read them, they are dropped with a note.
-DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
-
+_DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
 # Every shell sets these itself.
 _OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
-
-# Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
-_ALL_LINES = {"RAY_DEDUP_LOGS": "0"}
-
-_RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +97,10 @@ def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str |
         "TOTAL_TRAIN_STEPS": str(job.steps),
     }
     if checkpoint.dummy_config is not None:
+        place = trees.cage.scratch / "home" if trees.cage else trees.cwd.parent
         derived["USE_DUMMY_MODEL"] = "True"
         derived["DUMMY_MODEL_CONFIG_PATH"] = checkpoint.dummy_config
-        derived["DUMMY_MODEL_PATH"] = str(
-            (trees.cage.scratch / "home" if trees.cage else trees.cwd.parent) / "dummy-model"
-        )
+        derived["DUMMY_MODEL_PATH"] = str(place / "dummy-model")
     return {**derived, **job.site.wrapper, **job.wrapper}
 
 
@@ -134,26 +125,38 @@ def python_path(job: Job, trees: Trees) -> str:
     return os.pathsep.join((str(INSTRUMENTATION), *(entry for entry in entries if entry)))
 
 
+def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
+    """What the instrumentation finds in the environment of each process, Ray's workers too."""
+    written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
+    return {
+        RUN_VARIABLE: session.nonce,
+        IMPORTS_VARIABLE: str(session.imports),
+        PATH_VARIABLE: python_path(job, trees),
+        **{name: str(path) for name, path in written.items() if path},
+    }
+
+
 def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
+
+    def key(override: str) -> str:
+        return override.lstrip("+~").partition("=")[0]
+
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
-    keys = {_key(item) for item in given}
+    keys = {key(item) for item in given}
     common = common_overrides(
         job.site, reward_model=job.reward_model, gpus_of_node=job.gpus_of_node, nodes=job.node_count
     )
-    given += [item for item in common if _key(item) not in keys]
+    given += [item for item in common if key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
-    given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]
+    given += [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}={quoted(value)}" for name, value in forwarded.items()]
     return tuple(item.replace(f"={OWN_FILES}/", f"={PACKAGE_FOLDER}/") for item in given)
 
 
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
-
-
-def command(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
-    """The argument list of the wrapper, the same for every phase."""
-    return ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
+def quoted(value: str) -> str:
+    """A Hydra string that survives whatever the value holds (white space apart: the wrapper splits at it)."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def launches(
@@ -171,29 +174,9 @@ def launches(
     wrapper reads (None: unknown): of the droppable variables only those that it reads are set.
     """
     kept = inherited(base, wrapper_reads=reads or ())
-    made = []
-    for phase in planned_phases(job):
-        wrapper = {**wrapper_map(job, trees, base=base, model=model), **phase.wrapper}
-        if reads is not None:
-            wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
-        ours = {**_process_variables(job, trees, session), **wrapper}
-        if trees.cage:
-            ours |= trees.cage.variables({**base, **ours})
-        ours["PATH"] = search_path(job, {**kept, **ours})
-        made.append(Launch(phase, command(job, trees, session), {**kept, **ours}, ours, trees.cwd))
-    return tuple(made)
-
-
-def cluster_of(job: Job, environ: Mapping[str, str]) -> str:
-    """The Ray cluster of the job's nodes, by the runner's environment; empty for a job that has one node."""
-    return environ.get(CLUSTER_VARIABLE, "") if job.node_count > 1 else ""
-
-
-def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, str]:
-    """What the job sets for every process of the run, apart from the wrapper's own variables."""
-    process = {**_ALL_LINES, **job.site.process, **job.process}
-    process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
-    process["RAY_TMPDIR"] = str(session.ray_folder)
+    # Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
+    process = {"RAY_DEDUP_LOGS": "0", **job.site.process, **job.process, **_marks(job, trees, session)}
+    process |= {"PYTHONPATH": python_path(job, trees), "RAY_TMPDIR": str(session.ray_folder)}
     if address := session.ray_address or job.site.ray_address:
         process["RAY_ADDRESS"] = address
     if job.site.ray_address is not None:
@@ -206,19 +189,25 @@ def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, st
     if {"bridge", "megatron_lm", "verl"} - trees.private:
         # Byte code next to the sources would change a checkout that is used in place.
         process["PYTHONDONTWRITEBYTECODE"] = "1"
-    return process
+    argv = ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
+    made = []
+    for phase in planned_phases(job):
+        wrapper = {**wrapper_map(job, trees, base=base, model=model), **phase.wrapper}
+        if reads is not None:
+            wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in _DROPPABLE}
+        ours = {**process, **wrapper}
+        if trees.cage:
+            ours |= trees.cage.variables({**base, **ours})
+        # The wrapper calls plain `python3`.
+        path = {**kept, **ours}.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        ours["PATH"] = f"{Path(job.site.python).parent}{os.pathsep}{path}" if os.sep in job.site.python else path
+        made.append(Launch(phase, argv, {**kept, **ours}, ours, trees.cwd))
+    return tuple(made)
 
 
-def search_path(job: Job, variables: Mapping[str, str]) -> str:
-    """PATH with the folder of the job's Python first, because the wrapper calls plain `python3`."""
-    path = variables.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    return f"{Path(job.site.python).parent}{os.pathsep}{path}" if os.sep in job.site.python else path
-
-
-def quoted(value: str) -> str:
-    """A Hydra string that survives whatever the value holds (white space apart: the wrapper splits at it)."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
-    return f"'{escaped}'"
+def cluster_of(job: Job, environ: Mapping[str, str]) -> str:
+    """The Ray cluster of the job's nodes, by the runner's environment; empty for a job that has one node."""
+    return environ.get(CLUSTER_VARIABLE, "") if job.node_count > 1 else ""
 
 
 def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
@@ -226,15 +215,13 @@ def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
 
     `base` is the environment of the shell that runs them. The folders must be there: `by_hand` makes them.
     """
-    return "\n".join(_script(start, base) for start in starts)
-
-
-def _script(start: Launch, base: Mapping[str, str]) -> str:
-    lines = [f"# phase {start.phase.name}: until step {start.phase.last_step}", "("]
-    lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
-    lines += environment_lines(start.environment, base, start.set_here)
-    lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")"]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for start in starts:
+        lines += [f"# phase {start.phase.name}: until step {start.phase.last_step}", "("]
+        lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
+        lines += environment_lines(start.environment, base, start.set_here)
+        lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")\n"]
+    return "\n".join(lines)
 
 
 def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always: Collection[str] = ()) -> list[str]:
@@ -244,21 +231,8 @@ def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always:
     """
     gone = sorted(name for name in base if name not in whole and name.isidentifier() and name not in _OF_BASH)
     exported = sorted(name for name, value in whole.items() if name in always or base.get(name) != value)
-    return [
-        *([f"unset {' '.join(gone)}"] if gone else []),
-        *(f"export {name}={shlex.quote(whole[name])}" for name in exported),
-    ]
-
-
-def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
-    written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
-    recorded = {name: str(path) for name, path in written.items() if path}
-    return {
-        RUN_VARIABLE: session.nonce,
-        IMPORTS_VARIABLE: str(session.imports),
-        PATH_VARIABLE: python_path(job, trees),
-        **recorded,
-    }
+    lines = [f"unset {' '.join(gone)}"] if gone else []
+    return lines + [f"export {name}={shlex.quote(whole[name])}" for name in exported]
 
 
 _COMMENT = re.compile(r"^\s*#.*|\s#[^\"']*$")
@@ -283,17 +257,15 @@ def reads(script: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_contract(
-    script: str, name: str, wrapper: Mapping[str, str], *, droppable: Collection[str]
-) -> tuple[frozenset[str], tuple[Finding, ...]]:
+def check_contract(script: str, name: str, wrapper: Mapping[str, str]) -> tuple[frozenset[str], tuple[Finding, ...]]:
     """The names that the script reads, and whether it reads every one of `wrapper`.
 
-    An unread name of `droppable` gives a note. Any other unread name blocks, with the closest names that are read.
+    An unread name that can be dropped gives a note. Any other blocks, with the closest names that are read.
     """
     known = reads(script)
     findings = []
     for variable in sorted(set(wrapper) - known):
-        if variable in droppable:
+        if variable in _DROPPABLE:
             findings.append(note(Check.WRAPPER, f"{name} does not read {variable} at this commit, so it is not passed"))
         else:
             close = difflib.get_close_matches(variable, sorted(known), n=3)
@@ -302,12 +274,12 @@ def check_contract(
             unread = f"{name} does not read {variable} (the job sets {variable}={value}): the run would test too little"
             fix = f"{hint}correct the name in the job's `wrapper` map, or choose a verl commit that reads it"
             findings.append(blocked(Check.WRAPPER, unread, fix))
-    if not any(finding.blocking for finding in findings):
+    if not stops(findings):
         findings.append(good(Check.WRAPPER, f"{name} reads all {len(set(wrapper) & known)} variables of the job"))
     return known, tuple(findings)
 
 
-ENTRY_POINT = "verl.trainer.main_ppo"
+_ENTRY_POINT = "verl.trainer.main_ppo"
 _MOST_BYTES = 4 << 20
 
 # Interpreters and launchers, and whatever else in a wrapper would reach the network, a cluster or a package.
@@ -316,7 +288,7 @@ _STAND_INS = (
     *("pip", "pip3", "hf", "huggingface-cli", "git", "wget", "curl", "docker"),
 )
 
-_SCRIPT = """#!/bin/sh
+_STAND_IN = """#!/bin/sh
 folder={folder}
 printf '%s\\0' "${{0##*/}}" "$@" > "$folder/$$.argv"
 env -0 > "$folder/$$.env"
@@ -358,36 +330,36 @@ def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
     given = (cage.outbox if cage else work) / name
     folder = cage.outside(given) if cage else given
     shutil.rmtree(folder, ignore_errors=True)
-    shims = folder / "bin"
-    shims.mkdir(parents=True)
-    script = shims / _STAND_INS[0]
-    script.write_text(_SCRIPT.format(folder=shlex.quote(str(given))))
-    script.chmod(0o755)
-    for name in _STAND_INS[1:]:
-        (shims / name).symlink_to(script.name)
+    made = folder / "bin"
+    made.mkdir(parents=True)
+    for program in _STAND_INS:
+        (made / program).write_text(_STAND_IN.format(folder=shlex.quote(str(given))))
+        (made / program).chmod(0o755)
     # Where the user of a cage cannot read them, a shell goes on to the real programs.
-    let_everyone_read(shims)
+    let_everyone_read(made)
     if cage:
         hand_path_over(folder, cage)
-    shims = given / "bin"
-    path = f"{shims}{os.pathsep}{launch.environment.get('PATH', '')}"
-    finished = run(
-        launch.argv, env={**launch.environment, "PATH": path}, cwd=launch.cwd, timeout_s=timeout_s, cage=cage
-    )
+    first = f"{given / 'bin'}{os.pathsep}"
+    variables = {**launch.environment, "PATH": f"{first}{launch.environment.get('PATH', '')}"}
+    finished = run(launch.argv, env=variables, cwd=launch.cwd, timeout_s=timeout_s, cage=cage)
+
+    def recorded(name: str) -> list[str]:
+        raw = read_below(folder, name, limit=_MOST_BYTES) or b""
+        return raw.decode(errors="surrogateescape").split("\0")[:-1]
+
     for name in names_below(folder):
-        words = _zero_separated(folder, name) if name.endswith(".argv") else []
-        if ENTRY_POINT in words:
-            position = words.index(ENTRY_POINT)
-            variables = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
-            environment = dict(item.split("=", 1) for item in variables if "=" in item)
-            environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
-            return DryCall(words[0], tuple(words[position + 1 :]), environment)
+        words = recorded(name) if name.endswith(".argv") else []
+        if _ENTRY_POINT in words:
+            exported = recorded(f"{name.removesuffix('.argv')}.env")
+            environment = dict(item.split("=", 1) for item in exported if "=" in item)
+            environment["PATH"] = environment.get("PATH", "").replace(first, "")
+            return DryCall(words[0], tuple(words[words.index(_ENTRY_POINT) + 1 :]), environment)
     lines = (finished.stdout + "\n" + finished.stderr).splitlines()
     spoken = [line.strip() for line in lines if line.strip() and not line.startswith("+")]
     last = f": {spoken[-1][:300]}" if spoken else ""
     return blocked(
         Check.WRAPPER,
-        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {ENTRY_POINT}{last}",
+        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {_ENTRY_POINT}{last}",
         "run the command of `--dry-run` by hand to see why, then set the variables or the verl commit that it needs",
     )
 
@@ -396,37 +368,32 @@ def check_dry_call(call: DryCall, launch: Launch) -> tuple[Finding, ...]:
     """Findings for overrides that the entry point does not get, and for `uv`."""
     findings = []
     if call.program == "uv":
-        findings.append(
-            blocked(
-                Check.WRAPPER,
-                "the wrapper starts verl through `uv run`, with the packages of verl's lock file and not those of this"
-                " host's Python: the checks of preflight would not be valid for the run",
-                "set VERL_USE_UV=0 in the job's `wrapper` map, or choose a verl commit whose wrapper reads it",
-            )
+        summary = (
+            "the wrapper starts verl through `uv run`, with the packages of verl's lock file and not those of this"
+            " host's Python: the checks of preflight would not be valid for the run"
         )
-    given = launch.argv[2:]
-    lost = [item for item in given if item not in call.arguments]
+        fix = "set VERL_USE_UV=0 in the job's `wrapper` map, or choose a verl commit whose wrapper reads it"
+        findings.append(blocked(Check.WRAPPER, summary, fix))
+    lost = [item for item in launch.argv[2:] if item not in call.arguments]
     if lost:
-        findings.append(
-            blocked(
-                Check.WRAPPER,
-                f"the wrapper changes this override: {lost[0]} (it splits at white space and expands file name"
-                " patterns)",
-                "use paths and values without white space and without file name patterns",
-            )
-        )
+        how = "it splits at white space and expands file name patterns"
+        fix = "use paths and values without white space and without file name patterns"
+        findings.append(blocked(Check.WRAPPER, f"the wrapper changes this override: {lost[0]} ({how})", fix))
     return tuple(findings)
 
 
-def _zero_separated(folder: Path, name: str) -> list[str]:
-    raw = read_below(folder, name, limit=_MOST_BYTES)
-    return (raw or b"").decode(errors="surrogateescape").split("\0")[:-1]
-
-
 # The exit code of the composing program where Hydra cannot be imported.
-NO_HYDRA = 3
+_NO_HYDRA = 3
 
 Config = Mapping[str, Any]
+
+
+def composition_request(verl: Path, call: DryCall) -> dict[str, object]:
+    """What the composing program is asked for one call of verl's entry point, in the tree `verl`."""
+    path = Path(call.option("config-path") or "config")
+    folder = path if path.is_absolute() else verl / "verl" / "trainer" / path
+    name = call.option("config-name") or "ppo_trainer"
+    return {"folder": str(folder), "name": name, "overrides": list(call.overrides)}
 
 
 def composed(
@@ -435,7 +402,7 @@ def composed(
     *,
     env: Mapping[str, str],
     cwd: Path,
-    timeout_s: float,
+    timeout_s: float = 120,
     cage: Cage | None = None,
 ) -> list[dict[str, Any]] | Finished:
     """The answers of the composing program to `composition_request`s; how it ended where it gave none."""
@@ -447,34 +414,28 @@ def composed(
     return answers
 
 
-def compose(
-    job: Job, trees: Trees, calls: Sequence[DryCall], *, timeout_s: float = 120
-) -> tuple[tuple[Config, ...], tuple[Finding, ...]]:
+def compose(job: Job, trees: Trees, calls: Sequence[DryCall]) -> tuple[tuple[Config, ...], tuple[Finding, ...]]:
     """The composed configurations and the findings; the job's Python imports Hydra and nothing of the stack."""
+    python = job.site.python
     answers = composed(
         [composition_request(trees.verl, call) for call in calls],
-        job.site.python,
+        python,
         env={name: value for name, value in calls[0].environment.items() if name != IMPORTS_VARIABLE},
         cwd=trees.cwd,
-        timeout_s=timeout_s,
         cage=with_own_scratch(trees.cage, "composition"),
     )
     if isinstance(answers, Finished):
-        summary = f"{job.site.python} could not compose the configuration ({answers.ending}): {answers.last_error}"
-        fix = "fix the `python` of the site profile"
-        if answers.code == NO_HYDRA:
-            summary, fix = (
-                f"Hydra cannot be imported: {answers.last_error}",
-                f"install hydra-core for {job.site.python}",
-            )
+        if answers.code == _NO_HYDRA:
+            summary, fix = f"Hydra cannot be imported: {answers.last_error}", f"install hydra-core for {python}"
+        else:
+            summary = f"{python} could not compose the configuration ({answers.ending}): {answers.last_error}"
+            fix = "fix the `python` of the site profile"
         return (), (blocked(Check.HYDRA, summary, fix),)
     configs = tuple(answer["config"] for answer in answers if answer.get("config") is not None)
-    if errors := list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer)):
+    if errors := dict.fromkeys(answer["error"] for answer in answers if "error" in answer):
         fix = "correct the override, or choose a verl commit whose configuration has the key"
-        refused = [
-            blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", fix) for error in errors
-        ]
-        return configs, tuple(refused)
+        refused = (f"verl's configuration refuses the overrides: {error}" for error in errors)
+        return configs, tuple(blocked(Check.HYDRA, summary, fix) for summary in refused)
     wrong = [mismatch(configs[-1], key, value) for key, value in sorted(job.expected.items())]
     fix = "correct the variable or override that sets it; otherwise the run does not test what the job claims"
     findings = tuple(blocked(Check.HYDRA, summary, fix) for summary in wrong if summary)
@@ -493,14 +454,6 @@ def mismatch(config: Config, key: str, expected: bool | int | float | str | None
         return ""
     shown = "is missing" if value is missing else f"is {value!r}"
     return f"{key} {shown} in the composed configuration, the job expects {expected!r}"
-
-
-def composition_request(verl: Path, call: DryCall) -> dict[str, object]:
-    """What the composing program is asked for one call of verl's entry point, in the tree `verl`."""
-    path = Path(call.option("config-path") or "config")
-    folder = path if path.is_absolute() else verl / "verl" / "trainer" / path
-    name = call.option("config-name") or "ppo_trainer"
-    return {"folder": str(folder), "name": name, "overrides": list(call.overrides)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,26 +478,26 @@ def check_wrapper(
     script = trees.verl / job.script
     if not trees.has("verl") or not script.is_file():
         return WrapperCheck(starts, untried(Check.WRAPPER, Check.HYDRA))
-    variables = {name: value for start in starts for name, value in start.phase.wrapper.items()}
-    variables = {**wrapper_map(job, trees, base=base, model=model), **variables}
-    text = script.read_text(errors="replace")
-    reads, findings = check_contract(text, job.script, variables, droppable=DROPPABLE)
+    variables = wrapper_map(job, trees, base=base, model=model)
+    for start in starts:
+        variables |= start.phase.wrapper
+    known, findings = check_contract(script.read_text(errors="replace"), job.script, variables)
     if stops(findings):
         return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)))
-    starts = launches(job, trees, session, base=base, model=model, reads=reads)
-    called = [dry_call(start, work, cage=trees.cage) for start in starts]
-    calls = [result for result in called if isinstance(result, DryCall)]
-    findings = (*findings, *(result for result in called if isinstance(result, Finding)))
-    for start, call in zip(starts, calls, strict=False):
-        findings = (*findings, *check_dry_call(call, start))
+    starts = launches(job, trees, session, base=base, model=model, reads=known)
+    calls = []
+    for start in starts:
+        call = dry_call(start, work, cage=trees.cage)
+        if isinstance(call, DryCall):
+            calls.append(call)
+            findings = (*findings, *check_dry_call(call, start))
+        else:
+            findings = (*findings, call)
     if stops(findings):
-        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)), reads)
+        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)), known)
     configs, judged = compose(job, trees, calls)
-    return WrapperCheck(starts, (*findings, *judged), reads, configs, calls[0].environment)
+    return WrapperCheck(starts, (*findings, *judged), known, configs, calls[0].environment)
 
-
-# No reward model, as in every job.
-_COMMON = ("reward.reward_model.enable=False",)
 
 # verl's checks open the model's configuration and tokenizer; no weights are read.
 _MODEL_FILES: Mapping[str, object] = {
@@ -591,16 +544,19 @@ def check_settings(
     for name, content in _MODEL_FILES.items():
         (model / name).write_text(json.dumps(content))
     given = {**kept, "MODEL_ID": "checks/model", "MODEL_PATH": str(model.resolve())}
-    pairs = []
+    asked = []
+    requests: list[dict[str, object]] = []
     for variant in variants:
-        argv = ("bash", str(script), *_COMMON, *variant.overrides)
-        ours, phase = _variables(variant), PlannedPhase(variant.job_id, 1, variant.steps)
-        pairs.append((variant, dry_call(Launch(phase, argv, {**given, **ours}, ours, verl), work)))
-    requests = [
-        {**composition_request(verl, call), "keys": sorted(_expected(variant)), "validate": True}
-        for variant, call in pairs
-        if isinstance(call, DryCall)
-    ]
+        # No reward model, as in every job.
+        argv = ("bash", str(script), "reward.reward_model.enable=False", *variant.overrides)
+        counts = {"NUM_GPUS": str(variant.gpu_count), "TOTAL_TRAIN_STEPS": str(variant.steps)}
+        ours, phase = {**BASE_WRAPPER, **variant.wrapper, **counts}, PlannedPhase(variant.job_id, 1, variant.steps)
+        call = dry_call(Launch(phase, argv, {**given, **ours}, ours, verl), work)
+        expected = sorted(expected_config(ours, variant.overrides).items())
+        asked.append((variant, call, expected))
+        if isinstance(call, DryCall):
+            keys = [key for key, _ in expected]
+            requests.append({**composition_request(verl, call), "keys": keys, "validate": True})
     variables = {**kept, "PYTHONPATH": f"{INSTRUMENTATION}:{verl}", "PYTHONDONTWRITEBYTECODE": "1"}
     answers: list[dict[str, Any]] = []
     for start in range(0, len(requests), _TOGETHER):
@@ -608,37 +564,26 @@ def check_settings(
         part = requests[start : start + _TOGETHER]
         found = composed(part, python, env=variables, cwd=verl, timeout_s=_START_S + _EACH_S * len(part))
         if isinstance(found, Finished):
-            if found.code == NO_HYDRA:
+            if found.code == _NO_HYDRA:
                 raise UserError(f"{python} has no hydra-core: install it there, or name another Python with --python")
             raise UserError(f"{python} could not compose the configuration ({found.ending}): {found.last_error}")
         answers += found
     left = iter(answers)
-    return tuple(_checked(variant, call, left) for variant, call in pairs)
-
-
-def _variables(variant: Variant) -> dict[str, str]:
-    counts = {"NUM_GPUS": str(variant.gpu_count), "TOTAL_TRAIN_STEPS": str(variant.steps)}
-    return {**BASE_WRAPPER, **variant.wrapper, **counts}
-
-
-def _expected(variant: Variant) -> dict[str, Value]:
-    return expected_config(_variables(variant), variant.overrides)
-
-
-def _checked(variant: Variant, call: DryCall | Finding, answers: Iterator[Mapping[str, object]]) -> SettingsCheck:
-    if isinstance(call, Finding):
-        return SettingsCheck(variant.job_id, call.summary)
-    answer = next(answers)
-    lost = [override for override in variant.overrides if override not in call.arguments]
-    if lost:
-        return SettingsCheck(variant.job_id, f"the wrapper changes the override {lost[0]}")
-    config = answer.get("config")
-    if not isinstance(config, dict):
-        return SettingsCheck(variant.job_id, str(answer.get("error")))
-    found = (mismatch(config, key, value) for key, value in sorted(_expected(variant).items()))
-    return SettingsCheck(
-        variant.job_id,
-        str(answer.get("refused", "")),
-        tuple(text for text in found if text),
-        str(answer.get("unchecked", "")),
-    )
+    checks = []
+    for variant, call, expected in asked:
+        refused = unchecked = ""
+        mismatches: tuple[str, ...] = ()
+        if isinstance(call, Finding):
+            refused = call.summary
+        else:
+            answer = next(left)
+            config = answer.get("config")
+            if lost := [override for override in variant.overrides if override not in call.arguments]:
+                refused = f"the wrapper changes the override {lost[0]}"
+            elif not isinstance(config, dict):
+                refused = str(answer.get("error"))
+            else:
+                refused, unchecked = str(answer.get("refused", "")), str(answer.get("unchecked", ""))
+                mismatches = tuple(text for key, value in expected if (text := mismatch(config, key, value)))
+        checks.append(SettingsCheck(variant.job_id, refused, mismatches, unchecked))
+    return tuple(checks)

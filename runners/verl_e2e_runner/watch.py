@@ -4,26 +4,23 @@ A run is lost when a fatal error leaves its processes hanging, when a fact of th
 wrong tree makes its result worthless, when the host has no memory left and the run took more than it states, when a
 stage makes no progress, at the time limit, or when a person or the system interrupts us. Nothing is judged here: the
 reason is recorded, `verl_e2e.core` judges.
-
-Progress tells a person how far the run is, on one moving line of a terminal or in plain lines elsewhere.
 """
 
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from verl_e2e.core.model.facts import Excerpt, LoggedError
+from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
 from verl_e2e_runner.process.cage import read_below
-from verl_e2e_runner.process.processes import Clock, Ended, Survivor, received_signals
+from verl_e2e_runner.process.processes import Clock, Ended, Survivor, WrapperProcess, received_signals
 from verl_e2e_runner.reporting import Progress
 from verl_e2e_runner.samplers import GpuSampler, MemorySampler
 
@@ -43,18 +40,15 @@ class ImportLines:
         grown = read_below(self.path.parent, self.path.name, limit=_READ_BYTES, offset=self._offset) or b""
         whole = grown[: grown.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return next((sentence for line in whole.splitlines() if (sentence := self._wrong(line))), "")
-
-    def _wrong(self, line: bytes) -> str:
-        try:
-            entry = json.loads(line)
-            module, file = str(entry["module"]), str(entry.get("file") or "")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return ""
-        root = self.roots.get(module)
-        if not root or not file or _is_below(file, root):
-            return ""
-        return f"{module} was imported from {file}, not from {root} (process {entry.get('pid')})."
+        for line in whole.splitlines():
+            # The code under test may write here: a line of another shape says nothing.
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                entry = json.loads(line)
+                module, file = str(entry["module"]), str(entry.get("file") or "")
+                root = self.roots.get(module)
+                if root and file and not _is_below(file, root):
+                    return f"{module} was imported from {file}, not from {root} (process {entry.get('pid')})."
+        return ""
 
 
 def _is_below(file: str, root: str) -> bool:
@@ -62,69 +56,9 @@ def _is_below(file: str, root: str) -> bool:
     return any(path == base or path.startswith(base.rstrip("/") + "/") for path, base in pairs)
 
 
-class Scanner(Protocol):
-    """What the watch asks of `verl_e2e.core.log.scan`; every property is cheap and may be read after each chunk."""
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the log."""
-        ...
-
-    @property
-    def stage(self) -> Stage | None:
-        """The stage that the log has reached."""
-        ...
-
-    @property
-    def step(self) -> int | None:
-        """The last step whose metrics were printed."""
-        ...
-
-    @property
-    def fatal(self) -> LoggedError | None:
-        """An error after which the run cannot go on."""
-        ...
-
-    @property
-    def unrecoverable(self) -> Excerpt | None:
-        """A fact that makes the rest of the run worthless."""
-        ...
-
-    @property
-    def marker(self) -> object:
-        """Differs from its last value whenever the run got on."""
-        ...
-
-
-class Supervised(Protocol):
-    """What the watch asks of the wrapper's process; `process.processes.WrapperProcess` is the real one."""
-
-    @property
-    def output(self) -> int:
-        """The file descriptor of its output."""
-        ...
-
-    def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
-        ...
-
-    def observe(self) -> None:
-        """Remember the processes that it started."""
-        ...
-
-    def alive(self) -> tuple[Survivor, ...]:
-        """Those of its processes that run now."""
-        ...
-
-    def end(
-        self, *, grace_s: float, clock: Clock, wait: Callable[[float], object], hurry: Callable[[], bool]
-    ) -> tuple[Survivor, ...]:
-        """End them all; what is left comes back."""
-        ...
-
-
 FATAL_END_S = 10.0
-KILL_MARGIN_S = 0.7
-MIN_GRACE_S = 0.5
+_KILL_MARGIN_S = 0.7
+_LEAST_GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +84,7 @@ class Limits:
 
     def kill_grace_s(self, fatal_for_s: float) -> float:
         """How long a run may take between SIGTERM and SIGKILL when its fatal error is `fatal_for_s` old."""
-        return min(self.end_grace_s, max(MIN_GRACE_S, FATAL_END_S - KILL_MARGIN_S - fatal_for_s))
+        return min(self.end_grace_s, max(_LEAST_GRACE_S, FATAL_END_S - _KILL_MARGIN_S - fatal_for_s))
 
     def stall(self, stage: Stage) -> float:
         """How long this stage may show no progress."""
@@ -170,7 +104,7 @@ Loss = tuple[EndReason, str]
 
 @dataclass(slots=True)
 class _Watch:
-    process: Supervised
+    process: WrapperProcess
     scanner: Scanner
     recorder: Recorder
     limits: Limits
@@ -187,14 +121,15 @@ class _Watch:
     looked_at: float = 0.0
     ticked_at: float = 0.0
     at_end: bool = False
-    marker: object = None
+    # What the scanner said of stage, step and progress before it read of this phase; None once it did.
+    before: tuple[object, ...] | None = field(init=False)
     step: int | None = None
+    marker: object = None
     stages: list[tuple[Stage, float]] = field(default_factory=list)
-    before: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
         self.began = self.progressed_at = self.clock.monotonic()
-        self.before = self.seen()
+        self.before = (self.scanner.stage, self.scanner.step, self.scanner.marker)
 
     def until_end(self) -> tuple[EndReason, int | None, str]:
         while True:
@@ -241,45 +176,6 @@ class _Watch:
         if not quick and now - self.ticked_at < _TICK_S:
             return None
         self.ticked_at = now
-        self.sample(now)
-        if self.signals:
-            return EndReason.INTERRUPTED, f"Interrupted by {self.signals[0]}."
-        if wrong := self.imports.wrong():
-            return EndReason.WRONG_IMPORT, wrong
-        if self.memory.loss:
-            return EndReason.HOST_MEMORY, self.memory.loss
-        return quick or self.lost_by_time(now)
-
-    def seen(self) -> tuple[object, ...]:
-        """What the scanner says of stage, step and progress."""
-        return self.scanner.stage, self.scanner.step, self.scanner.marker
-
-    def note_progress(self, now: float) -> None:
-        # A scanner that read an earlier phase says where that one ended until it reads of this one.
-        if self.seen() == self.before:
-            return
-        self.before = ()
-        stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
-        if stage is not None and self.is_new(stage):
-            self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
-            self.progress.stage(stage.value)
-            self.progressed_at = now
-        if step is not None and step != self.step:
-            self.step = step
-            self.recorder.event("step", step=step)
-            self.progress.step(step, self.total_steps)
-            self.progressed_at = now
-        if marker != self.marker:
-            self.marker, self.progressed_at = marker, now
-
-    def is_new(self, stage: Stage) -> bool:
-        """Whether the run entered this stage: a worker that starts late repeats only stages of the set-up."""
-        if not self.stages or self.stages[-1][0].order < stage.order:
-            return True
-        return self.stages[-1][0] is not stage and stage.order >= Stage.ROLLOUT_ENGINE.order
-
-    def sample(self, now: float) -> None:
-        """Show the progress, read GPUs and memory, and remember the processes, each when it is due."""
         self.progress.tick()
         if memory := self.memory.tick(now):
             self.recorder.event("memory", **memory)
@@ -290,6 +186,40 @@ class _Watch:
         if now - self.looked_at >= _LOOK_S:
             self.looked_at = now
             self.process.observe()
+        if self.signals:
+            return EndReason.INTERRUPTED, f"Interrupted by {self.signals[0]}."
+        if wrong := self.imports.wrong():
+            return EndReason.WRONG_IMPORT, wrong
+        if self.memory.loss:
+            return EndReason.HOST_MEMORY, self.memory.loss
+        if quick:
+            return quick
+        stage = self.scanner.stage or Stage.ENVIRONMENT
+        if now - self.began >= self.limits.time_limit_s:
+            return EndReason.TIME_LIMIT, f"Time limit of {self.limits.time_limit_s:g} s reached in stage {stage.value}."
+        if now - self.progressed_at >= (allowed := self.limits.stall(stage)):
+            return EndReason.STALLED, f"No progress for {allowed:g} s in stage {stage.value}."
+        return None
+
+    def note_progress(self, now: float) -> None:
+        stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
+        if (stage, step, marker) == self.before:
+            return
+        self.before = None
+        last = self.stages[-1][0] if self.stages else None
+        # A worker that starts late repeats only stages of the set-up.
+        later = stage is not None and (last is None or stage.order > last.order)
+        if stage is not None and (later or (stage is not last and stage.order >= Stage.ROLLOUT_ENGINE.order)):
+            self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
+            self.progress.stage(stage.value)
+            self.progressed_at = now
+        if step is not None and step != self.step:
+            self.step = step
+            self.recorder.event("step", step=step)
+            self.progress.step(step, self.total_steps)
+            self.progressed_at = now
+        if marker != self.marker:
+            self.marker, self.progressed_at = marker, now
 
     def lost_by_log(self, now: float) -> Loss | None:
         if unrecoverable := self.scanner.unrecoverable:
@@ -305,32 +235,18 @@ class _Watch:
         grace = f"{self.limits.hang_grace_s:g} s"
         return EndReason.FATAL_ERROR_HANG, f"Line {fatal.at.line}: {fatal.at.text}; no exit within {grace}."
 
-    def lost_by_time(self, now: float) -> Loss | None:
-        stage = self.scanner.stage or Stage.ENVIRONMENT
-        if now - self.began >= self.limits.time_limit_s:
-            return EndReason.TIME_LIMIT, f"Time limit of {self.limits.time_limit_s:g} s reached in stage {stage.value}."
-        allowed = self.limits.stall(stage)
-        if now - self.progressed_at >= allowed:
-            return EndReason.STALLED, f"No progress for {allowed:g} s in stage {stage.value}."
-        return None
-
-    def end_grace_s(self) -> float:
-        if self.memory.loss:
-            return min(self.limits.end_grace_s, self.limits.memory_grace_s)
-        if self.fatal_at is None:
-            return self.limits.end_grace_s
-        return self.limits.kill_grace_s(self.clock.monotonic() - self.fatal_at)
-
     def finish(self, *, linger_s: float) -> tuple[Survivor, ...]:
         """End what is left of the run and read its last output."""
         deadline = self.clock.monotonic() + linger_s
         while self.process.alive() and self.clock.monotonic() < deadline:
             self.read(_TICK_S / 5)
+        grace_s = self.limits.end_grace_s
+        if self.memory.loss:
+            grace_s = min(grace_s, self.limits.memory_grace_s)
+        elif self.fatal_at is not None:
+            grace_s = self.limits.kill_grace_s(self.clock.monotonic() - self.fatal_at)
         survivors = self.process.end(
-            grace_s=self.end_grace_s(),
-            clock=self.clock,
-            wait=self.read,
-            hurry=lambda: len(self.signals) > 1,
+            grace_s=grace_s, clock=self.clock, wait=self.read, hurry=lambda: len(self.signals) > 1
         )
         self.drain()
         self.scanner.feed(self.recorder.end_of_output())
@@ -339,7 +255,7 @@ class _Watch:
 
 
 def watch(
-    process: Supervised,
+    process: WrapperProcess,
     scanner: Scanner,
     recorder: Recorder,
     *,
@@ -374,8 +290,7 @@ def watch(
             process.end(grace_s=1.0, clock=clock, wait=lambda seconds: clock.wait(None, seconds), hurry=lambda: True)
             raise
         survivors = state.finish(linger_s=limits.linger_s if reason is EndReason.EXITED else 0.0)
-    if peak := gpu_sampler.peak():
-        recorder.event("gpu", **peak)
-    if peak := memory_sampler.peak():
-        recorder.event("memory", **peak)
+    for kind, peak in (("gpu", gpu_sampler.peak()), ("memory", memory_sampler.peak())):
+        if peak:
+            recorder.event(kind, **peak)
     return Ended(reason, code, note, survivors, tuple(state.stages), recorder.elapsed())

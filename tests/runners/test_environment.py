@@ -1,7 +1,6 @@
 """Which variables of the runner a run inherits."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.text.redact import is_secret, is_secret_name, redactor
 from verl_e2e_runner.folder.recorder import host_redactor
-from verl_e2e_runner.process.cage import MARKER_FILE, Session, close_session, inherited, open_session
+from verl_e2e_runner.process.cage import inherited
 
 VALUE = "tuna-Sandwich!99"
 SECRET_NAMES = (
@@ -113,20 +112,3 @@ def test_what_the_stack_needs_stays(name: str) -> None:
 def test_what_the_wrapper_would_read_is_dropped_but_for_the_hosts_own() -> None:
     base = {"LORA_RANK": "8", "HOME": "/h", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert inherited(base, wrapper_reads=base) == {"HOME": "/h", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-
-
-def test_only_its_own_folder_is_removed(tmp_path: Path) -> None:
-    def of(folder: str, nonce: str = "nonce-1") -> Session:
-        return Session(nonce, tmp_path / folder, tmp_path / "imports.jsonl")
-
-    open_session(of("a/ray"))
-    (tmp_path / "a/ray/session_1").mkdir()
-    (tmp_path / "a/ray/session_1/log").write_text("x")
-    open_session(of("other", "nonce-2"))
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "a/ray")
-    assert not any(close_session(of(folder)) for folder in ("other", "plain", "link"))
-    assert (tmp_path / "other" / MARKER_FILE).exists()
-    assert (tmp_path / "plain").exists()
-    assert close_session(of("a/ray"))
-    assert not (tmp_path / "a/ray").exists()

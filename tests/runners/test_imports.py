@@ -1,6 +1,7 @@
 """The import proof in real processes: a driver, and a worker of a real private Ray."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.runners.world import World
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.imports import ImportProof, ask_interpreter, prove_imports
-from verl_e2e_runner.process.cage import Session, close_session, open_session, planned_session
+from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 
@@ -23,10 +24,11 @@ UNDECIDED = Attribution.UNDECIDED
 
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Session]:
-    session = planned_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
-    open_session(session)
-    yield session
-    assert close_session(session)
+    nonce = os.urandom(8).hex()
+    folder = ray_folder(nonce)
+    folder.mkdir(mode=0o700)
+    yield Session(nonce, folder, tmp_path / "imports.jsonl")
+    shutil.rmtree(folder)
 
 
 def proof(

@@ -70,15 +70,15 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def taken(given: object, tmp_path: Path, world: World, **session: Any) -> TakenCaches:
+def taken(given: object, tmp_path: Path, **session: Any) -> TakenCaches:
     work = tmp_path / "own"
     work.mkdir(exist_ok=True)
     caches = Session("0" * 32, tmp_path / "ray", tmp_path / "imports.jsonl", caches=work / "cache")
-    return take_caches(world.site(kernel_caches=str(given)), replace(caches, **session), work)
+    return take_caches(str(given), replace(caches, **session), work)
 
 
-def refusal(given: object, tmp_path: Path, world: World) -> str:
-    found = taken(given, tmp_path, world)
+def refusal(given: object, tmp_path: Path) -> str:
+    found = taken(given, tmp_path)
     (finding,) = found.findings
     assert found.caches is None
     assert (finding.check, finding.ok, finding.blocking) == (Check.KERNEL_CACHES, False, True)
@@ -86,9 +86,9 @@ def refusal(given: object, tmp_path: Path, world: World) -> str:
     return finding.summary
 
 
-def test_a_run_begins_with_a_copy_that_triton_finds(folder: Path, tmp_path: Path, world: World) -> None:
+def test_a_run_begins_with_a_copy_that_triton_finds(folder: Path, tmp_path: Path) -> None:
     before = fingerprint(folder)
-    found = taken(folder, tmp_path, world)
+    found = taken(folder, tmp_path)
     assert found.caches is not None
     assert (found.caches.folders, found.caches.files, found.caches.origin) == (("triton", "vllm"), 4, ORIGIN)
     assert [finding.ok for finding in found.findings] == [True]
@@ -106,10 +106,8 @@ def test_a_run_begins_with_a_copy_that_triton_finds(folder: Path, tmp_path: Path
     assert fingerprint(folder) == before
 
 
-def test_what_a_program_before_the_wrapper_left_is_not_mixed_with_it(
-    folder: Path, tmp_path: Path, world: World
-) -> None:
-    found = taken(folder, tmp_path, world)
+def test_what_a_program_before_the_wrapper_left_is_not_mixed_with_it(folder: Path, tmp_path: Path) -> None:
+    found = taken(folder, tmp_path)
     planted = tmp_path / "own/cache/triton/planted"
     planted.mkdir(parents=True)
     found.give(None)
@@ -133,24 +131,24 @@ def test_the_digest_is_that_of_the_content_wherever_the_copy_is_used(folder: Pat
     assert digest("changed") != first
 
 
-def test_a_list_of_files_that_is_none_is_copied_as_it_is(folder: Path, tmp_path: Path, world: World) -> None:
+def test_a_list_of_files_that_is_none_is_copied_as_it_is(folder: Path, tmp_path: Path) -> None:
     texts = ("no json", "[]", "[" * 100_000, '{"child_paths": 1}')
     for number, text in enumerate(texts):
         (folder / f"triton/__grp__{number}.json").write_text(text)
-    found = taken(folder, tmp_path, world)
+    found = taken(folder, tmp_path)
     assert [(found.copy / f"triton/__grp__{number}.json").read_text() for number in range(4)] == list(texts)
 
 
-def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path, tmp_path: Path, world: World) -> None:
-    assert "No such file or directory" in refusal(tmp_path / "gone", tmp_path, world)
-    assert "not an absolute path" in refusal("kernels", tmp_path, world)
-    assert "Not a directory" in refusal(folder / ORIGIN_FILE, tmp_path, world)
+def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path, tmp_path: Path) -> None:
+    assert "No such file or directory" in refusal(tmp_path / "gone", tmp_path)
+    assert "not an absolute path" in refusal("kernels", tmp_path)
+    assert "Not a directory" in refusal(folder / ORIGIN_FILE, tmp_path)
     (tmp_path / "link").symlink_to(folder)
-    assert "it is a link" in refusal(tmp_path / "link", tmp_path, world)
-    assert "it is not a path" in refusal(f"{folder}\0", tmp_path, world)
-    assert "File name too long" in refusal(f"/{'a' * 300}", tmp_path, world)
+    assert "it is a link" in refusal(tmp_path / "link", tmp_path)
+    assert "it is not a path" in refusal(f"{folder}\0", tmp_path)
+    assert "File name too long" in refusal(f"/{'a' * 300}", tmp_path)
     (tmp_path / "empty").mkdir()
-    assert "none of the folders triton, inductor, vllm, cuda" in refusal(tmp_path / "empty", tmp_path, world)
+    assert "none of the folders triton, inductor, vllm, cuda" in refusal(tmp_path / "empty", tmp_path)
 
 
 def _link_in(folder: Path) -> None:
@@ -215,11 +213,9 @@ def _writable_origin(folder: Path) -> None:
         (_writable_top, "others than its owner may write /"),
     ],
 )
-def test_what_others_could_have_planted_blocks_the_run(
-    fault: Any, message: str, folder: Path, tmp_path: Path, world: World
-) -> None:
+def test_what_others_could_have_planted_blocks_the_run(fault: Any, message: str, folder: Path, tmp_path: Path) -> None:
     fault(folder)
-    assert message in refusal(folder, tmp_path, world)
+    assert message in refusal(folder, tmp_path)
 
 
 def test_what_another_user_owns_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -230,14 +226,14 @@ def test_what_another_user_owns_is_refused(folder: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 3), ("MOST_BYTES", 8)])
 def test_a_folder_that_is_too_large_is_refused(
-    limit: str, value: int, folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_caches, limit, value)
-    assert "it has more than" in refusal(folder, tmp_path, world)
+    assert "it has more than" in refusal(folder, tmp_path)
 
 
 def test_a_file_that_changes_meanwhile_is_refused(
-    folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(*given: Any) -> Any:
         with (folder / "triton" / KEY / "kernel.cubin").open("ab") as kernel:
@@ -245,36 +241,35 @@ def test_a_file_that_changes_meanwhile_is_refused(
         return sha256(*given)
 
     monkeypatch.setattr("verl_e2e_runner.preflight.kernel_caches.hashlib.sha256", changed)
-    assert f"triton/{KEY}/kernel.cubin was changed while it was copied" in refusal(folder, tmp_path, world)
+    assert f"triton/{KEY}/kernel.cubin was changed while it was copied" in refusal(folder, tmp_path)
 
 
-def test_what_else_lies_there_is_named_and_not_taken(folder: Path, tmp_path: Path, world: World) -> None:
+def test_what_else_lies_there_is_named_and_not_taken(folder: Path, tmp_path: Path) -> None:
     (folder / "flashinfer").mkdir()
     os.mkdir(os.fsencode(folder) + b"/\xff")
-    found = taken(folder, tmp_path, world)
+    found = taken(folder, tmp_path)
     assert found.findings[0].summary.endswith("; not taken: flashinfer, \\xff")
     assert not (found.copy / "flashinfer").exists()
 
 
-def test_the_folder_need_not_say_who_filled_it(folder: Path, tmp_path: Path, world: World) -> None:
+def test_the_folder_need_not_say_who_filled_it(folder: Path, tmp_path: Path) -> None:
     (folder / ORIGIN_FILE).write_text("{}")
-    found = taken(folder, tmp_path, world)
+    found = taken(folder, tmp_path)
     assert found.caches is not None
     assert found.caches.origin is None
     assert "not known which run filled them" in found.findings[0].summary
 
 
-def test_caches_are_not_used_with_the_workers_of_another_cluster(folder: Path, tmp_path: Path, world: World) -> None:
-    found = taken(folder, tmp_path, world, caches=None)
+def test_caches_are_not_used_with_the_workers_of_another_cluster(folder: Path, tmp_path: Path) -> None:
+    found = taken(folder, tmp_path, caches=None)
     assert [(finding.ok, finding.blocking) for finding in found.findings] == [(False, False)]
     assert found.caches is None
 
 
-def test_a_run_that_fills_caches_begins_with_none(folder: Path, tmp_path: Path, world: World) -> None:
+def test_a_run_that_fills_caches_begins_with_none(folder: Path, tmp_path: Path) -> None:
     session = Session("0" * 32, tmp_path, tmp_path, caches=tmp_path / "cache")
-    found = take_caches(world.site(kernel_caches=str(folder)), session, tmp_path, keep=tmp_path / "new")
+    found = take_caches(str(folder), session, tmp_path, keep=tmp_path / "new")
     assert (found.caches, [finding.ok for finding in found.findings]) == (None, [True])
-    assert take_caches(world.site(), session, tmp_path) == TakenCaches()
 
 
 @pytest.mark.parametrize(
@@ -313,27 +308,27 @@ def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Pat
     assert not (kept / "vllm/pipe").exists()
     assert CachesOrigin.model_validate_json((kept / ORIGIN_FILE).read_bytes()) == origin
     assert (origin.packages, origin.changed, origin.gpus) == ({"triton": "3.6.0"}, ("verl",), ("stand-in",))
-    again = taken(kept, tmp_path, world).caches
+    again = taken(kept, tmp_path).caches
     assert again is not None
     assert again.origin == origin
 
 
 def test_a_folder_that_was_not_filled_to_its_end_is_not_used(
-    folder: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_caches, "MOST_FILES", 3)
     assert "not whole" in keep_caches(folder, tmp_path / "kept", ORIGIN)
-    assert "it has none of the folders" in refusal(tmp_path / "kept", tmp_path, world)
+    assert "it has none of the folders" in refusal(tmp_path / "kept", tmp_path)
     assert "not whole" in keep_caches(folder, tmp_path / "kept", ORIGIN)
 
 
-def test_what_is_kept_can_be_used_where_a_group_may_write_new_files(folder: Path, tmp_path: Path, world: World) -> None:
+def test_what_is_kept_can_be_used_where_a_group_may_write_new_files(folder: Path, tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
         keep_caches(folder, tmp_path / "kept", ORIGIN)
     finally:
         os.umask(before)
-    assert taken(tmp_path / "kept", tmp_path, world).caches is not None
+    assert taken(tmp_path / "kept", tmp_path).caches is not None
 
 
 def test_caches_that_cannot_be_kept_say_so(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from verl_e2e_runner.place import Device, Devices, visible
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.cage import Session, close_session, open_session, planned_session
+from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.trees import apply_patches, prepare_trees
 
@@ -412,12 +413,12 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
         data=Data(train_files=str(tmp_path / "train.parquet"), val_files=str(tmp_path / "test.parquet")),
         expected={"trainer.n_gpus_per_node": 1},
     )
-    session = planned_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
-    open_session(session)
+    nonce = os.urandom(8).hex()
+    session = Session(nonce, ray_folder(nonce), tmp_path / "imports.jsonl")
     try:
         result, emit = checked(job, session, base, tmp_path, devices=lambda: Devices(DEVICES, "580.1"))
     finally:
-        assert close_session(session)
+        shutil.rmtree(session.ray_folder, ignore_errors=True)
     assert not result.blocked, failed(result)
     assert {finding.check for finding in result.findings if finding.ok} == set(Check) - {
         Check.BRIDGE_TESTS,

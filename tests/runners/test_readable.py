@@ -20,7 +20,7 @@ from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.inputs import _TRY, check_readable
 from verl_e2e_runner.preflight.preflight import preflight
-from verl_e2e_runner.process.cage import cached_snapshot, planned_session
+from verl_e2e_runner.process.cage import Session, cached_snapshot, ray_folder
 from verl_e2e_runner.run import run_job
 from verl_e2e_runner.trees import Trees
 
@@ -172,7 +172,7 @@ def test_preflight_says_what_is_closed_and_does_not_look_into_it(world: World, k
     model = Checkpoint(model_id="org/tiny", model_path=str(kit / "kit/model"))
     job = world.job(site=world.site(python="/usr/bin/python3"), data=data, checkpoint=model)
     trees = Trees(kit / "bridge", kit / "mlm", kit / "verl", kit)
-    session = planned_session("0" * 32, kit / "imports.jsonl")
+    session = Session("0" * 32, ray_folder("0" * 32), kit / "imports.jsonl")
     base = {"PATH": "/usr/bin:/bin", "HOME": str(kit / "work")}
 
     def emit(kind: str, **data: object) -> None:

@@ -13,11 +13,12 @@ import pytest
 from tests.runners.recorded import lines, names
 from tests.runners.world import BRIDGE, STAND_IN_RAY, VERL, World, commit
 from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.record import Check, Finding, Gpu, Manifest
 from verl_e2e_runner.place import Device, Devices, Place
-from verl_e2e_runner.process.cage import Part, RecordingError, recorded_parts
+from verl_e2e_runner.process.cage import wanted_records
 from verl_e2e_runner.run import run_job
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
@@ -111,18 +112,18 @@ def test_the_record_can_be_switched_off(
 @pytest.mark.parametrize(
     ("value", "parts"),
     [
-        (None, {Part.EXECUTED, Part.FINGERPRINTS}),
-        ("", {Part.EXECUTED, Part.FINGERPRINTS}),
+        (None, {"executed", "fingerprints"}),
+        ("", {"executed", "fingerprints"}),
         ("off", set()),
-        ("executed", {Part.EXECUTED}),
-        (" fingerprints , executed", {Part.EXECUTED, Part.FINGERPRINTS}),
+        ("executed", {"executed"}),
+        (" fingerprints , executed", {"executed", "fingerprints"}),
     ],
 )
-def test_the_variable_names_the_records(value: str | None, parts: set[Part]) -> None:
-    assert recorded_parts({} if value is None else {"VERL_E2E_RECORD": value}) == parts
+def test_the_variable_names_the_records(value: str | None, parts: set[str]) -> None:
+    assert wanted_records({} if value is None else {"VERL_E2E_RECORD": value}) == parts
 
 
 @pytest.mark.parametrize("value", ["no", "executed,off", "executed,,"])
 def test_a_value_that_names_no_record_is_refused(value: str) -> None:
-    with pytest.raises(RecordingError, match="is not one of executed, fingerprints"):
-        recorded_parts({"VERL_E2E_RECORD": value})
+    with pytest.raises(UserError, match="is not one of executed, fingerprints"):
+        wanted_records({"VERL_E2E_RECORD": value})

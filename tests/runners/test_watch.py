@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -174,8 +175,8 @@ class Scene:
 
     def run(self, limits: Limits = LIMITS) -> Ended:
         return watch(
-            self.process,
-            self.scanner,
+            cast("Any", self.process),
+            cast("Any", self.scanner),
             self.recorder,
             limits=limits,
             imports_file=self.imports_file,

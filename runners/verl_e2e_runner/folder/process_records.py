@@ -36,7 +36,6 @@ from verl_e2e.core.model.fingerprints import (
     HookState,
     ModelInputs,
     Snapshot,
-    Tensor,
 )
 from verl_e2e_runner.folder.recorder import Recorder, plain
 from verl_e2e_runner.process.cage import Cage, names_below, read_below
@@ -220,8 +219,30 @@ class ExecutionRecord:
             return
         if record.unreadable:
             self._cut["lines of processes that cannot be read"] += record.unreadable
-        self._processes.append(_process(record, phase, recorder, lost=name.endswith(_LOST)))
-        index = len(self._processes) - 1
+        role, title = role_of([title for title, _ in record.titles])
+        ranks = [int(rank) for _, rank in record.titles if rank.isascii() and rank.isdecimal()]
+        if phase == BRIDGE_TESTS_PHASE:
+            role = ProcessRole.BRIDGE_TEST
+        problem = ""
+        if record.problem:
+            problem = f"Python {record.python}: {record.problem}"
+        elif record.full:
+            problem = "it ran more than is recorded of one process"
+        elif name.endswith(_LOST):
+            problem = "some of it could not be written, as on a disk that is full"
+        index = len(self._processes)
+        self._processes.append(
+            ExecutedProcess(
+                phase=phase,
+                role=role,
+                title=title,
+                pid=record.pid,
+                rank=ranks[-1] if ranks and role is ProcessRole.TRAINER else None,
+                python=record.python,
+                began_s=_within(recorder, record.began),
+                problem=problem,
+            )
+        )
         for (path, line, symbol), seconds in record.functions.items():
             if (known := self._relative(path)) is None:
                 self._cut["functions of files outside of the trees under test"] += 1
@@ -320,30 +341,6 @@ def _values(file: ExecutedFile) -> int:
     return 8 + functions + sum(2 + len(processes) for processes in file.lines.values())
 
 
-def _process(record: ProcessRecord, phase: str, recorder: Recorder, *, lost: bool) -> ExecutedProcess:
-    role, title = role_of([title for title, _ in record.titles])
-    ranks = [int(rank) for _, rank in record.titles if rank.isascii() and rank.isdecimal()]
-    if phase == BRIDGE_TESTS_PHASE:
-        role = ProcessRole.BRIDGE_TEST
-    problem = record.problem
-    if problem:
-        problem = f"Python {record.python}: {problem}"
-    elif record.full:
-        problem = "it ran more than is recorded of one process"
-    elif lost:
-        problem = "some of it could not be written, as on a disk that is full"
-    return ExecutedProcess(
-        phase=phase,
-        role=role,
-        title=title,
-        pid=record.pid,
-        rank=ranks[-1] if ranks and role is ProcessRole.TRAINER else None,
-        python=record.python,
-        began_s=_within(recorder, record.began),
-        problem=problem,
-    )
-
-
 def _within(recorder: Recorder, monotonic_s: float) -> float:
     """A time of the processes' clock in seconds since the folder was opened, within the time of the run."""
     return min(max(0.0, recorder.since_opened(monotonic_s)), recorder.elapsed())
@@ -352,7 +349,7 @@ def _within(recorder: Recorder, monotonic_s: float) -> float:
 # One process stops writing at 32 MiB; of all of them together this much is kept.
 MOST_FINGERPRINT_FILE_BYTES, MOST_FINGERPRINT_BYTES = 33 << 20, 24 << 20
 _MOST_HOOKS = 20_000
-_LONGEST = 300
+_LONGEST, _MOST_DIMENSIONS = 300, 16
 _BITS = re.compile(r"[0-9a-f]{16}")
 _FingerprintLine = RootModel[Annotated[Snapshot | HookState | ModelInputs, Field(discriminator="kind")]]
 
@@ -392,7 +389,18 @@ class FingerprintLines:
         """Write `fingerprints.jsonl`: the hooks, then the snapshots in the order of time; and an event about them."""
         if self.folder is None:
             return
-        recorder.redacted_lines(FINGERPRINTS_FILE, map(recorder.redacted_line, self._documents(recorder)))
+
+        def documents() -> Iterator[dict[str, object]]:
+            """Each line again with its phase, parsed only now: all of them together take much memory."""
+            read: Snapshot | HookState | ModelInputs | None
+            for read in self._hooks.values():
+                yield _short(read)
+            for instant, phase, line in sorted((*self._snapshots, *self._inputs), key=lambda entry: entry[0]):
+                read = _parsed(line)
+                if isinstance(read, Snapshot | ModelInputs):
+                    yield _short(read.model_copy(update={"phase": phase, "t_s": recorder.since_opened(instant)}))
+
+        recorder.redacted_lines(FINGERPRINTS_FILE, map(recorder.redacted_line, documents()))
         recorder.event(
             "fingerprints",
             snapshots=len(self._snapshots),
@@ -419,14 +427,6 @@ class FingerprintLines:
             self._bytes += len(line)
             kept.append((read.t_s, phase, line))
 
-    def _documents(self, recorder: Recorder) -> Iterator[dict[str, object]]:
-        for hook in self._hooks.values():
-            yield _short(hook)
-        for instant, phase, line in sorted((*self._snapshots, *self._inputs), key=lambda entry: entry[0]):
-            read = _parsed(line)
-            if isinstance(read, Snapshot | ModelInputs):
-                yield _short(read.model_copy(update={"phase": phase, "t_s": recorder.since_opened(instant)}))
-
 
 def _short(line: Snapshot | HookState | ModelInputs) -> dict[str, object]:
     """The document in few characters: what is as the model has it by default is not written."""
@@ -439,20 +439,21 @@ def _parsed(line: bytes) -> Snapshot | HookState | ModelInputs | None:
         read = _FingerprintLine.model_validate_json(line).root
     except ValidationError:
         return None
-    if isinstance(read, HookState):
-        return read if max(len(read.target), len(read.problem)) <= _LONGEST else None
-    if isinstance(read, ModelInputs):
-        return read if math.isfinite(read.t_s) and _are_short(read) else None
-    whole = math.isfinite(read.t_s) and math.isfinite(read.cost_s) and all(map(_is_whole, read.tensors))
-    return read if whole and max(len(read.model), len(read.problem)) <= _LONGEST else None
-
-
-def _are_short(inputs: ModelInputs) -> bool:
-    texts = [inputs.model, *(item.name for item in inputs.inputs)]
-    texts += [text for tower in inputs.towers for text in (tower.name, tower.type)]
-    return max(map(len, texts)) <= _LONGEST and all(len(item.shape) <= 16 for item in inputs.inputs)
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    texts = max(len(tensor.name), len(tensor.dtype)) <= _LONGEST
-    return texts and len(tensor.shape) <= 16 and _BITS.fullmatch(tensor.bits) is not None
+    numbers: list[float] = []
+    shapes: list[tuple[int, ...]] = []
+    match read:
+        case HookState():
+            texts = [read.target, read.problem]
+        case ModelInputs():
+            numbers, shapes = [read.t_s], [item.shape for item in read.inputs]
+            texts = [read.model, *(item.name for item in read.inputs)]
+            texts += [text for tower in read.towers for text in (tower.name, tower.type)]
+        case Snapshot():
+            numbers, shapes = [read.t_s, read.cost_s], [tensor.shape for tensor in read.tensors]
+            texts = [read.model, read.problem]
+            for tensor in read.tensors:
+                texts += [tensor.name, tensor.dtype]
+                if not _BITS.fullmatch(tensor.bits):
+                    return None
+    short = max(map(len, texts)) <= _LONGEST and all(len(shape) <= _MOST_DIMENSIONS for shape in shapes)
+    return read if short and all(map(math.isfinite, numbers)) else None

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -83,7 +83,16 @@ def host_redactor(
         ("$TMPDIR", environ.get("TMPDIR") or tempfile.gettempdir()),
         ("$TMPDIR", "/tmp"),  # noqa: S108 - programs write there whatever TMPDIR says
     ]
-    names = [socket.gethostname(), *(environ.get(variable, "") for variable in _HOST_VARIABLES)]
+    # Short and complete names, by the domains of the resolver's file; to ask the resolver could take seconds.
+    domains: list[str] = []
+    with suppress(OSError):
+        for words in map(str.split, resolver.read_text(errors="replace").splitlines()):
+            if words[:1] in (["search"], ["domain"]):
+                domains += [domain.strip(".") for domain in words[1:] if domain.strip(".")]
+    hosts: list[str] = []
+    for name in filter(None, (socket.gethostname(), *(environ.get(variable) for variable in _HOST_VARIABLES))):
+        short, dot, _ = name.partition(".")
+        hosts += [name, short] if dot else [name, *(f"{name}.{domain}" for domain in domains)]
     families = (socket.AF_INET, socket.AF_INET6)
     addresses = [entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families]
     return redactor(
@@ -92,24 +101,10 @@ def host_redactor(
             for placeholder, place in named
             for path in dict.fromkeys((os.path.abspath(place), os.path.realpath(place)))
         ],
-        hosts=_with_domains([name for name in dict.fromkeys(names) if name], resolver),
+        hosts=list(dict.fromkeys(hosts)),
         addresses=[entry.address.partition("%")[0] for entry in addresses],
         secrets=[(text, name) for name, value in environ.items() for text in secrets_in(name, value)],
     )
-
-
-def _with_domains(names: Iterable[str], resolver: Path) -> list[str]:
-    """Short and complete names, by the domains of the resolver's file; to ask the resolver could take seconds."""
-    domains: list[str] = []
-    with suppress(OSError):
-        for words in map(str.split, resolver.read_text(errors="replace").splitlines()):
-            if words[:1] in (["search"], ["domain"]):
-                domains += [domain.strip(".") for domain in words[1:] if domain.strip(".")]
-    complete = []
-    for name in names:
-        short, dot, _ = name.partition(".")
-        complete += [name, short] if dot else [name, *(f"{name}.{domain}" for domain in domains)]
-    return complete
 
 
 FLUSH_S = 1.0
@@ -209,10 +204,14 @@ class Recorder:
     def redacted_lines(self, name: str, lines: Iterable[bytes]) -> int:
         """Write a file of lines that are redacted already, whole or not at all; returns the number of lines."""
         count = 0
-        with _replacing(self.folder / name) as file:
-            for line in lines:
+        # The file takes its place only when everything was written and reached the disk.
+        path = self.folder / name
+        draft = path.with_name(f".{path.name}.part")
+        with draft.open("wb") as file:
+            for count, line in enumerate(lines, 1):  # noqa: B007  (the last count is the number of lines)
                 file.write(line)
-                count += 1
+            _flush_to_disk(file)
+        draft.replace(path)
         return count
 
     def redacted_line(self, document: dict[str, object]) -> bytes:
@@ -227,8 +226,7 @@ class Recorder:
 
     def text(self, name: str, text: str) -> None:
         """Write a text file, whole or not at all; the text of `document` comes here too, already redacted."""
-        with _replacing(self.folder / name) as file:
-            file.write(self.redactor.redact_text(text).encode("utf-8", "replace"))
+        self.redacted_lines(name, [self.redactor.redact_text(text).encode("utf-8", "replace")])
 
     def close(self) -> None:
         """End the log's last frame and close both streams; a second call does nothing."""
@@ -326,24 +324,10 @@ def _flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` only when everything was written and reached the disk."""
-    draft = path.with_name(f".{path.name}.part")
-    with draft.open("wb") as file:
-        yield file
-        _flush_to_disk(file)
-    draft.replace(path)
-
-
 KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32
 # What the cells of a rehearsal left.
 _CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")
-
-
-class RecorderKeyError(UserError):
-    """The recorder's key cannot be used; the message says what to do. The user's mistake."""
 
 
 def key_file(environ: Mapping[str, str]) -> Path:
@@ -355,14 +339,26 @@ def key_file(environ: Mapping[str, str]) -> Path:
 
 
 def recorder_key(file: Path) -> Ed25519PrivateKey:
-    """The recorder's key, made on first use; `FILE.pub` next to it holds the public half for those who verify."""
+    """The recorder's key, made on first use; `FILE.pub` next to it holds the public half for those who verify.
+
+    UserError where the file is another thing.
+    """
     if not os.path.lexists(file):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_key(file)
+        # Of several runs that make it at the same time all have the first one's, and it whole.
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(Ed25519PrivateKey.generate().private_bytes_raw())
+            with suppress(FileExistsError):
+                os.link(draft, file)
+        finally:
+            draft.unlink()
     raw = file.read_bytes()
     mode = file.stat().st_mode
     if len(raw) != _KEY_BYTES or mode & 0o077:
-        raise RecorderKeyError(f"{file} is not a key that its owner alone may read; remove it, and a new one is made")
+        raise UserError(f"{file} is not a key that its owner alone may read; remove it, and a new one is made")
     key = Ed25519PrivateKey.from_private_bytes(raw)
     public = file.with_name(f"{file.name}.pub")
     text = f"{public_half(key)}\n"
@@ -371,29 +367,15 @@ def recorder_key(file: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _make_key(file: Path) -> None:
-    """Make a key, unless another run does: of several at the same time all have the first one's, and it whole."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(Ed25519PrivateKey.generate().private_bytes_raw())
-        with suppress(FileExistsError):
-            os.link(draft, file)
-    finally:
-        draft.unlink()
-
-
 def usable_key(environ: Mapping[str, str], say: Callable[[str], None]) -> Ed25519PrivateKey | None:
     """The recorder's key, None and a sentence to `say` where there is none: the seal is then not signed."""
     file = key_file(environ)
     try:
         return recorder_key(file)
-    except OSError as error:
-        say(f"the run folder is not signed: {file}: {error.strerror}")
-    except RecorderKeyError as error:
-        say(f"the run folder is not signed: {error}")
-    return None
+    except (OSError, UserError) as error:
+        why = f"{file}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        say(f"the run folder is not signed: {why}")
+        return None
 
 
 def public_half(key: Ed25519PrivateKey) -> str:
@@ -403,7 +385,19 @@ def public_half(key: Ed25519PrivateKey) -> str:
 
 def seal(folder: Path, manifest: Manifest, key: Ed25519PrivateKey | None) -> None:
     """Write the manifest with every file of the folder, and its signature where there is a key."""
-    listed = manifest.model_copy(update={"files": tuple(_files(folder))})
+    files = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            if is_sealed(relative) and path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                suspect = name in SUSPECTS_WORD or relative.startswith(_CELL_RECORDS)
+                word: Word = "suspect" if suspect else "recorder"
+                files.append(SealedFile(path=relative, size=path.stat().st_size, sha256=digest, word=word))
+    listed = manifest.model_copy(update={"files": tuple(files)})
     text = (json.dumps(listed.model_dump(mode="json"), indent=2) + "\n").encode()
     _write(folder / MANIFEST_FILE, text)
     if key is None:
@@ -418,20 +412,6 @@ def seal_again(folder: Path, key: Ed25519PrivateKey | None) -> None:
     with suppress(FileNotFoundError):
         manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         seal(folder, manifest, key)
-
-
-def _files(folder: Path) -> Iterator[SealedFile]:
-    for root, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(root, name)
-            relative = path.relative_to(folder).as_posix()
-            if is_sealed(relative) and path.is_file() and not path.is_symlink():
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                suspect = path.name in SUSPECTS_WORD or relative.startswith(_CELL_RECORDS)
-                word: Word = "suspect" if suspect else "recorder"
-                yield SealedFile(path=relative, size=path.stat().st_size, sha256=digest, word=word)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -450,7 +430,16 @@ def collect(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ended: E
 
     `facts` are those of the log as written. `imports_file` is removed once its lines are in the folder.
     """
-    _move_imports(recorder, imports_file)
+    raw = read_below(imports_file.parent, imports_file.name, limit=_MOST_BYTES)
+    imported = []
+    given = (raw or b"").splitlines()[:MAX_IMPORT_LINES]
+    for line in given:
+        with suppress(ValidationError):
+            imported.append(ImportLine.model_validate_json(line[:_LINE_CHARS]))
+    if raw is not None:
+        recorder.lines(IMPORTS_FILE, imported)
+        imports_file.unlink()
+    recorder.event("probe", lines=len(imported), unreadable=len(given) - len(imported))
     steps = ({"step": step.step, "line": step.line, "metrics": plain(step.values)} for step in facts.steps)
     recorder.lines(METRICS_FILE, steps)
     configs = [
@@ -479,26 +468,6 @@ def durations(ended: Ended) -> dict[str, float]:
     for (stage, began_s), end_s in zip(ended.stages, ends, strict=False):
         spent[stage.value] += end_s - began_s
     return {stage: round(seconds, 3) for stage, seconds in spent.items()}
-
-
-def _move_imports(recorder: Recorder, imports_file: Path) -> None:
-    raw = read_below(imports_file.parent, imports_file.name, limit=_MOST_BYTES)
-    if raw is None:
-        recorder.event("probe", lines=0, unreadable=0)
-        return
-    unreadable = 0
-
-    def lines() -> Iterator[ImportLine]:
-        nonlocal unreadable
-        for line in raw.splitlines()[:MAX_IMPORT_LINES]:
-            try:
-                yield ImportLine.model_validate_json(line[:_LINE_CHARS])
-            except ValidationError:
-                unreadable += 1
-
-    written = recorder.lines(IMPORTS_FILE, lines())
-    recorder.event("probe", lines=written, unreadable=unreadable)
-    imports_file.unlink()
 
 
 def plain(value: object) -> object:
@@ -547,22 +516,18 @@ def listing(folder: Path, after: str) -> CheckpointListing:
     """What lies in a folder, by path; links are not followed, and one that does not exist is empty."""
     below = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
     paths = sorted(islice(below, MAX_SEEN))
-    files = [found for path in paths[:MAX_FILES] if (found := _file(path, folder)) is not None]
+    files = []
+    for path in paths[:MAX_FILES]:
+        with suppress(OSError):
+            found = path.lstat()
+            if S_ISREG(found.st_mode):
+                digest = hashlib.sha256(path.read_bytes()).hexdigest() if found.st_size <= HASHED_BYTES else ""
+                name = path.relative_to(folder).as_posix()
+                files.append(
+                    CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
+                )
     trackers = {file.path: _text(folder / file.path) for file in files if Path(file.path).name == TRACKER}
     return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
-
-
-def _file(path: Path, folder: Path) -> CheckpointFile | None:
-    try:
-        found = path.lstat()
-        if not S_ISREG(found.st_mode):
-            return None
-        small = found.st_size <= HASHED_BYTES
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if small else ""
-    except OSError:
-        return None
-    name = path.relative_to(folder).as_posix()
-    return CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
 
 
 def _text(path: Path) -> str:

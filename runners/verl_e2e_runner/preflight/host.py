@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,35 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunContainer:
     """What is known of the container; `environ` are the runner's own variables, `root` where its files are."""
-    found = _from_kernel(root) or _from_engine(root) or _from_variables(environ)
     keys = _containerenv(root)
+    found: RunContainer | None = None
+    for name, engine, pattern in _SIGNS:
+        # By its control group, or by the mounts that an engine makes.
+        if not found and (match := pattern.search(_text(root / "proc/self" / name))):
+            known = engine or _ENGINES.get(match["engine"], match["engine"])
+            found = RunContainer(engine=known, id=match["id"], id_from=f"/proc/self/{name}")
+    if not found and keys:
+        id_from = "/run/.containerenv" if "id" in keys else ""
+        found = RunContainer(engine="podman", id=keys.get("id", ""), id_from=id_from)
+    if not found and (root / ".dockerenv").exists():
+        found = RunContainer(engine="docker")
+    # Else by what started the runner: GitHub's runner, Slurm, Kubernetes. None of them names the image.
+    given = environ.get(ID_VARIABLE, "")
+    if not found and re.fullmatch("[0-9a-f]{12,64}", given):
+        found = RunContainer(engine="docker", id=given, id_from=ID_VARIABLE)
+    for name, engine in _VARIABLES.items():
+        if not found and environ.get(name):
+            found = RunContainer(engine=engine, id=environ[name], id_from=name)
+    if not found:
+        found = RunContainer(engine="kubernetes") if environ.get("KUBERNETES_SERVICE_HOST") else RunContainer()
     if keys.get("image"):
         # Podman names the image by its name and by the digest of its configuration, which no reference pins.
         found = found.model_copy(update={"image": keys["image"], "image_from": "/run/.containerenv"})
     # The image that the engine named when it was asked about this container, and not about another.
-    file = environ.get(INSPECT_VARIABLE, "")
-    documents = tuple(_documents(_text(Path(file)) if file else ""))
+    value: Any = []
+    with suppress(ValueError, RecursionError):
+        value = json.loads(_text(Path(environ[INSPECT_VARIABLE])) if environ.get(INSPECT_VARIABLE) else "[]")
+    documents = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
     own = next(
         (document for document in documents if found.id and str(document.get("Id", "")).startswith(found.id)), None
     )
@@ -72,50 +93,10 @@ def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunCon
     return found.model_copy(update=update if name or digests else {})
 
 
-def _from_kernel(root: Path) -> RunContainer | None:
-    """The container by its control group, or by the mounts that an engine makes."""
-    for name, engine, pattern in _SIGNS:
-        if match := pattern.search(_text(root / "proc/self" / name)):
-            engine = engine or _ENGINES.get(match["engine"], match["engine"])  # noqa: PLW2901
-            return RunContainer(engine=engine, id=match["id"], id_from=f"/proc/self/{name}")
-    return None
-
-
-def _from_engine(root: Path) -> RunContainer | None:
-    """The container by the files that an engine leaves in it."""
-    keys = _containerenv(root)
-    if keys:
-        return RunContainer(
-            engine="podman", id=keys.get("id", ""), id_from="/run/.containerenv" if "id" in keys else ""
-        )
-    if (root / ".dockerenv").exists():
-        return RunContainer(engine="docker")
-    return None
-
-
-def _from_variables(environ: Mapping[str, str]) -> RunContainer:
-    """The container by what started the runner: GitHub's runner, Slurm, Kubernetes. None of them names the image."""
-    given = environ.get(ID_VARIABLE, "")
-    if re.fullmatch("[0-9a-f]{12,64}", given):
-        return RunContainer(engine="docker", id=given, id_from=ID_VARIABLE)
-    for name, engine in _VARIABLES.items():
-        if environ.get(name):
-            return RunContainer(engine=engine, id=environ[name], id_from=name)
-    return RunContainer(engine="kubernetes") if environ.get("KUBERNETES_SERVICE_HOST") else RunContainer()
-
-
 def _containerenv(root: Path) -> dict[str, str]:
     """The keys of Podman's file; empty where there is none."""
     rows = (line.partition("=") for line in _text(root / "run/.containerenv").splitlines())
     return {key.strip(): value.strip().strip('"') for key, equals, value in rows if equals}
-
-
-def _documents(text: str) -> Iterator[dict[str, Any]]:
-    try:
-        value = json.loads(text) if text else []
-    except (ValueError, RecursionError):
-        return
-    yield from (load for load in (value if isinstance(value, list) else [value]) if isinstance(load, dict))
 
 
 def _text(path: Path) -> str:
@@ -142,7 +123,26 @@ def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str], cluster
         fix = "run it with the back end slurm, or name a larger `gpus_per_node` in the site profile"
         return (blocked(Check.GPUS, f"{summary} was given", fix),)
     shown = variables.get("CUDA_VISIBLE_DEVICES")
-    return (_enough(job, devices, shown), _variables(variables), _neighbours(job, visible(devices.devices, shown)))
+    own = visible(devices.devices, shown)
+    hidden = f" (CUDA_VISIBLE_DEVICES={shown!r}, {len(devices.devices)} on the host)" if shown is not None else ""
+    if not devices.devices:
+        why = devices.problem or "the driver reports none"
+        fix = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
+        enough = blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpus_of_node}", fix)
+    elif len(own) < job.gpus_of_node:
+        listed = "" if shown is None else "list more GPUs in CUDA_VISIBLE_DEVICES, "
+        fix = f"{listed}use a host with more GPUs, or set `most_gpus` in the policy, so that a smaller job is planned"
+        enough = blocked(Check.GPUS, f"{len(own)} GPUs visible{hidden}, the job needs {job.gpus_of_node}", fix)
+    else:
+        names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in own)
+        enough = good(Check.GPUS, f"{len(own)} GPUs visible{hidden}, {job.gpus_of_node} needed: {names}")
+    rocr = variables.get("ROCR_VISIBLE_DEVICES")
+    others = [name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in variables]
+    named = good(Check.GPU_VARIABLES, f"CUDA_VISIBLE_DEVICES={'(unset)' if shown is None else shown}")
+    if rocr and others:
+        both = f"ROCR_VISIBLE_DEVICES={rocr} is set next to {others[0]}={variables[others[0]]}"
+        named = blocked(Check.GPU_VARIABLES, f"{both}: verl's workers refuse that", "unset ROCR_VISIBLE_DEVICES")
+    return (enough, named, _neighbours(job, own))
 
 
 def check_ray_cpus(job: Job, config: Config | None, processors: int) -> Finding:
@@ -237,32 +237,6 @@ def existing(path: Path) -> Path:
 def free_gib(path: Path) -> float:
     """Free space, in GiB, on the disk where the path lies or will lie."""
     return shutil.disk_usage(existing(path)).free / _GIB
-
-
-def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
-    if not devices.devices:
-        why = devices.problem or "the driver reports none"
-        fix = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
-        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpus_of_node}", fix)
-    shown = visible(devices.devices, setting)
-    names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
-    hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
-    if len(shown) < job.gpus_of_node:
-        listed = "" if setting is None else "list more GPUs in CUDA_VISIBLE_DEVICES, "
-        fix = f"{listed}use a host with more GPUs, or set `most_gpus` in the policy, so that a smaller job is planned"
-        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpus_of_node}", fix)
-    return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpus_of_node} needed: {names}")
-
-
-def _variables(variables: Mapping[str, str]) -> Finding:
-    rocr = variables.get("ROCR_VISIBLE_DEVICES")
-    others = [name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in variables]
-    if rocr and others:
-        summary = (
-            f"ROCR_VISIBLE_DEVICES={rocr} is set next to {others[0]}={variables[others[0]]}: verl's workers refuse that"
-        )
-        return blocked(Check.GPU_VARIABLES, summary, "unset ROCR_VISIBLE_DEVICES")
-    return good(Check.GPU_VARIABLES, f"CUDA_VISIBLE_DEVICES={variables.get('CUDA_VISIBLE_DEVICES', '(unset)')}")
 
 
 def _neighbours(job: Job, own: tuple[Device, ...]) -> Finding:

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -135,83 +135,78 @@ class ImportFault:
     fingerprint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A file or folder of a tree."""
-
-    root: Path
-    path: PurePath
-
-    def names(self) -> tuple[str, ...]:
-        return names_below(self.root, self.path)
+# A root of the trees, and the path of a file or folder below it.
+_Place = tuple[Path, PurePath]
 
 
 def import_fault(record: Mapping[str, Any], trees: Trees) -> ImportFault:
     """Where the fault lies that a line of the import proof tells of."""
     roots = (trees.bridge / "src", trees.megatron_lm)
+
+    def place(file: str) -> _Place | None:
+        """Where a file lies in the trees; None for one elsewhere, or of a package that is installed in one of them."""
+        path = PurePath(file)
+        own = (root for root in roots if path.is_relative_to(root))
+        below = ((root, path.relative_to(root)) for root in own)
+        return next(((root, inner) for root, inner in below if not _INSTALLED & set(inner.parts)), None)
+
     module, name = record.get("asked_module") or "", record.get("asked_name") or ""
-    importer, file = (_place(record.get(key) or "", roots) for key in ("importer", "asked_file"))
-    package = _package_of(module, roots)
-    if not (importer or file or package or any(_place(path, roots) for path in record.get("files") or ())):
+    importer, file = (place(record.get(key) or "") for key in ("importer", "asked_file"))
+    # The folder that the module should be in, if a regular package of the trees holds it: `megatron` itself is shared
+    # with packages of the host.
+    package: _Place | None = None
+    parts = module.split(".")[:-1]
+    if all(part.isidentifier() for part in parts):
+        above = [PurePath(*parts[:count]) for count in range(2, len(parts) + 1)]
+        holding = (root for root in roots if any(_PACKAGE in names_below(root, folder) for folder in above))
+        package = next(((root, PurePath(*parts)) for root in holding), None)
+    if not (importer or file or package or any(place(path) for path in record.get("files") or ())):
         return ImportFault(Attribution.HOST)
     gone = importer is not None and not is_compiled(name or module)
     gone = gone and (_has_no_name(file, name) if name else _has_no_module(package))
     asked = ".".join(part for part in (module, name) if part) or str(record.get("root") or record["error"])
-    where = importer.path if importer is not None else PurePath(record.get("importer") or "").name
+    where = importer[1] if importer is not None else PurePath(record.get("importer") or "").name
     return ImportFault(Attribution.TREES if gone else Attribution.UNDECIDED, f"{where} imports {asked}")
-
-
-def _place(file: str, roots: Iterable[Path]) -> _Place | None:
-    """Where a file lies in the trees; None for a file elsewhere, or of a package that is installed in one of them."""
-    path = PurePath(file)
-    for root in roots:
-        if path.is_relative_to(root) and not _INSTALLED & set(path.relative_to(root).parts):
-            return _Place(root, path.relative_to(root))
-    return None
-
-
-def _package_of(module: str, roots: Iterable[Path]) -> _Place | None:
-    """The folder that a module should be in, if a regular package of the trees holds it; None where there is none."""
-    parts = module.split(".")[:-1]
-    if not all(part.isidentifier() for part in parts):
-        return None
-    for root in roots:
-        # `megatron` itself is shared with packages of the host.
-        if any(_PACKAGE in names_below(root, PurePath(*parts[:count])) for count in range(2, len(parts) + 1)):
-            return _Place(root, PurePath(*parts))
-    return None
 
 
 def _has_no_module(package: _Place | None) -> bool:
     """Whether only the trees can have a module of this folder: nothing in it is to be compiled."""
-    return package is not None and not any(PurePath(name).suffix in _TO_COMPILE for name in package.names())
+    return package is not None and not any(PurePath(name).suffix in _TO_COMPILE for name in names_below(*package))
 
 
 def _has_no_name(file: _Place | None, name: str) -> bool:
-    """Whether a module of the trees does not have a name, whatever the host has."""
+    """Whether a module of the trees does not have a name, whatever the host has: no condition decides if it binds it.
+
+    It does not name it at all, or binds it at its top level: then modules import each other.
+    """
     if file is None:
         return False
-    folder = _Place(file.root, file.path.parent)
-    if file.path.name == _PACKAGE and not (_has_no_module(folder) and f"{name}.py" not in folder.names()):
+    root, path = file
+    if path.name == _PACKAGE:
+        folder = (root, path.parent)
+        if not _has_no_module(folder) or f"{name}.py" in names_below(*folder):
+            return False
+    source = read_below(root, path, limit=_MAX_SOURCE)
+    if source is None or len(source) == _MAX_SOURCE:
         return False
-    source = read_below(file.root, file.path, limit=_MAX_SOURCE)
-    return source is not None and len(source) < _MAX_SOURCE and _never_or_always_binds(source, name)
-
-
-def _never_or_always_binds(source: bytes, name: str) -> bool:
-    """Whether no condition decides if a module binds a name: it does not name it at all, or binds it at its top level.
-
-    A name that is bound there and still missing is one of modules that import each other.
-    """
+    named: set[str] = set()
+    # The logical lines: names and operators without texts and comments, and the column where they begin.
+    words: list[str] = []
+    column = 0
+    bound = star = False
     try:
-        statements = list(_statements(source))
+        for token in tokenize.tokenize(io.BytesIO(source).readline):
+            if token.type in (tokenize.NAME, tokenize.OP):
+                column = column if words else token.start[1]
+                words.append(token.string)
+            elif token.type == tokenize.NEWLINE and words:
+                named.update(words)
+                bound = bound or (column == 0 and _binds(words, name))
+                star = star or (words[0] == "from" and words[-1] == "*")
+                words = []
     except (tokenize.TokenError, SyntaxError, ValueError):
         return False
-    if any(_binds(words, name) for column, words in statements if column == 0):
-        return True
-    named = {word for _, words in statements for word in words}
-    star = any(words[:1] == ["from"] and words[-1] == "*" for _, words in statements)
-    return not star and not named & {name, *_DYNAMIC}
+    return bound or not (star or named & {name, *_DYNAMIC})
 
 
 def _binds(words: list[str], name: str) -> bool:
@@ -220,19 +215,6 @@ def _binds(words: list[str], name: str) -> bool:
     if words[0] in ("def", "class"):
         return words[1:2] == [name]
     return words[0] == name and words[1:2] in (["="], [":"])
-
-
-def _statements(source: bytes) -> Iterator[tuple[int, list[str]]]:
-    """The logical lines of a module: their column, and their names and operators without texts and comments."""
-    words: list[str] = []
-    column = 0
-    for token in tokenize.tokenize(io.BytesIO(source).readline):
-        if token.type == tokenize.NEWLINE:
-            yield from [(column, words)] if words else []
-            words = []
-        elif token.type in (tokenize.NAME, tokenize.OP):
-            column = column if words else token.start[1]
-            words.append(token.string)
 
 
 Role = Literal["driver", "ray_worker"]
@@ -349,21 +331,21 @@ def _start(
     file.unlink(missing_ok=True)
     mine = {name: value for name, value in environment.items() if name not in _RECORDS}
     if role == "ray_worker":
-        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_worker_environment(runtime_env))
+        # Without the marks that belong to the run itself, and without nulls.
+        asked = {name: value for name, value in runtime_env.items() if value is not None}
+        variables = {
+            name: str(value)
+            for name, value in (asked.get("env_vars") or {}).items()
+            if name not in (RUN_VARIABLE, *_RECORDS)
+        }
+        # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
+        variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"
+        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps({**asked, "env_vars": variables})
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
     argv = (job.site.python, "-m", "verl_e2e_imports", role, str(given))
     process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
     os.set_blocking(process.output, False)
     return _Prover(role, process, file)
-
-
-def _worker_environment(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's runtime environment without the marks that belong to the run itself, and without nulls."""
-    kept = {name: value for name, value in runtime_env.items() if value is not None and name != "env_vars"}
-    variables = runtime_env.get("env_vars") or {}
-    mine = {name: str(value) for name, value in variables.items() if name not in (RUN_VARIABLE, *_RECORDS)}
-    # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
-    return {**kept, "env_vars": {**mine, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 
 
 def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: float) -> bool:
@@ -377,20 +359,18 @@ def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: flo
         ended = [prover.process.poll() is not None for prover in provers]
         for prover in provers:
             prover.drain()
-        if all(ended) or any(_shows_fault(prover, trees) for prover in provers):
+        if all(ended):
             return True
+        for prover, has_ended in zip(provers, ended, strict=True):
+            records, roots = prover.records(), trees.import_roots
+            # A wrong path, a failed import, or an end before every module has its line.
+            if has_ended and len(records) < len(roots):
+                return True
+            for found in records:
+                if "error" in found or not Path(found["file"]).is_relative_to(roots[found["module"]]):
+                    return True
         clock.wait(None, _LOOK_S)
     return False
-
-
-def _shows_fault(prover: _Prover, trees: Trees) -> bool:
-    """A wrong path, a failed import, or an end before every module has its line."""
-    ended = prover.process.poll() is not None
-    records = prover.records()
-    roots = trees.import_roots
-    if any("error" in record or not Path(record["file"]).is_relative_to(roots[record["module"]]) for record in records):
-        return True
-    return ended and len(records) < len(roots)
 
 
 def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
@@ -441,7 +421,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         named = {key: record[key] for key in ("module", "file", "process")}
-        known = record["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
+        # Of Ray only an error is told.
+        known = record["module"] in _MODULES and (record["module"] != "ray" or "error" in record)
+        known = known and all(isinstance(value, str) for value in named.values())
         rest = [*(record.get(key) for key in _TEXTS), *(record.get("files") or ())]
         if known and isinstance(record["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
             return dict(record)

@@ -12,7 +12,7 @@ import json
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from verl_e2e.core.log.printed import lookup
@@ -32,8 +32,12 @@ _SMALLEST_PARQUET = 12
 
 def data_files(job: Job, cwd: Path, variables: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
     """The parquet files by the job's key; a value may be a Hydra list. Relative paths start at the run's folder."""
-    given = data_texts(job, variables)
-    return {key: tuple(cwd / Path(part).expanduser() for part in _parts(value)) for key, value in given.items()}
+    found = {}
+    for key, value in data_texts(job, variables).items():
+        parts = value.strip().removeprefix("[").removesuffix("]").split(",")
+        names = [part.strip().strip("'\"") for part in parts if part.strip()]
+        found[key] = tuple(cwd / Path(name).expanduser() for name in names)
+    return found
 
 
 def model_path(job: Job) -> str | None:
@@ -59,8 +63,29 @@ def model_place(job: Job, variables: Mapping[str, str]) -> str | None:
 
 def check_data(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: bool) -> tuple[Finding, ...]:
     """Every data file exists and is parquet; before `prepared`, what the runner can make may be absent."""
-    given = data_files(job, cwd, variables).items()
-    return tuple(_data_file(job, key, file, prepared=prepared) for key, files in given for file in files)
+    findings = []
+    for key, file in ((key, file) for key, files in data_files(job, cwd, variables).items() for file in files):
+        place = f"data.{key} = {file}"
+        if not file.is_file():
+            if job.data.prepare != "none" and not prepared:
+                maker = "verl's GSM8K script" if job.data.prepare == "gsm8k" else "this program"
+                findings.append(good(Check.DATA, f"{place} does not exist yet: {maker} will make it"))
+            else:
+                fix = "give the path of a parquet file, or set data.prepare to gsm8k"
+                findings.append(blocked(Check.DATA, f"{place} does not exist", fix, stage=Stage.DATA))
+            continue
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(4)
+            stream.seek(max(0, size - 4))
+            end = stream.read(4)
+        if size >= _SMALLEST_PARQUET and start == end == _PARQUET:
+            findings.append(good(Check.DATA, f"{place}: parquet, {size} bytes"))
+        else:
+            what = "is empty" if size == 0 else f"is not a parquet file ({size} bytes, starts with {start!r})"
+            fix = "remove it and prepare the data again"
+            findings.append(blocked(Check.DATA, f"{place} {what}", fix, stage=Stage.DATA))
+    return tuple(findings)
 
 
 def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: bool) -> tuple[Finding, ...]:
@@ -77,17 +102,24 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
     path = model_path(job)
     if recipe := job.checkpoint.synthetic:
         made = made_model(recipe, variables)
+        found = good(Check.MODEL, f"synthetic model of {recipe.family}: {made or 'it will be made once'}")
         if made is None and prepared:
-            summary = f"the synthetic model of {recipe.family} was not made"
-            fix = "see the findings before this one"
-            findings.append(blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD))
-        else:
-            summary = f"synthetic model of {recipe.family}: {made or 'it will be made once'}"
-            findings.append(good(Check.MODEL, summary))
+            summary, fix = f"the synthetic model of {recipe.family} was not made", "see the findings before this one"
+            found = blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD)
+        findings.append(found)
     elif path is not None:
         findings.append(_model_folder(Check.MODEL, "model_path", cwd / Path(path).expanduser(), Stage.MODEL_DOWNLOAD))
     else:
-        findings.append(_hub_model(job.checkpoint.model_id, variables, prepared=prepared))
+        model_id, cache, offline = job.checkpoint.model_id, hub_cache(variables), is_offline(variables)
+        if snapshot := cached_snapshot(model_id, variables):
+            findings.append(good(Check.MODEL, f"model {model_id} is in the cache: {snapshot}"))
+        elif not prepared and not offline:
+            findings.append(good(Check.MODEL, f"model {model_id} is not in {cache} yet: it will be downloaded once"))
+        else:
+            why = "and the hub is offline (HF_HUB_OFFLINE)" if offline else "after the download"
+            fix = f"download it once: hf download {model_id}; or give checkpoint.model_path"
+            summary = f"model {model_id} is not in {cache} {why}"
+            findings.append(blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD))
     return tuple(findings)
 
 
@@ -118,47 +150,11 @@ def check_stale_checkpoints(cwd: Path, config: Config | None) -> Finding:
     )
 
 
-def _parts(value: str) -> tuple[str, ...]:
-    inner = value.strip().removeprefix("[").removesuffix("]")
-    return tuple(part.strip().strip("'\"") for part in inner.split(",") if part.strip())
-
-
-def _data_file(job: Job, key: str, file: Path, *, prepared: bool) -> Finding:
-    place = f"data.{key} = {file}"
-    if not file.is_file():
-        if job.data.prepare != "none" and not prepared:
-            maker = "verl's GSM8K script" if job.data.prepare == "gsm8k" else "this program"
-            return good(Check.DATA, f"{place} does not exist yet: {maker} will make it")
-        fix = "give the path of a parquet file, or set data.prepare to gsm8k"
-        return blocked(Check.DATA, f"{place} does not exist", fix, stage=Stage.DATA)
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        start = stream.read(4)
-        stream.seek(max(0, size - 4))
-        end = stream.read(4)
-    if size < _SMALLEST_PARQUET or start != _PARQUET or end != _PARQUET:
-        what = "is empty" if size == 0 else f"is not a parquet file ({size} bytes, starts with {start!r})"
-        return blocked(Check.DATA, f"{place} {what}", "remove it and prepare the data again", stage=Stage.DATA)
-    return good(Check.DATA, f"{place}: parquet, {size} bytes")
-
-
 def _model_folder(check: Check, key: str, folder: Path, stage: Stage) -> Finding:
     if (folder / "config.json").is_file():
         return good(check, f"{key} = {folder}")
     what = "has no config.json" if folder.is_dir() else "does not exist"
     return blocked(check, f"{key} = {folder} {what}", "give the folder of a Hugging Face model", stage=stage)
-
-
-def _hub_model(model_id: str, variables: Mapping[str, str], *, prepared: bool) -> Finding:
-    snapshot = cached_snapshot(model_id, variables)
-    if snapshot is not None:
-        return good(Check.MODEL, f"model {model_id} is in the cache: {snapshot}")
-    cache = hub_cache(variables)
-    if not prepared and not is_offline(variables):
-        return good(Check.MODEL, f"model {model_id} is not in {cache} yet: it will be downloaded once")
-    why = "and the hub is offline (HF_HUB_OFFLINE)" if is_offline(variables) else "after the download"
-    fix = f"download it once: hf download {model_id}; or give checkpoint.model_path"
-    return blocked(Check.MODEL, f"model {model_id} is not in {cache} {why}", fix, stage=Stage.MODEL_DOWNLOAD)
 
 
 _FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
@@ -262,7 +258,22 @@ def check_readable(
 
     `model` is the folder of the model, once it is known. What does not exist yet is left to other checks.
     """
-    places = {name: place for name, place in _places(job, trees, variables, config, model) if not _is_absent(place)}
+    places = {
+        "the tree of Megatron-Bridge": trees.bridge,
+        "the tree of Megatron-LM": trees.megatron_lm,
+        "the tree of verl": trees.verl,
+        **{f"python_path {entry}": Path(entry) for entry in job.site.python_path},
+    }
+    if model is not None:
+        places[f"the model {job.checkpoint.model_id}"] = trees.cwd / Path(model).expanduser()
+    if job.checkpoint.dummy_config is not None:
+        places["dummy_config"] = trees.cwd / job.checkpoint.dummy_config
+    for key, files in data_files(job, trees.cwd, variables).items():
+        places |= {f"data.{key} {file}": file for file in files}
+    reward_model = lookup(config, "reward.reward_model.model_path")
+    if reward_model and lookup(config, "reward.reward_model.enable"):
+        places["the reward model"] = trees.cwd / Path(str(reward_model)).expanduser()
+    places = {name: place for name, place in places.items() if not _is_absent(place)}
     user = trees.cage.uid if trees.cage else os.getuid()
     question = json.dumps({name: str(place) for name, place in places.items()})
     where = trees.cage.scratch if trees.cage else Path("/")
@@ -277,32 +288,16 @@ def check_readable(
         fix = f"let user {user} read and start it, or name another one as `python` of the site profile"
         summary = f"the job's Python {job.site.python} does not start as user {user} ({asked.ending})"
         return (blocked(Check.READABLE, f"{summary}: {asked.last_error}", fix),)
-    found = [
-        _closed(name, places[name], closed, user)
-        for name, paths in answer.items()
+    found = []
+    for name, paths in answer.items():
         # A link that leads nowhere is nothing to read for anyone.
-        if (closed := [path for path in paths if not _is_absent(path)])
-    ]
+        if closed := [path for path in paths if not _is_absent(path)]:
+            what = ", ".join(f"{path} ({_owner_and_mode(path)})" for path in closed[:_MOST_NAMED])
+            more = f" and {len(closed) - _MOST_NAMED} more" if len(closed) > _MOST_NAMED else ""
+            summary = f"{name}: the code under test runs as user {user}, who cannot read {what}{more}"
+            fix = f"let this user read it: `chmod -R o+rX {places[name]}`, and `chmod o+x` for each folder above"
+            found.append(blocked(Check.READABLE, summary, f"{fix}; or give the job a copy"))
     return tuple(found) or (good(Check.READABLE, f"user {user} can read all that the job names"),)
-
-
-def _places(
-    job: Job, trees: Trees, variables: Mapping[str, str], config: Config | None, model: str | None
-) -> Iterator[tuple[str, Path]]:
-    yield "the tree of Megatron-Bridge", trees.bridge
-    yield "the tree of Megatron-LM", trees.megatron_lm
-    yield "the tree of verl", trees.verl
-    for entry in job.site.python_path:
-        yield f"python_path {entry}", Path(entry)
-    if model is not None:
-        yield f"the model {job.checkpoint.model_id}", trees.cwd / Path(model).expanduser()
-    if job.checkpoint.dummy_config is not None:
-        yield "dummy_config", trees.cwd / job.checkpoint.dummy_config
-    for key, files in data_files(job, trees.cwd, variables).items():
-        yield from ((f"data.{key} {file}", file) for file in files)
-    reward_model = lookup(config, "reward.reward_model.model_path")
-    if reward_model and lookup(config, "reward.reward_model.enable"):
-        yield "the reward model", trees.cwd / Path(str(reward_model)).expanduser()
 
 
 def _is_absent(path: Path) -> bool:
@@ -311,14 +306,6 @@ def _is_absent(path: Path) -> bool:
         return not path.exists()
     except PermissionError:
         return False
-
-
-def _closed(name: str, place: Path, paths: list[Path], user: int) -> Finding:
-    what = ", ".join(f"{path} ({_owner_and_mode(path)})" for path in paths[:_MOST_NAMED])
-    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-    summary = f"{name}: the code under test runs as user {user}, who cannot read {what}{more}"
-    fix = f"let this user read it: `chmod -R o+rX {place}`, and `chmod o+x` for each folder above"
-    return blocked(Check.READABLE, summary, f"{fix}; or give the job a copy")
 
 
 def _owner_and_mode(path: Path) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
@@ -16,7 +17,7 @@ from stat import S_ISDIR, S_ISLNK, S_ISREG
 from pydantic import ValidationError
 
 from verl_e2e.core.model.change import readable
-from verl_e2e.core.model.jobs import Job, SiteProfile
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, Check, Finding, Gpu, KernelCaches, RepositoryState
 from verl_e2e_runner.process.cage import FILE, KERNEL_CACHES, Cage, Session, open_folder, read_below
 from verl_e2e_runner.process.processes import hand_path_over, utc_now
@@ -70,10 +71,6 @@ class CacheCopy:
         """SHA-256 of the names and contents of all files, whatever the order in which they were copied."""
         return hashlib.sha256(json.dumps(sorted(self._entries)).encode("utf-8", "surrogateescape")).hexdigest()
 
-    def copy(self, source: int, name: str, target: Path) -> None:
-        """Copy the folder `name` of the open folder `source` to `target`, a path that does not exist."""
-        self._folder(source, name, target, PurePath(name))
-
     def check(self, path: PurePath, status: os.stat_result) -> None:
         """Refuse what is not to be copied."""
         if S_ISLNK(status.st_mode):
@@ -87,7 +84,9 @@ class CacheCopy:
         if status.st_mode & _OTHERS_WRITE:
             raise CacheRefusedError(f"others than its owner may write {path}")
 
-    def _folder(self, above: int, name: str, target: Path, path: PurePath) -> None:
+    def copy(self, above: int, name: str, target: Path, path: PurePath | None = None) -> None:
+        """Copy the folder `name` of the open folder `above` to `target`, which does not exist; `path` is its name."""
+        path = path or PurePath(name)
         if len(path.parts) > MOST_DEEP:
             raise CacheRefusedError(f"its folders lie more than {MOST_DEEP} deep")
         target.mkdir(mode=0o755)
@@ -99,10 +98,8 @@ class CacheCopy:
                 if self.owners is None and not S_ISDIR(status.st_mode) and not S_ISREG(status.st_mode):
                     continue
                 self.check(path / entry, status)
-                if S_ISDIR(status.st_mode):
-                    self._folder(folder, entry, target / entry, path / entry)
-                else:
-                    self._file(folder, entry, target / entry, path / entry)
+                copy = self.copy if S_ISDIR(status.st_mode) else self._file
+                copy(folder, entry, target / entry, path / entry)
 
     def _file(self, folder: int, name: str, target: Path, path: PurePath) -> None:
         with os.fdopen(os.open(name, FILE, dir_fd=folder), "rb") as file:
@@ -123,17 +120,12 @@ class CacheCopy:
             raise CacheRefusedError(f"{path} was changed while it was copied")
         self._entries.append((str(path), digest.hexdigest()))
         if status.st_size <= _PART_BYTES and path.name.startswith(_GROUP[0]) and path.name.endswith(_GROUP[1]):
-            target.write_bytes(self._moved(target.read_bytes(), path))
+            # Triton does not find the kernel by the earlier paths.
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                group = json.loads(target.read_bytes())
+                moved = {name: str(self.seen_at / path.parent / name) for name in group["child_paths"]}
+                target.write_bytes(json.dumps({**group, "child_paths": moved}).encode())
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-    def _moved(self, content: bytes, path: PurePath) -> bytes:
-        """Triton's list of files with the paths of the copy: it does not find the kernel by the earlier ones."""
-        try:
-            group = json.loads(content)
-            moved = {name: str(self.seen_at / path.parent / name) for name in group["child_paths"]}
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return content
-        return json.dumps({**group, "child_paths": moved}).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +158,11 @@ class TakenCaches:
             (self.copy / name).rename(place)
 
 
-def take_caches(site: SiteProfile, session: Session, work: Path, *, keep: Path | None = None) -> TakenCaches:
+def take_caches(given: str, session: Session, work: Path, *, keep: Path | None = None) -> TakenCaches:
     """Copy the kernel caches that the site profile names below `work`, a folder of the recorder's own.
 
     With `keep` the run fills caches and begins with empty ones.
     """
-    if site.kernel_caches is None:
-        return TakenCaches()
     if keep is not None:
         summary = "the run begins with empty kernel caches, because its own are kept"
         return TakenCaches((good(Check.KERNEL_CACHES, summary),))
@@ -181,18 +171,18 @@ def take_caches(site: SiteProfile, session: Session, work: Path, *, keep: Path |
         return TakenCaches((note(Check.KERNEL_CACHES, summary),))
     copy = work / "kernel-caches"
     try:
-        caches, left_out = _copied(site.kernel_caches, copy, session.caches)
+        caches, left_out = _copied(Path(given), copy, session.caches)
     except CacheRefusedError as error:
-        refused = blocked(Check.KERNEL_CACHES, readable(f"kernel_caches = {site.kernel_caches}: {error}"), _FIX)
-        return TakenCaches((refused,))
+        refused = readable(f"kernel_caches = {given}: {error}")
+        return TakenCaches((blocked(Check.KERNEL_CACHES, refused, _FIX),))
     also = readable(f"; not taken: {', '.join(left_out)}") if left_out else ""
-    taken = good(Check.KERNEL_CACHES, f"the run begins with a copy of {site.kernel_caches}: {caches.text}{also}")
+    taken = good(Check.KERNEL_CACHES, f"the run begins with a copy of {given}: {caches.text}{also}")
     return TakenCaches((taken,), caches, copy, session.caches)
 
 
-def check_fit(caches: KernelCaches | None, versions: Mapping[str, str], gpus: tuple[Gpu, ...]) -> tuple[Finding, ...]:
+def check_fit(caches: KernelCaches, versions: Mapping[str, str], gpus: tuple[Gpu, ...]) -> tuple[Finding, ...]:
     """A note where the caches were filled with other packages or on other GPUs: then they are of little use."""
-    origin = caches.origin if caches else None
+    origin = caches.origin
     if origin is None:
         return ()
     differing = [
@@ -260,16 +250,16 @@ def keep_caches(caches: Path, folder: Path, origin: CachesOrigin) -> str:
     return f"{kept}. Use them only if you trust this code: every run that begins with them executes what it left"
 
 
-def _copied(given: str, copy: Path, seen_at: Path) -> tuple[KernelCaches, list[str]]:
+def _copied(given: Path, copy: Path, seen_at: Path) -> tuple[KernelCaches, list[str]]:
     """The copy of a folder of caches, and the names of what else lies in the folder."""
     copied = CacheCopy(seen_at, frozenset({0, os.getuid()}))
-    if not Path(given).is_absolute():
+    if not given.is_absolute():
         raise CacheRefusedError("it is not an absolute path")
     try:
-        if Path(given).is_symlink():
+        if given.is_symlink():
             raise CacheRefusedError("it is a link; name the folder itself")
-        with open_folder(Path(given)) as folder:
-            copied.check(Path(given), os.fstat(folder))
+        with open_folder(given) as folder:
+            copied.check(given, os.fstat(folder))
             names = sorted(os.listdir(folder))
             known = [name for name in KERNEL_CACHES.values() if name in names]
             if not known:
@@ -282,19 +272,12 @@ def _copied(given: str, copy: Path, seen_at: Path) -> tuple[KernelCaches, list[s
     except ValueError as error:
         raise CacheRefusedError(f"it is not a path: {error}") from error
     except OSError as error:
-        where = f" ({error.filename})" if error.filename and str(error.filename) != given else ""
+        where = f" ({error.filename})" if error.filename and str(error.filename) != str(given) else ""
         raise CacheRefusedError(f"it cannot be copied: {error.strerror}{where}") from error
-    origin = _origin(Path(given))
+    origin = None
+    with suppress(ValidationError):
+        origin = CachesOrigin.model_validate_json(read_below(given, ORIGIN_FILE, limit=_ORIGIN_BYTES) or b"")
     caches = KernelCaches(
         folders=tuple(known), files=copied.files, size_bytes=copied.size_bytes, digest=copied.digest, origin=origin
     )
     return caches, [name for name in names if name not in known and name != ORIGIN_FILE]
-
-
-def _origin(folder: Path) -> CachesOrigin | None:
-    """What the folder says of the run that filled it; None where it says nothing that can be read."""
-    raw = read_below(folder, ORIGIN_FILE, limit=_ORIGIN_BYTES)
-    try:
-        return CachesOrigin.model_validate_json(raw) if raw else None
-    except ValidationError:
-        return None

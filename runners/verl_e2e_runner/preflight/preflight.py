@@ -1,6 +1,6 @@
-"""Prepares missing data, model snapshots and cache folders, once and before any worker starts.
+"""Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together.
 
-Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together.
+What is missing and can be made, data, model and cache folders, is prepared once, before any worker starts.
 """
 
 import json
@@ -232,22 +232,31 @@ def preflight(
     """
     work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    base = {**base, **cache_variables(job, variables_of(job, base), work)}
+    base = {**base, **cache_variables(job, {**base, **job.site.process, **job.process}, work)}
+    known = {**base, **job.site.process, **job.process}
     with _phase(emit, "preflight"):
-        wrapper, seen = _cheap(job, trees, session, devices(), base=base, work=work)
+        wrapper, seen = _cheap(job, trees, session, devices(), known, base=base, work=work)
         if seen.blocked:
-            known = {finding.check for finding in seen.findings}
+            checked = {finding.check for finding in seen.findings}
             later = (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER)
-            missing = untried(*(check for check in later if check not in known))
+            missing = untried(*(check for check in later if check not in checked))
             seen = replace(seen, findings=(*seen.findings, *missing))
         emit_findings(emit, seen.findings)
     if seen.blocked:
         return seen
     with _phase(emit, "prepare"):
-        made = _prepare(job, trees, seen.launches[0].environment, base=base, work=work)
+        environment = seen.launches[0].environment
+        made = prepare(job, trees, environment, base, work)
+        if made and not stops(made):
+            readable = check_readable(job, trees, environment, None, model=model_place(job, known))
+            made = (*made, *(finding for finding in readable if not finding.ok))
+        if not stops(made):
+            data = check_data(job, trees.cwd, environment, prepared=True)
+            model_files = check_model(job, trees.cwd, environment, prepared=True)
+            made = (*made, *(finding for finding in (*data, *model_files) if not finding.ok))
         emit_findings(emit, made)
         seen = replace(seen, findings=(*seen.findings, *made))
-        model = found_model(job, variables_of(job, base))
+        model = found_model(job, known)
         seen = replace(seen, launches=launches(job, trees, session, base=base, model=model, reads=wrapper.reads))
     if seen.blocked:
         return seen
@@ -260,10 +269,18 @@ def preflight(
 
 
 def _cheap(
-    job: Job, trees: Trees, session: Session, devices: Devices, *, base: Mapping[str, str], work: Path
+    job: Job,
+    trees: Trees,
+    session: Session,
+    devices: Devices,
+    known: Mapping[str, str],
+    *,
+    base: Mapping[str, str],
+    work: Path,
 ) -> tuple[WrapperCheck, Preflight]:
+    """What costs seconds; `known` are the variables of the runner, the site and the job."""
     container = read_container(base).model_copy(update={"asked": job.site.image})
-    wrapper = check_wrapper(job, trees, session, base=base, model=found_model(job, variables_of(job, base)), work=work)
+    wrapper = check_wrapper(job, trees, session, base=base, model=found_model(job, known), work=work)
     variables = wrapper.launches[0].environment
     interpreter = Interpreter()
     packages: tuple[Finding, ...] = ()
@@ -274,7 +291,7 @@ def _cheap(
     if job.site.scratch is not None:
         folders["scratch"] = Path(job.site.scratch)
     config = wrapper.configs[-1] if wrapper.configs else None
-    readable = check_readable(job, trees, variables, config, model=model_place(job, variables_of(job, base)))
+    readable = check_readable(job, trees, variables, config, model=model_place(job, known))
     # What cannot be read is neither there nor missing, and to look at it would be an error.
     inputs: tuple[Finding, ...] = ()
     if not stops(readable):
@@ -300,30 +317,6 @@ def _cheap(
     gpus = tuple(device.gpu for device in shown)
     found = Preflight(findings, wrapper.launches, wrapper.configs, (), interpreter, gpus, devices.driver, container)
     return wrapper, found
-
-
-def _prepare(
-    job: Job, trees: Trees, variables: Mapping[str, str], *, base: Mapping[str, str], work: Path
-) -> tuple[Finding, ...]:
-    """Prepare what is missing, then check that everything is there."""
-    made = prepare(job, trees, variables, base, work)
-    if stops(made):
-        return made
-    model = model_place(job, variables_of(job, base))
-    readable = check_readable(job, trees, variables, None, model=model) if made else ()
-    if stops(readable):
-        return (*made, *readable)
-    there = (
-        *readable,
-        *check_data(job, trees.cwd, variables, prepared=True),
-        *check_model(job, trees.cwd, variables, prepared=True),
-    )
-    return (*made, *(finding for finding in there if not finding.ok))
-
-
-def variables_of(job: Job, base: Mapping[str, str]) -> dict[str, str]:
-    """The runner's environment with what the job's site and the job set for every process."""
-    return {**base, **job.site.process, **job.process}
 
 
 @contextmanager

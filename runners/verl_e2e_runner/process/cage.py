@@ -1,4 +1,4 @@
-"""What a program of a run gets from the host, and what is private to its run: variables, folders, caches.
+"""What a program of a run gets from the host: variables, folders, caches, and the cage that it is started in.
 
 The code under test is a pull request of anyone, so no secret is handed to it: what `verl_e2e.core.text.redact`
 knows, which is what the redactor hides. The lists name what is dropped and keep the rest: the stack reads hundreds of
@@ -9,27 +9,24 @@ Each of the caches that an operator may fill finds an entry by the content that 
 other sources is never used. Caches that compare the times of files instead (FlashInfer's and PyTorch's extensions,
 which ninja builds) are not among them: a kernel of other sources could be taken for that of the change.
 
-The cage: how code under test is started so that it reaches neither the recorder nor anything else of the host.
+In the cage, code under test reaches neither the recorder nor anything else of the host. bubblewrap gives it namespaces
+of its own (processes, mounts, IPC, host name, by the site also the network) and a root folder of its own that holds the
+system, the inputs read-only, and one folder that it may write. Each program before the wrapper has another such folder:
+nothing that one leaves, in its home or a cache, is executed by a later one. Where the recorder is root, the code runs
+as another user without capabilities; elsewhere in a user namespace. Its first process is bubblewrap's: when that one
+ends, the kernel ends all others, whatever they did to hide.
 
-bubblewrap gives it namespaces of its own (processes, mounts, IPC, host name, by the site also the network) and a root
-folder of its own that holds the system, the inputs read-only, and one folder that it may write. Each program before the
-wrapper has another such folder: nothing that one leaves, in its home or a cache, is executed by a later one. Where the
-recorder is root, the code runs as another user without capabilities; elsewhere in a user namespace. Its first process
-is bubblewrap's: when that one ends, the kernel ends all others, whatever they did to hide.
-
-Reads files that code under test wrote: regular ones only, never through a link, never more than a stated size.
-
-Every folder on the way is opened by itself, so that none of them can be a link to somewhere else.
+What the code wrote is read as regular files only, never through a link, never more than a stated size. Every folder on
+the way is opened by itself, so that none of them can be a link to somewhere else.
 """
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from pathlib import Path, PurePath
 from stat import S_ISDIR, S_ISREG
 
@@ -135,7 +132,6 @@ SHARED_RAY_VARIABLE = "VERL_E2E_SHARED_RAY"
 # A unix socket's path has at most 107 bytes, and Ray adds
 # `/ray/session_YYYY-MM-DD_hh-mm-ss_uuuuuu_ppppppp/sockets/plasma_store` to its folder.
 _LONGEST_RAY_FOLDER = 107 - 69
-MARKER_FILE = ".verl-e2e-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,68 +156,25 @@ class Session:
     caches: Path | None = None
 
 
-def planned_session(
-    nonce: str,
-    imports: Path,
-    *,
-    executed: Path | None = None,
-    fingerprints: Path | None = None,
-    caged: bool = False,
-    ray_address: str = "",
-    caches: Path | None = None,
-) -> Session:
-    """The session of a run; touches nothing. `nonce` must be new, a random hex string. In a cage /tmp is its own."""
-    root = Path("/tmp") if caged else Path(tempfile.gettempdir()).resolve()  # noqa: S108
-    if len(str(root)) + len("/ve-12345678") > _LONGEST_RAY_FOLDER:
-        root = Path("/tmp")  # noqa: S108
-    recorded = executed.resolve() if executed else None
-    prints = fingerprints.resolve() if fingerprints else None
-    folder = root / f"ve-{nonce[:8]}"
-    return Session(nonce, folder, imports.resolve(), recorded, prints, ray_address=ray_address, caches=caches)
-
-
-def open_session(session: Session) -> None:
-    """Make the run's Ray folder, so that `close_session` knows it again."""
-    session.ray_folder.mkdir(mode=0o700, parents=True)
-    (session.ray_folder / MARKER_FILE).write_text(session.nonce)
-
-
-def close_session(session: Session) -> bool:
-    """Remove the run's Ray folder; false, and nothing touched, for a folder that it did not make, and what stays."""
-    folder, marker = session.ray_folder, session.ray_folder / MARKER_FILE
-    if folder.is_symlink() or not marker.is_file() or marker.read_text() != session.nonce:
-        return False
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
+def ray_folder(nonce: str, *, caged: bool = False) -> Path:
+    """Ray's folder of the run with this nonce, a random hex string; in a cage /tmp is its own."""
+    folder = Path(tempfile.gettempdir()).resolve() / f"ve-{nonce[:8]}"
+    in_tmp = caged or len(str(folder)) > _LONGEST_RAY_FOLDER
+    return Path("/tmp") / folder.name if in_tmp else folder  # noqa: S108
 
 
 RECORD_VARIABLE = "VERL_E2E_RECORD"
-_OFF = "off"
+EXECUTED, FINGERPRINTS = "executed", "fingerprints"
 
 
-class Part(StrEnum):
-    """A record that can be switched off."""
-
-    EXECUTED = "executed"
-    FINGERPRINTS = "fingerprints"
-
-
-class RecordingError(UserError):
-    """The variable has a value that it cannot have; the message names those that it can."""
-
-
-def recorded_parts(environ: Mapping[str, str]) -> frozenset[Part]:
-    """The records that the runner's variable asks for: all of them where it is not set, none for `off`."""
-    given = environ.get(RECORD_VARIABLE, "").strip()
-    if not given:
-        return frozenset(Part)
-    if given == _OFF:
-        return frozenset()
-    names = {name.strip() for name in given.split(",")}
-    if unknown := sorted(names - {part.value for part in Part}):
-        known = ", ".join(part.value for part in Part)
-        raise RecordingError(f"{RECORD_VARIABLE}={given}: {unknown[0]!r} is not one of {known}; `off` stands for none")
-    return frozenset(Part(name) for name in names)
+def wanted_records(environ: Mapping[str, str]) -> frozenset[str]:
+    """The records that the runner's variable asks for: both where it is not set, none for `off`; UserError."""
+    given = environ.get(RECORD_VARIABLE, "").strip() or f"{EXECUTED},{FINGERPRINTS}"
+    names = frozenset[str]() if given == "off" else frozenset(name.strip() for name in given.split(","))
+    if unknown := sorted(names - {EXECUTED, FINGERPRINTS}):
+        known = f"{EXECUTED}, {FINGERPRINTS}; `off` stands for none"
+        raise UserError(f"{RECORD_VARIABLE}={given}: {unknown[0]!r} is not one of {known}")
+    return names
 
 
 # What every program needs of a Linux system. Not among them: homes, /run with its sockets, /var, /mnt.
@@ -304,8 +257,24 @@ class Cage:
 
     def command(self, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path, info: int) -> tuple[str, ...]:
         """bubblewrap's argument list for `argv`; it writes its process number to file descriptor `info`."""
-        mounts = self._mounts(hub=env.get("HF_HUB_CACHE"))
-        return (self.tools.bwrap, *self._namespaces(info), *mounts, "--chdir", str(cwd), "--", *self._inside(argv, env))
+        words = [self.tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+        words += ["--new-session", "--info-fd", str(info)]
+        if self.site.network is Network.NONE:
+            # bubblewrap sets the loopback device up; a host name that resolves to it is what Ray and Gloo ask for.
+            words += ["--unshare-net", "--hostname", "localhost"]
+        if self.other_user:
+            words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+        else:
+            words += ["--unshare-user", "--disable-userns"]
+        words += [*self._mounts(hub=env.get("HF_HUB_CACHE")), "--chdir", str(cwd), "--"]
+        if self.tools.prlimit:
+            words += [self.tools.prlimit, f"--nproc={self.site.processes}", "--core=0", *self.limits]
+        if self.other_user:
+            user = str(self.uid)
+            words += [self.tools.setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
+            words += ["--inh-caps", "-all", "--ambient-caps", "-all", "--bounding-set", "-all"]
+        # bubblewrap and setpriv themselves get an empty environment: a loader's variable would reach them as root.
+        return (*words, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items()), *argv)
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
         """Where the code finds its home and caches instead of where `given` says; downloaded models stay in place."""
@@ -327,28 +296,6 @@ class Cage:
             **moved,
         }
 
-    def _namespaces(self, info: int) -> tuple[str, ...]:
-        words = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"]
-        words += ["--info-fd", str(info)]
-        if self.site.network is Network.NONE:
-            # bubblewrap sets the loopback device up; a host name that resolves to it is what Ray and Gloo ask for.
-            words += ["--unshare-net", "--hostname", "localhost"]
-        if self.other_user:
-            words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
-        else:
-            words += ["--unshare-user", "--disable-userns"]
-        return tuple(words)
-
-    def _inside(self, argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-        limits = [f"--nproc={self.site.processes}", "--core=0", *self.limits]
-        words = [self.tools.prlimit, *limits] if self.tools.prlimit else []
-        if self.other_user:
-            user = str(self.uid)
-            words += [self.tools.setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
-            words += ["--inh-caps", "-all", "--ambient-caps", "-all", "--bounding-set", "-all"]
-        # bubblewrap and setpriv themselves get an empty environment: a loader's variable would reach them as root.
-        return (*words, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items()), *argv)
-
     def _mounts(self, hub: str | None) -> tuple[str, ...]:
         words = ["--proc", "/proc", "--dev", "/dev"]
         words += ["--size", str(int(self.site.shm_gib * _GIB)), "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
@@ -356,7 +303,25 @@ class Cage:
             words += ["--dev-bind", device, device]
         places = self._places(Path(hub) if hub else None)
         for path in sorted(places):
-            words += self._mount(path, places[path], places)
+            under = _nearest(path, places)
+            if path.is_symlink() and under is None and len(path.parts) == 2:
+                words += ["--symlink", os.readlink(path), str(path)]
+                continue
+            if under not in (_Kind.READ, _Kind.WRITE):
+                # bubblewrap makes folders above a mount private to root; the other user must pass through them.
+                above = [parent for parent in reversed(path.parents) if parent != Path("/") and parent not in places]
+                words += [word for parent in above for word in ("--perms", "0755", "--dir", str(parent))]
+            match places[path]:
+                case _Kind.READ:
+                    words += ["--ro-bind", str(path), str(path)]
+                case _Kind.WRITE:
+                    words += ["--bind", str(self.outside(path)), str(path)]
+                case _Kind.EMPTY:
+                    covered = ("--perms", "0755", "--tmpfs") if path.is_dir() else ("--ro-bind", "/dev/null")
+                    words += [*covered, str(path)]
+                case _Kind.TEMPORARY:
+                    size = str(int(self.site.tmp_gib * _GIB))
+                    words += ["--size", size, "--perms", "1777", "--tmpfs", str(path)]
         for inside, outside in self.replaced.items():
             words += ["--ro-bind", str(outside), str(inside)]
         return tuple(words)
@@ -379,27 +344,6 @@ class Cage:
             if path.exists() and path not in places and _nearest(path, places) is _Kind.READ:
                 places[path] = _Kind.EMPTY
         return places | {self.scratch: _Kind.WRITE}
-
-    def _mount(self, path: Path, kind: _Kind, places: Mapping[Path, _Kind]) -> list[str]:
-        under = _nearest(path, places)
-        words: list[str] = []
-        if path.is_symlink() and under is None and len(path.parts) == 2:
-            return ["--symlink", os.readlink(path), str(path)]
-        if under not in (_Kind.READ, _Kind.WRITE):
-            # bubblewrap makes folders above a mount private to root; the other user must pass through them.
-            above = [parent for parent in reversed(path.parents) if parent != Path("/") and parent not in places]
-            words += [word for parent in above for word in ("--perms", "0755", "--dir", str(parent))]
-        match kind:
-            case _Kind.READ:
-                return [*words, "--ro-bind", str(path), str(path)]
-            case _Kind.WRITE:
-                return [*words, "--bind", str(self.outside(path)), str(path)]
-            case _Kind.EMPTY:
-                covered = ("--perms", "0755", "--tmpfs") if path.is_dir() else ("--ro-bind", "/dev/null")
-                return [*words, *covered, str(path)]
-            case _Kind.TEMPORARY:
-                size = str(int(self.site.tmp_gib * _GIB))
-                return [*words, "--size", size, "--perms", "1777", "--tmpfs", str(path)]
 
 
 def _nearest(path: Path, places: Mapping[Path, _Kind]) -> _Kind | None:

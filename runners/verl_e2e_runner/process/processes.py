@@ -1,10 +1,8 @@
-"""Starts a program, in a cage where there is one, and knows when the last process of the cage is gone.
+"""Starts programs, in a cage where there is one, and ends them with everything that they started and nothing else.
 
 Programs before the wrapper have an argument list, a time limit and a process group of their own.
 
-Start the wrapper and, at its end, everything that it started and nothing else.
-
-Ray's daemons and vLLM's engines leave the wrapper's process group and its session, some rewrite their title
+Of the wrapper, Ray's daemons and vLLM's engines leave the process group and the session, some rewrite their title
 and with it what /proc shows of their environment. So a process is the run's own when it is in the wrapper's
 session, or carries the run's nonce in its environment, or is the child of an own process; once seen, it is
 remembered by number and start time, so that neither a dead parent nor a reused number deceives.
@@ -414,8 +412,16 @@ class WrapperProcess:
         """Those processes of the run that are running now."""
         self.poll()
         self.observe()
-        described = [_describe(process) for process in self._own.values()]
-        return tuple(survivor for survivor in described if survivor)
+        found = []
+        for process in self._own.values():
+            # One that has ended is not there: a zombie has.
+            with suppress(psutil.Error), process.oneshot():
+                if process.status() != psutil.STATUS_ZOMBIE and process.is_running():
+                    name, command = process.name(), ""
+                    with suppress(psutil.Error):
+                        command = " ".join(process.cmdline())[:200]
+                    found.append(Survivor(process.pid, name, command))
+        return tuple(found)
 
     def end(
         self,
@@ -434,7 +440,15 @@ class WrapperProcess:
         for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             deadline = clock.monotonic() + seconds
             while self.alive():
-                self._signal(number, signalled)
+                # With bubblewrap's own two all in the cage ends at once: they are spared until the grace is over.
+                caged = number == signal.SIGTERM and self._confined.init is not None
+                spared = (self.pid, self._confined.init_pid) if caged else ()
+                for identity, process in self._own.items():
+                    if identity not in signalled and process.pid not in spared:
+                        signalled.add(identity)
+                        # psutil compares the start time first, so a reused number is never hit.
+                        with suppress(psutil.Error):
+                            process.send_signal(number)
                 if clock.monotonic() >= deadline or (number == signal.SIGTERM and hurry()):
                     break
                 wait(_LOOK_S)
@@ -451,16 +465,6 @@ class WrapperProcess:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
-
-    def _signal(self, number: int, signalled: set[Identity]) -> None:
-        # With bubblewrap's own two everything in the cage ends at once: they are spared until the grace is over.
-        spared = () if number == signal.SIGKILL or self._confined.init is None else (self.pid, self._confined.init_pid)
-        for identity, process in self._own.items():
-            if identity not in signalled and process.pid not in spared:
-                signalled.add(identity)
-                # psutil compares the start time first, so a reused number is never hit.
-                with suppress(psutil.Error):
-                    process.send_signal(number)
 
     def _is_own(self, process: psutil.Process, starts: Mapping[int, Identity], *, session: bool) -> bool:
         with suppress(psutil.Error, OSError):
@@ -499,18 +503,6 @@ def start(
         process._started = psutil.Process(confined.process.pid).create_time()
     process.observe()
     return process
-
-
-def _describe(process: psutil.Process) -> Survivor | None:
-    """The process for the record, None when it has ended (a zombie has)."""
-    with suppress(psutil.Error), process.oneshot():
-        if process.status() == psutil.STATUS_ZOMBIE or not process.is_running():
-            return None
-        name, command = process.name(), ""
-        with suppress(psutil.Error):
-            command = " ".join(process.cmdline())[:200]
-        return Survivor(process.pid, name, command)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
