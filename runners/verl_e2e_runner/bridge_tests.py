@@ -30,7 +30,7 @@ from verl_e2e.core.judge.junit import (
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.process.cage import IMPORTS_VARIABLE, PATH_VARIABLE, read_below
-from verl_e2e_runner.process.processes import Finished, hand_path_over, run
+from verl_e2e_runner.process.processes import FinishedProgram, hand_path_over, run_program
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
@@ -131,7 +131,7 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 _NO_SUCH_TEST = re.compile(r"^ERROR: not found: (?P<node>\S+)", re.MULTILINE)
 
-Outcome = Literal["passed", "failed", "skipped"]
+TestsOutcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class BridgeTests:
     `absent` are listed tests that do not exist at the commit.
     """
 
-    outcome: Outcome
+    outcome: TestsOutcome
     command: tuple[str, ...]
     seconds: float
     findings: tuple[Finding, ...]
@@ -253,7 +253,7 @@ def _run(
     variables: Mapping[str, str],
     out: Path,
     limit_s: float,
-) -> tuple[Finished, Results]:
+) -> tuple[FinishedProgram, Results]:
     events, cwd = _events_file(trees, out), trees.bridge
     if trees.cage:
         events, cwd = trees.cage.outside(events), trees.cage.scratch / "bridge-tests"
@@ -267,7 +267,7 @@ def _run(
         hand_path_over(outside, trees.cage)
     events.unlink(missing_ok=True)
     command = bridge_tests_command(job, tests)
-    finished = run(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage)
+    finished = run_program(command, env=variables, cwd=cwd, timeout_s=limit_s, cage=trees.cage)
     return finished, read_session(events)
 
 
@@ -288,7 +288,7 @@ def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path
     return {**kept, TESTS_VARIABLE: str(_events_file(trees, out))}
 
 
-def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
+def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[TestsOutcome, tuple[Finding, ...]]:
     """The outcome of tests of which some ran, with what the record says of it."""
     counts = {kind: sum(test.outcome == kind for test in junit.tests) for kind in ("passed", "failed", "skipped")}
     summary = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
@@ -304,7 +304,7 @@ def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tu
     )
 
 
-def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
+def _why_not(finished: FinishedProgram, results: Sequence[CaseResult]) -> str:
     if finished.timed_out:
         return f"no end within {finished.seconds:.0f} s"
     module = missing_package(finished.stdout + finished.stderr)

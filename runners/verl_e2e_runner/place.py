@@ -23,17 +23,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-import pynvml
 
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Isolation, Job, Network, SiteIsolation
 from verl_e2e.core.model.needs import Needs
-from verl_e2e.core.model.record import Check, Finding, Gpu, IsolationState, Mode
+from verl_e2e.core.model.record import Check, Finding, IsolationState, Mode
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e_runner.folder.recorder import key_file
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools, hub_cache
-from verl_e2e_runner.process.processes import hand_path_over, let_everyone_read, run
+from verl_e2e_runner.process.processes import hand_path_over, let_everyone_read, run_program
 from verl_e2e_runner.reporting import blocked, good, note
-from verl_e2e_runner.samplers import Bound, read_bounds
+from verl_e2e_runner.samplers import Bound, Device, Devices, read_bounds, visible
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, REWARDS
 
@@ -143,7 +142,7 @@ def try_cage(site: SiteIsolation, environ: Mapping[str, str]) -> Host:
             hand_path_over(cage.scratch, cage)
         except OSError as error:
             return Host(None, f"a folder cannot be given to user {cage.uid}: {error.strerror}")
-        tried = run(("/bin/sh", "-c", "exec true"), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
+        tried = run_program(("/bin/sh", "-c", "exec true"), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
     if tried.code != 0:
         return Host(None, f"a trial of bubblewrap gave {tried.ending}: {tried.last_error}")
     return Host(tools)
@@ -317,70 +316,6 @@ def lock_within(file: Path, limit_s: float) -> Iterator[bool]:
             os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU of the host."""
-
-    gpu: Gpu
-    # CUDA_VISIBLE_DEVICES may name a GPU by its index or by this.
-    uuid: str
-    # The numbers of the processes that compute on it, in the host's count.
-    processes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What the driver reports."""
-
-    devices: tuple[Device, ...] = ()
-    # The driver's version.
-    driver: str = ""
-    # Why nothing is reported; else empty.
-    problem: str = ""
-
-
-def read_devices() -> Devices:
-    """Ask NVML for the host's GPUs; needs no CUDA context and costs milliseconds."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Devices(problem=str(error))
-    devices = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            name, total, used = pynvml.nvmlDeviceGetName(handle), memory.total >> 20, memory.used >> 20
-            processes: tuple[int, ...] = ()
-            with suppress(pynvml.NVMLError):
-                processes = tuple(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-            gpu = Gpu(index=index, name=name, memory_total_mib=total, memory_used_mib=used)
-            devices.append(Device(gpu, pynvml.nvmlDeviceGetUUID(handle), processes))
-        return Devices(tuple(devices), pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
-        return Devices(problem=str(error))
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...]:
-    """The devices that CUDA shows under CUDA_VISIBLE_DEVICES (None: all); it stops at the first unknown entry."""
-    if setting is None:
-        return tuple(devices)
-    shown: list[Device] = []
-    for entry in (part.strip() for part in setting.split(",")):
-        by_index, long_enough = entry.isdigit(), len(entry) > len("GPU-")
-        match = [
-            device
-            for device in devices
-            if (device.gpu.index == int(entry) if by_index else long_enough and device.uuid.startswith(entry))
-        ]
-        if len(match) != 1 or match[0] in shown:
-            break
-        shown.append(match[0])
-    return tuple(shown)
-
-
 # A half, a third, a quarter and a sixth of a GPU are whole numbers of them.
 _PARTS = 12
 _TURN_S = 10.0
@@ -441,7 +376,7 @@ _ISOLATE = "to let runs share the host, install bubblewrap and set `isolation.ne
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPlace:
     """What a run has of the host for its time."""
 
     # Whether it may be here; it blocks where it may not.
@@ -467,7 +402,7 @@ def take_place(
     devices: Callable[[], Devices],
     *,
     memory: Callable[[], Sequence[Bound]] = read_bounds,
-) -> Iterator[Place]:
+) -> Iterator[HostPlace]:
     """Hold a place on the host; the finding blocks when there is none.
 
     `problem` says why this host cannot keep code under test apart, empty where it can. `memory` reads the host's. Every
@@ -489,9 +424,9 @@ def take_place(
     with ExitStack() as held:
         holder = _hold(held, folder / "alone.lock" if named and usable else LOCK, shared=not why_alone)
         if why_alone:
-            place = Place(_alone(holder, runs, why_alone))
+            place = HostPlace(_alone(holder, runs, why_alone))
         elif holder:
-            place = Place(blocked(Check.OTHER_RUNS, f"another verl run has this host to itself ({holder})", _WAIT))
+            place = HostPlace(blocked(Check.OTHER_RUNS, f"another verl run has this host to itself ({holder})", _WAIT))
         else:
             place = _with_others(held, job, environ, devices, folder, runs)
         need_gib = job.site.needs.memory_gib
@@ -545,18 +480,20 @@ def _with_others(
     devices: Callable[[], Devices],
     folder: Path,
     runs: Sequence[Path],
-) -> Place:
+) -> HostPlace:
     """A number among the runs that share the host, and GPUs that no other of them has."""
     note = f"job {job.id} in process {os.getpid()}"
     number = next((number for number, file in enumerate(runs) if take_lock(held, file, note)), None)
     if number is None:
-        return Place(blocked(Check.OTHER_RUNS, f"{len(runs)} runs share this host already", _WAIT))
+        return HostPlace(blocked(Check.OTHER_RUNS, f"{len(runs)} runs share this host already", _WAIT))
     others = len(holders(file for file in runs if file != runs[number] and file.exists()))
     finding = good(Check.OTHER_RUNS, f"kept apart from other runs of this host, {others} of them now")
     shown = visible(devices().devices, {**environ, **job.site.process, **job.process}.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
-        return Place(finding, number)
+        return HostPlace(finding, number)
     try:
-        return Place(finding, number, take_gpus(held, folder, shown, job.required_of_host, note))
+        return HostPlace(finding, number, take_gpus(held, folder, shown, job.required_of_host, note))
     except NoGpusError as error:
-        return Place(blocked(Check.OTHER_RUNS, str(error), "wait until they end, or use a host with more GPUs"), number)
+        return HostPlace(
+            blocked(Check.OTHER_RUNS, str(error), "wait until they end, or use a host with more GPUs"), number
+        )

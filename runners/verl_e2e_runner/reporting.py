@@ -52,7 +52,7 @@ MOVING_S = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
+class ProgressLine:
     """Writes the phase, the time since the start, the stage and the step to a stream."""
 
     stream: TextIO

@@ -4,10 +4,6 @@ verl loads this file by its path (`reward.custom_reward_function.path` and `.nam
 imports nothing.
 """
 
-# Those that do not depend on the length of an answer: only with them is it no matter that every response is cut at the
-# length limit, as it is with random weights. `bot/verl_e2e/core/signal/report.py` knows them by these names.
-LENGTH_FREE = frozenset({"digit_share"})
-
 
 def digit_share(
     data_source: str, solution_str: str, ground_truth: object, extra_info: object = None, **kwargs: object

@@ -42,7 +42,7 @@ from verl_e2e_runner.folder.process_records import (
 from verl_e2e_runner.folder.recorder import (
     CheckpointLister,
     Recorder,
-    collect,
+    collect_run,
     host_redactor,
     open_recorder,
     record_end,
@@ -50,19 +50,17 @@ from verl_e2e_runner.folder.recorder import (
 )
 from verl_e2e_runner.models import RECIPE_FILE, made_model
 from verl_e2e_runner.place import (
-    Devices,
     Host,
-    Place,
+    HostPlace,
     find_isolation,
     isolation_finding,
     mode_of,
     open_cage,
-    read_devices,
     state_of,
     take_place,
 )
 from verl_e2e_runner.preflight.host import read_container
-from verl_e2e_runner.preflight.kernel_caches import TakenCaches, check_fit, keep_caches, origin_of, take_caches
+from verl_e2e_runner.preflight.kernel_caches import TakenCaches, caches_origin, keep_caches, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.cage import (
     EXECUTED,
@@ -75,24 +73,24 @@ from verl_e2e_runner.process.cage import (
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.processes import (
     Ended,
-    SystemClock,
+    HostClock,
     interruptible,
     received_signals,
     start,
     utc_now,
     with_own_scratch,
 )
-from verl_e2e_runner.reporting import Progress, emit_findings, stops
-from verl_e2e_runner.samplers import open_memory_sampler, open_sampler
+from verl_e2e_runner.reporting import ProgressLine, emit_findings, stops
+from verl_e2e_runner.samplers import Devices, GpuSampler, open_memory_sampler, read_devices
 from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
 from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, Launch, cluster_of
-from verl_e2e_runner.watch import Limits, watch
+from verl_e2e_runner.watch import WatchLimits, watch
 
-TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[Place]]
+TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[HostPlace]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenRun:
     """What every phase of one run shares."""
 
     job: Job
@@ -106,11 +104,11 @@ class Run:
     host: Host
     session: Session
     recorder: Recorder
-    progress: Progress
+    progress: ProgressLine
     # Reads the GPUs.
     devices: Callable[[], Devices]
     # What the run has of this host.
-    place: Place
+    place: HostPlace
     # Results of the Bridge tests from elsewhere; None: they are run here.
     junit: bytes | None
     # Where the run leaves its kernel caches; None: nowhere.
@@ -155,10 +153,10 @@ def run_job(
     run begins with empty kernel caches and leaves what it compiled in that folder, which does not exist or is empty.
     Raises FolderInUseError when `out` already holds a run.
     """
-    clock, began = SystemClock(), now()
+    clock, began = HostClock(), now()
     nonce = secrets.token_hex(16)
     own = own_folder(out, work, nonce)
-    progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
+    progress = ProgressLine(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
     recorded = wanted_records(environ)
     host = isolation(job, environ)
     caged = host.tools is not None
@@ -195,7 +193,7 @@ def run_job(
             held.callback(shutil.rmtree, session.ray_folder, ignore_errors=True)
         taken = held.enter_context(place(job, host.problem, environ, devices))
         session = replace(session, gpus=taken.gpus)
-        run = Run(job, environ, out, own, host, session, recorder, progress, devices, taken, junit, keep_caches)
+        run = OpenRun(job, environ, out, own, host, session, recorder, progress, devices, taken, junit, keep_caches)
         recorder.begin(job, began, order_nonce)
         try:
             ended = run_recorded(
@@ -238,7 +236,7 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 
 
-def _run_phases(run: Run) -> Ended:
+def _run_phases(run: OpenRun) -> Ended:
     """Everything from the repositories to the end of the wrapper; how it ended is recorded too."""
     job, tools = run.job, run.host.tools
     run.emit("phase", name="repositories", state="begin")
@@ -261,9 +259,6 @@ def _run_phases(run: Run) -> Ended:
     tested = replace(trees, cage=with_own_scratch(trees.cage, "bridge-tests"))
     prepared = run.work / "prepared"
     seen = preflight(job, trees, run.session, base=run.environ, work=prepared, emit=run.emit, devices=run.devices)
-    if caches.caches and (misfits := check_fit(caches.caches, seen.interpreter.versions, seen.gpus)):
-        emit_findings(run.emit, misfits)
-        seen = replace(seen, findings=(*seen.findings, *misfits))
     _write_environment(run, trees, seen, caches)
     if seen.blocked:
         return run.not_started("preflight found what blocks the run")
@@ -289,13 +284,13 @@ def _run_phases(run: Run) -> Ended:
         kept = "no kernel caches kept: the run did not come to its end"
     else:
         image = seen.container.image or seen.container.asked if seen.container else ""
-        origin = origin_of(job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=image)
+        origin = caches_origin(job, trees.states, seen.interpreter.versions, seen.gpus, driver=seen.driver, image=image)
         kept = keep_caches(run.session.caches, run.keep_caches, origin)
     run.progress.note(kept)
     return ended
 
 
-def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
+def _bridge_tests(run: OpenRun, trees: Trees, seen: Preflight) -> BridgeTests:
     """The focused tests; their JUnit file goes through redaction like everything else."""
     run.emit("phase", name=TESTS_PHASE, state="begin")
     folder = run.work / "bridge-tests"
@@ -316,7 +311,7 @@ def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
     return tests
 
 
-def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -> Ended:
+def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecord) -> Ended:
     """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
     scanner = Scanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
@@ -342,11 +337,11 @@ def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -
         run.emit("phase", name="collect", state="begin")
         run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
         fingerprints.write(run.recorder)
-        collect(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
+        collect_run(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
     return ended
 
 
-def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
+def _watch(run: OpenRun, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
     run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     try:
@@ -358,12 +353,12 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
             process,
             scanner,
             run.recorder,
-            limits=Limits.of(run.job),
+            limits=WatchLimits.of(run.job),
             imports_file=run.session.imports,
             expected_roots=trees.import_roots,
-            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES"), own=process.numbers),
+            gpu_sampler=GpuSampler(run.devices, launch.environment.get("CUDA_VISIBLE_DEVICES"), process.numbers),
             memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
-            clock=SystemClock(),
+            clock=HostClock(),
             progress=run.progress,
             total_steps=launch.phase.last_step,
             signals=signals,
@@ -371,7 +366,7 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
 
 
 def _write_environment(
-    run: Run, trees: Trees, seen: Preflight, caches: TakenCaches | None = None, tests: BridgeTests | None = None
+    run: OpenRun, trees: Trees, seen: Preflight, caches: TakenCaches | None = None, tests: BridgeTests | None = None
 ) -> None:
     launch = seen.launches[0] if seen.launches else None
     document = Environment(

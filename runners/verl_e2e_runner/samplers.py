@@ -1,4 +1,4 @@
-"""Samples GPUs through NVML and memory of the host, and says when the run must give way to others.
+"""Reads the GPUs and the memory of the host, samples them for a run, and says when the run must give way to others.
 
 Of many readings a bounded number become events for the record; the peak is of all.
 
@@ -7,16 +7,18 @@ but cost 25 times as much to read as the counters that it keeps anyway. So priva
 count pages that a forked child still shares with its parent for both, and PSS only where a decision hangs on it.
 """
 
-import importlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
+
+from verl_e2e.core.model.record import Gpu
 
 _GIB = 1 << 30
 _COUNTERS = re.compile(rb"^(RssAnon|RssShmem):\s+(\d+) kB", re.MULTILINE)
@@ -141,131 +143,127 @@ def becomes_event(reading: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
-    """One GPU at one moment."""
+class Device:
+    """A GPU of the host at one moment."""
 
-    index: int
-    # Of the whole device, by all processes.
-    memory_used_mib: int
+    gpu: Gpu
+    # CUDA_VISIBLE_DEVICES may name a GPU by its index or by this.
+    uuid: str
+    # What processes that compute on it hold, in bytes by their number in the host's count; None: the driver does not
+    # tell.
+    processes: Mapping[int, int] | None = None
     # Percent; None where the device does not support it.
-    utilization: int | None
-    # Of its memory what processes of others hold; None where the driver does not tell whose a process is.
-    others_mib: int | None = None
-
-    def data(self) -> dict[str, object]:
-        """It in an event."""
-        others = {} if self.others_mib is None else {"others_mib": self.others_mib}
-        return {
-            "index": self.index,
-            "memory_used_mib": self.memory_used_mib,
-            "utilization": self.utilization,
-            **others,
-        }
+    utilization: int | None = None
 
 
-Reader = Callable[[], Sequence[GpuReading]]
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the driver reports."""
+
+    devices: tuple[Device, ...] = ()
+    # The driver's version.
+    driver: str = ""
+    # Why nothing is reported; else empty.
+    problem: str = ""
+
+
+def read_devices(nvml: Any = pynvml) -> Devices:
+    """Ask NVML for the host's GPUs; needs no CUDA context and costs milliseconds."""
+    devices = []
+    try:
+        nvml.nvmlInit()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory, name = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetName(handle)
+            processes = utilization = None
+            with suppress(nvml.NVMLError):
+                computing = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                processes = {process.pid: process.usedGpuMemory or 0 for process in computing}
+            with suppress(nvml.NVMLError):
+                utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            total, used = memory.total >> 20, memory.used >> 20
+            gpu = Gpu(index=index, name=name, memory_total_mib=total, memory_used_mib=used)
+            devices.append(Device(gpu, nvml.nvmlDeviceGetUUID(handle), processes, utilization))
+        return Devices(tuple(devices), nvml.nvmlSystemGetDriverVersion())
+    except nvml.NVMLError as error:
+        return Devices(problem=str(error))
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...]:
+    """The devices that CUDA shows under CUDA_VISIBLE_DEVICES (None: all); it stops at the first unknown entry."""
+    if setting is None:
+        return tuple(devices)
+    shown: list[Device] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        by_index, long_enough = entry.isdigit(), len(entry) > len("GPU-")
+        match = [
+            device
+            for device in devices
+            if (device.gpu.index == int(entry) if by_index else long_enough and device.uuid.startswith(entry))
+        ]
+        if len(match) != 1 or match[0] in shown:
+            break
+        shown.append(match[0])
+    return tuple(shown)
+
+
 # The numbers of the run's own processes now.
 OwnProcesses = Callable[[], Collection[int]]
-
-
-class NoReadingError(Exception):
-    """NVML is absent or a GPU cannot be read; the message says why."""
 
 
 @dataclass(slots=True)
 class GpuSampler:
     """Reads every `SAMPLE_S` seconds; some readings become events, and the peak is of all."""
 
-    read: Reader
-    # Why there are no readings, once that is known and until it was said.
-    problem: str = ""
+    read: Callable[[], Devices]
+    # The run's CUDA_VISIBLE_DEVICES; None: it sees all.
+    setting: str | None = None
+    # Tells the run's processes from those of others.
+    own: OwnProcesses = frozenset
     _due_at: float = 0.0
     _readings: int = 0
-    _peak: dict[int, GpuReading] = field(default_factory=dict)
+    # By GPU the highest value of each key of an event.
+    _peak: dict[int, dict[str, int | None]] = field(default_factory=dict)
 
     def tick(self, now: float) -> dict[str, object] | None:
         """The data of a `gpu` event when one is due at `now` (monotonic seconds), else None; cheap otherwise.
 
-        When the GPUs cannot be read the first call returns `{"problem": ...}` and sampling ends.
+        When the GPUs cannot be read it returns `{"problem": ...}` once, and sampling ends.
         """
-        if now < self._due_at and not self.problem:
+        if now < self._due_at:
             return None
         self._due_at = now + SAMPLE_S
-        readings: Sequence[GpuReading] = ()
-        try:
-            readings = () if self.problem else self.read()
-        except NoReadingError as error:
-            self.problem = str(error)
-        if self.problem:
-            said, self.problem, self.read = self.problem, "", tuple
-            return {"problem": said}
-        if not readings:
+        found = self.read()
+        if found.problem:
+            self._due_at = float("inf")
+            return {"problem": f"GPU memory is not sampled: {found.problem}"}
+        gpus = []
+        shown = visible(found.devices, self.setting)
+        mine = self.own() if any(device.processes for device in shown) else ()
+        for device in shown:
+            index, used = device.gpu.index, device.gpu.memory_used_mib
+            data = {"index": index, "memory_used_mib": used, "utilization": device.utilization}
+            if device.processes is not None:
+                others = [size for pid, size in device.processes.items() if pid not in mine]
+                # In a container the driver may count processes as the host does; then none of them can be recognized.
+                if not others or len(others) < len(device.processes):
+                    data["others_mib"] = sum(others) >> 20
+            gpus.append(data)
+            highest = self._peak.setdefault(index, {})
+            for key, value in data.items():
+                highest[key] = max((known for known in (highest.get(key), value) if known is not None), default=None)
+        if not gpus:
             return None
-        for reading in readings:
-            before = self._peak.get(reading.index, reading)
-            rates = [rate for rate in (before.utilization, reading.utilization) if rate is not None]
-            known = [mib for mib in (before.others_mib, reading.others_mib) if mib is not None]
-            memory = max(before.memory_used_mib, reading.memory_used_mib)
-            self._peak[reading.index] = GpuReading(
-                before.index, memory, max(rates, default=None), max(known, default=None)
-            )
         self._readings += 1
-        return {"gpus": [reading.data() for reading in readings]} if becomes_event(self._readings - 1) else None
+        return {"gpus": gpus} if becomes_event(self._readings - 1) else None
 
     def peak(self) -> dict[str, object] | None:
         """The data of the closing `gpu` event: the highest values seen of each GPU; None without any."""
-        highest = [reading.data() for _, reading in sorted(self._peak.items())]
+        highest = [data for _, data in sorted(self._peak.items())]
         return {"peak": highest, "readings": self._readings} if highest else None
-
-
-def open_sampler(visible: str | None = None, *, own: OwnProcesses = frozenset, library: str = "pynvml") -> GpuSampler:
-    """A sampler of the GPUs that `visible` (the run's CUDA_VISIBLE_DEVICES) names, of all when it is None.
-
-    `own` tells the run's processes from those of others. Never fails: without NVML the sampler says so once and samples
-    nothing.
-    """
-    try:
-        return GpuSampler(nvml_reader(importlib.import_module(library), visible, own))
-    except (ImportError, NoReadingError) as error:
-        return GpuSampler(tuple, problem=f"GPU memory is not sampled: {error}")
-
-
-def nvml_reader(nvml: Any, visible: str | None, own: OwnProcesses = frozenset) -> Reader:
-    """A reader through the module `pynvml`; `NoReadingError` when the driver or a named GPU is not there."""
-    try:
-        nvml.nvmlInit()
-        if visible is None:
-            names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-        else:
-            names = [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-        handles = []
-        for name in names:
-            by_index = name.isdigit()
-            handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
-            handles.append((int(name) if by_index else nvml.nvmlDeviceGetIndex(handle), handle))
-    except nvml.NVMLError as error:
-        raise NoReadingError(str(error)) from error
-
-    def read_one(index: int, handle: Any) -> GpuReading:
-        used = nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
-        utilization = others_mib = None
-        with suppress(nvml.NVMLError):
-            utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        with suppress(nvml.NVMLError):
-            processes, mine = nvml.nvmlDeviceGetComputeRunningProcesses(handle), own()
-            others = [process.usedGpuMemory or 0 for process in processes if process.pid not in mine]
-            # In a container the driver may count processes as the host does; then none of them can be recognized.
-            if not others or len(others) < len(processes):
-                others_mib = sum(others) >> 20
-        return GpuReading(index, int(used), utilization, others_mib)
-
-    def read() -> Sequence[GpuReading]:
-        try:
-            return tuple(read_one(index, handle) for index, handle in handles)
-        except nvml.NVMLError as error:
-            raise NoReadingError(str(error)) from error
-
-    return read
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from verl_e2e_runner.reporting import blocked, good, note
 _LIMITS = Limits(time_s=300.0)
 
 
-class RepositoryError(Exception):
+class UnfitRepositoryError(Exception):
     """A repository cannot give what the job asks for: `summary` says what was found, `fix` what to do."""
 
     def __init__(self, summary: str, fix: str) -> None:
@@ -45,7 +45,7 @@ class RepositoryError(Exception):
         self.fix = fix
 
 
-class DamagedRepositoryError(RepositoryError):
+class DamagedRepositoryError(UnfitRepositoryError):
     """Objects of a repository are missing or cannot be read."""
 
 
@@ -92,7 +92,7 @@ def _done(git: Git, finished: Finished, *arguments: str) -> None:
         )
 
 
-Name = Literal["bridge", "megatron_lm", "verl"]
+TreeName = Literal["bridge", "megatron_lm", "verl"]
 SUBMODULE = "3rdparty/Megatron-LM"
 _BOUNDS = Bounds(
     git=Limits(time_s=1800.0, memory_bytes=4 << 30), lock_s=1800.0, fetch_bytes=4 << 30, disk_bytes=64 << 30
@@ -106,7 +106,7 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     A repository that the job names by its place is the user's own: nothing is fetched into it.
     """
     own = folder.resolve() / "repositories" / (platform.node() or "host")
-    named: dict[Name, Repository] = {"bridge": job.bridge}
+    named: dict[TreeName, Repository] = {"bridge": job.bridge}
     if isinstance(job, Job):
         named["verl"] = job.verl
     origins: Mapping[Any, RepositoryOrigin] = job.origins
@@ -124,8 +124,8 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
     return cast("Ordered", job.model_copy(update={**clones, "origins": kept}))
 
 
-def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str], renewed: bool = False) -> None:
-    """See that a clone has a commit, from the job's address for it; RepositoryError.
+def fetch(job: RunOrder, name: TreeName, commit: str, *, base: Mapping[str, str], renewed: bool = False) -> None:
+    """See that a clone has a commit, from the job's address for it; UnfitRepositoryError.
 
     `renewed` makes a clone again that was found damaged. Nothing is done for a repository of the user's.
     """
@@ -159,7 +159,7 @@ def fetch(job: RunOrder, name: Name, commit: str, *, base: Mapping[str, str], re
             clone.renew(clone.generation())
         clone.bring_commits([wanted])
     except (ForgeError, GitError, OSError, ValueError) as error:
-        raise RepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
+        raise UnfitRepositoryError(f"commit {commit} could not be fetched from {origin.url}: {error}", _FIX) from error
 
 
 def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
@@ -168,7 +168,7 @@ def fetch_baseline(job: Job, commit: str, *, base: Mapping[str, str]) -> str:
         fetch(job, "verl", job.verl.commit, base=base)
         fetch(job, "bridge", job.bridge.commit, base=base)
         fetch(job, "bridge", commit, base=base)
-    except RepositoryError as error:
+    except UnfitRepositoryError as error:
         return str(error)
     return ""
 
@@ -246,8 +246,8 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
     for name in ("verl", "bridge", "megatron_lm"):
         try:
             state, notes = _provide(name, job, trees, base=base)
-        except (RepositoryError, GitError, LimitError) as error:
-            hint = error.fix if isinstance(error, RepositoryError) else "give a repository that git can read"
+        except (UnfitRepositoryError, GitError, LimitError) as error:
+            hint = error.fix if isinstance(error, UnfitRepositoryError) else "give a repository that git can read"
             findings.append(blocked(Check.REPOSITORIES, f"{name}: {error}", hint, stage=Stage.IMPORT))
             continue
         states.append(state)
@@ -266,7 +266,7 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
 
 
 def _provide(
-    name: Name, job: Job, trees: Trees, *, base: Mapping[str, str]
+    name: TreeName, job: Job, trees: Trees, *, base: Mapping[str, str]
 ) -> tuple[RepositoryState, tuple[Finding, ...]]:
     root = trees.root(name)
     if name == "megatron_lm":
@@ -301,32 +301,34 @@ def _provide(
 def _in_place(root: Path, commit: str, *, base: Mapping[str, str]) -> GitRepository:
     """A checkout that is used as it stands, at the commit that the job names."""
     if not root.is_dir() or not any(root.iterdir()):
-        raise RepositoryError(f"{root} is missing or empty", "check the repository out, submodules too")
+        raise UnfitRepositoryError(f"{root} is missing or empty", "check the repository out, submodules too")
     if not (root / ".git").exists():
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"{root} is used in place but is not the top of a git checkout", "give a checkout, or drop in_place"
         )
     repository = open_repository(root, base=base)
     head = repository.resolve("HEAD")
     if head != commit:
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"{root} is used in place and is at {head}, but the job names {commit}",
             f"check {commit} out there, or drop in_place so that the runner makes its own worktree",
         )
     return repository
 
 
-def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: Job, *, base: Mapping[str, str]) -> None:
+def _fill(
+    name: TreeName, root: Path, commit: str, sources: tuple[Path, ...], job: Job, *, base: Mapping[str, str]
+) -> None:
     """Check the needed paths of `commit` out into `root` from the first source that has the commit."""
     if root.resolve() != root:
         # Only a commit under test can have put it there, and what is written here is written outside of the cage.
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"a link leads from {root} to elsewhere", "make it a folder, or a submodule, in the commit"
         )
     if (root / _MARKER).exists():
         shutil.rmtree(root)
     elif root.exists() and any(root.iterdir()):
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"{root} exists and was not made by the runner", "choose an empty output folder, or move it away"
         )
     for source in sources:
@@ -339,10 +341,10 @@ def _fill(name: Name, root: Path, commit: str, sources: tuple[Path, ...], job: J
     fix = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
     if name == "megatron_lm":
         fix = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
-    raise RepositoryError(f"commit {commit} {tried}", fix)
+    raise UnfitRepositoryError(f"commit {commit} {tried}", fix)
 
 
-def _patterns(repository: GitRepository, commit: str, name: Name, job: Job, source: Path) -> list[str]:
+def _patterns(repository: GitRepository, commit: str, name: TreeName, job: Job, source: Path) -> list[str]:
     """Sparse patterns for what is needed and held; a missing blob that is required is a problem."""
     required: tuple[str, ...] = ("megatron",)
     optional: tuple[str, ...] = ()
@@ -360,7 +362,7 @@ def _patterns(repository: GitRepository, commit: str, name: Name, job: Job, sour
         below = [name for name in files if name == path or name.startswith(f"{path}/")]
         present = [name for name in below if files[name] in held]
         if path in required and not below:
-            raise RepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
+            raise UnfitRepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
         if path in required and len(present) < len(below):
             raise DamagedRepositoryError(
                 f"{len(below) - len(present)} files below {path} at {commit} are not in {source}, a partial clone",
@@ -375,11 +377,13 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
     if job.megatron_lm is not None:
         return job.megatron_lm.commit, (Path(job.megatron_lm.path),)
     if not trees.bridge.is_dir():
-        raise RepositoryError("not prepared, because the bridge tree is missing", "fix the bridge repository first")
+        raise UnfitRepositoryError(
+            "not prepared, because the bridge tree is missing", "fix the bridge repository first"
+        )
     repository = open_repository(trees.bridge, base=base)
     commit = repository.submodule_commit(job.bridge.commit, SUBMODULE)
     if commit is None and not repository.tree(job.bridge.commit, SUBMODULE):
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"Bridge {job.bridge.commit} has no {SUBMODULE}",
             _NAME_MEGATRON_LM,
         )
@@ -410,7 +414,7 @@ def apply_patches(job: Job, trees: Trees) -> Trees:
             continue
         try:
             done = _apply(patch, root, private=patch.repository in trees.private)
-        except RepositoryError as error:
+        except UnfitRepositoryError as error:
             findings.append(blocked(Check.PATCHES, f"{place}: {error.summary}", error.fix))
             continue
         findings.append(good(Check.PATCHES, f"{place}: {done}"))
@@ -422,18 +426,18 @@ def apply_patches(job: Job, trees: Trees) -> Trees:
 
 
 def _apply(patch: Patch, root: Path, *, private: bool) -> str:
-    """Apply a patch to the tree at `root`; what was done, or a RepositoryError, and the file is as it was."""
+    """Apply a patch to the tree at `root`; what was done, or an UnfitRepositoryError, and the file is as it was."""
     if not private:
         fix = f"drop in_place of {patch.repository}, or remove the patch from the job"
-        raise RepositoryError(f"{root} is used in place and is never changed", fix)
+        raise UnfitRepositoryError(f"{root} is used in place and is never changed", fix)
     file = root / patch.file
     if not file.resolve().is_relative_to(root) or not file.is_file():
-        raise RepositoryError(f"no such file in {root}", "declare the patch for a file of the commit")
+        raise UnfitRepositoryError(f"no such file in {root}", "declare the patch for a file of the commit")
     text = file.read_bytes()
     if _digest(text) == patch.after:
         return f"already as patched ({patch.after[:12]})"
     if _digest(text) != patch.before:
-        raise RepositoryError(
+        raise UnfitRepositoryError(
             f"digest {_digest(text)} is neither the one before ({patch.before}) nor the one after ({patch.after})",
             "declare the patch again for this commit, or remove it if the commit no longer needs it",
         )
@@ -441,11 +445,11 @@ def _apply(patch: Patch, root: Path, *, private: bool) -> str:
         found = text.count(change.old.encode())
         if found != change.count:
             summary = f"substitution {position} occurs {found} times, {change.count} declared"
-            raise RepositoryError(summary, "declare the substitution again for this commit")
+            raise UnfitRepositoryError(summary, "declare the substitution again for this commit")
         text = text.replace(change.old.encode(), change.new.encode())
     if _digest(text) != patch.after:
         summary = f"the substitutions give digest {_digest(text)}, declared is {patch.after}"
-        raise RepositoryError(summary, "correct `after` or the substitutions")
+        raise UnfitRepositoryError(summary, "correct `after` or the substitutions")
     file.write_bytes(text)
     return f"applied, {patch.before[:12]} -> {patch.after[:12]}; {patch.reason}"
 

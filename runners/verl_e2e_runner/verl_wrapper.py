@@ -49,10 +49,10 @@ from verl_e2e_runner.process.cage import (
 )
 from verl_e2e_runner.process.processes import (
     RUN_VARIABLE,
-    Finished,
+    FinishedProgram,
     hand_path_over,
     let_everyone_read,
-    run,
+    run_program,
     with_own_scratch,
 )
 from verl_e2e_runner.reporting import blocked, good, note, stops, untried
@@ -257,7 +257,7 @@ def reads(script: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_contract(script: str, name: str, wrapper: Mapping[str, str]) -> tuple[frozenset[str], tuple[Finding, ...]]:
+def check_variables(script: str, name: str, wrapper: Mapping[str, str]) -> tuple[frozenset[str], tuple[Finding, ...]]:
     """The names that the script reads, and whether it reads every one of `wrapper`.
 
     An unread name that can be dropped gives a note. Any other blocks, with the closest names that are read.
@@ -341,7 +341,7 @@ def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
         hand_path_over(folder, cage)
     first = f"{given / 'bin'}{os.pathsep}"
     variables = {**launch.environment, "PATH": f"{first}{launch.environment.get('PATH', '')}"}
-    finished = run(launch.argv, env=variables, cwd=launch.cwd, timeout_s=timeout_s, cage=cage)
+    finished = run_program(launch.argv, env=variables, cwd=launch.cwd, timeout_s=timeout_s, cage=cage)
 
     def recorded(name: str) -> list[str]:
         raw = read_below(folder, name, limit=_MOST_BYTES) or b""
@@ -404,10 +404,10 @@ def composed(
     cwd: Path,
     timeout_s: float = 120,
     cage: Cage | None = None,
-) -> list[dict[str, Any]] | Finished:
+) -> list[dict[str, Any]] | FinishedProgram:
     """The answers of the composing program to `composition_request`s; how it ended where it gave none."""
     argv = (python, "-m", "verl_e2e_compose")
-    finished = run(argv, env=env, cwd=cwd, timeout_s=timeout_s, stdin=json.dumps(requests), cage=cage)
+    finished = run_program(argv, env=env, cwd=cwd, timeout_s=timeout_s, stdin=json.dumps(requests), cage=cage)
     if finished.code != 0:
         return finished
     answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().rpartition("\n")[2])
@@ -424,7 +424,7 @@ def compose(job: Job, trees: Trees, calls: Sequence[DryCall]) -> tuple[tuple[Con
         cwd=trees.cwd,
         cage=with_own_scratch(trees.cage, "composition"),
     )
-    if isinstance(answers, Finished):
+    if isinstance(answers, FinishedProgram):
         if answers.code == _NO_HYDRA:
             summary, fix = f"Hydra cannot be imported: {answers.last_error}", f"install hydra-core for {python}"
         else:
@@ -481,7 +481,7 @@ def check_wrapper(
     variables = wrapper_map(job, trees, base=base, model=model)
     for start in starts:
         variables |= start.phase.wrapper
-    known, findings = check_contract(script.read_text(errors="replace"), job.script, variables)
+    known, findings = check_variables(script.read_text(errors="replace"), job.script, variables)
     if stops(findings):
         return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)))
     starts = launches(job, trees, session, base=base, model=model, reads=known)
@@ -563,7 +563,7 @@ def check_settings(
         # Only the end of the program's output is kept, so it is asked in parts.
         part = requests[start : start + _TOGETHER]
         found = composed(part, python, env=variables, cwd=verl, timeout_s=_START_S + _EACH_S * len(part))
-        if isinstance(found, Finished):
+        if isinstance(found, FinishedProgram):
             if found.code == _NO_HYDRA:
                 raise UserError(f"{python} has no hydra-core: install it there, or name another Python with --python")
             raise UserError(f"{python} could not compose the configuration ({found.ending}): {found.last_error}")

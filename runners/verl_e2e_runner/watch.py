@@ -20,8 +20,8 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
 from verl_e2e_runner.process.cage import read_below
-from verl_e2e_runner.process.processes import Clock, Ended, Survivor, WrapperProcess, received_signals
-from verl_e2e_runner.reporting import Progress
+from verl_e2e_runner.process.processes import Ended, MonotonicClock, Survivor, WrapperProcess, received_signals
+from verl_e2e_runner.reporting import ProgressLine
 from verl_e2e_runner.samplers import GpuSampler, MemorySampler
 
 _READ_BYTES = 1 << 18
@@ -62,7 +62,7 @@ _LEAST_GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WatchLimits:
     """When a run is given up."""
 
     time_limit_s: float
@@ -78,9 +78,9 @@ class Limits:
     linger_s: float = 2.0
 
     @staticmethod
-    def of(job: Job) -> "Limits":
+    def of(job: Job) -> "WatchLimits":
         """The limits that a job and its site ask for."""
-        return Limits(job.time_limit_s, dict(job.site.stall_s), job.site.hang_grace_s)
+        return WatchLimits(job.time_limit_s, dict(job.site.stall_s), job.site.hang_grace_s)
 
     def kill_grace_s(self, fatal_for_s: float) -> float:
         """How long a run may take between SIGTERM and SIGKILL when its fatal error is `fatal_for_s` old."""
@@ -107,12 +107,12 @@ class _Watch:
     process: WrapperProcess
     scanner: Scanner
     recorder: Recorder
-    limits: Limits
+    limits: WatchLimits
     imports: ImportLines
     gpu: GpuSampler
     memory: MemorySampler
-    clock: Clock
-    progress: Progress
+    clock: MonotonicClock
+    progress: ProgressLine
     signals: list[str]
     total_steps: int
     began: float = field(init=False)
@@ -259,13 +259,13 @@ def watch(
     scanner: Scanner,
     recorder: Recorder,
     *,
-    limits: Limits,
+    limits: WatchLimits,
     imports_file: Path,
     expected_roots: Mapping[str, str],
     gpu_sampler: GpuSampler,
     memory_sampler: MemorySampler,
-    clock: Clock,
-    progress: Progress,
+    clock: MonotonicClock,
+    progress: ProgressLine,
     total_steps: int = 0,
     signals: list[str] | None = None,
 ) -> Ended:

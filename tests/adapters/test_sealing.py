@@ -14,7 +14,7 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from verl_e2e_runner.folder.recorder import (
-    KEY_VARIABLE,
+    RECORDER_KEY_VARIABLE,
     key_file,
     public_half,
     recorder_key,
@@ -182,7 +182,7 @@ def test_where_the_key_lies() -> None:
 
 def test_runs_that_begin_at_once_make_one_key_between_them(tmp_path: Path) -> None:
     for number in range(20):
-        environ, notes = {KEY_VARIABLE: str(tmp_path / str(number) / "recorder.key")}, list[str]()
+        environ, notes = {RECORDER_KEY_VARIABLE: str(tmp_path / str(number) / "recorder.key")}, list[str]()
         with ThreadPoolExecutor(8) as pool:
             made = [pool.submit(usable_key, environ, notes.append) for _ in range(8)]
         keys = {public_half(key) for future in made if (key := future.result())}

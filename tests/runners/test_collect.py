@@ -18,7 +18,7 @@ from verl_e2e.core.model.record import (
     ImportLine,
 )
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import Recorder, collect, durations, open_recorder, plain, record_end
+from verl_e2e_runner.folder.recorder import Recorder, collect_run, durations, open_recorder, plain, record_end
 from verl_e2e_runner.process.processes import Ended, Survivor
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
@@ -49,7 +49,7 @@ def test_the_probe_lines_move_into_the_folder(recorder: Recorder, tmp_path: Path
     probe = tmp_path / "probe.jsonl"
     line = {"module": "megatron.bridge", "file": "/srv/bridge/src/x.py", "role": "run", "pid": 4, "process": "ray"}
     probe.write_text(json.dumps(line) + "\nhalf a li\n" + json.dumps(line | {"pid": 5}) + "\n{")
-    collect(recorder, LogFacts(0), imports_file=probe, ended=ENDED)
+    collect_run(recorder, LogFacts(0), imports_file=probe, ended=ENDED)
     imports = [ImportLine.model_validate(row) for row in rows(recorder, IMPORTS_FILE)]
     assert [(entry.pid, entry.file) for entry in imports] == [(4, "$BRIDGE/src/x.py"), (5, "$BRIDGE/src/x.py")]
     assert not probe.exists()
@@ -57,7 +57,7 @@ def test_the_probe_lines_move_into_the_folder(recorder: Recorder, tmp_path: Path
 
 
 def test_no_probe_file_is_no_imports_file(recorder: Recorder, tmp_path: Path) -> None:
-    collect(recorder, LogFacts(0), imports_file=tmp_path / "none", ended=ENDED)
+    collect_run(recorder, LogFacts(0), imports_file=tmp_path / "none", ended=ENDED)
     assert not (recorder.folder / IMPORTS_FILE).exists()
     assert ("probe", {"lines": 0, "unreadable": 0}) in events(recorder)
 
@@ -65,7 +65,7 @@ def test_no_probe_file_is_no_imports_file(recorder: Recorder, tmp_path: Path) ->
 def test_metrics_are_one_line_a_step_and_all_of_them_are_json(recorder: Recorder, tmp_path: Path) -> None:
     values = {"actor/loss": 0.5, "actor/grad_norm": float("nan"), "critic/vf": float("-inf")}
     facts = LogFacts(9, steps=(StepMetrics(1, 7, values), StepMetrics(2, 8, {"actor/loss": 0.25})))
-    collect(recorder, facts, imports_file=tmp_path / "none", ended=ENDED)
+    collect_run(recorder, facts, imports_file=tmp_path / "none", ended=ENDED)
     assert rows(recorder, METRICS_FILE) == [
         {"step": 1, "line": 7, "metrics": {"actor/loss": 0.5, "actor/grad_norm": "nan", "critic/vf": "-inf"}},
         {"step": 2, "line": 8, "metrics": {"actor/loss": 0.25}},
@@ -77,7 +77,7 @@ def test_every_printed_configuration_is_kept(recorder: Recorder, tmp_path: Path)
         ResolvedConfig(3, {"actor": {"path": "/srv/bridge/m", "lr": float("inf"), "tags": ("a", None)}}),
         ResolvedConfig(90, None, "cut after line 95"),
     )
-    collect(recorder, LogFacts(99, configs=configs), imports_file=tmp_path / "none", ended=ENDED)
+    collect_run(recorder, LogFacts(99, configs=configs), imports_file=tmp_path / "none", ended=ENDED)
     assert json.loads((recorder.folder / CONFIG_FILE).read_text()) == {
         "schema": 1,
         "configs": [
@@ -89,7 +89,7 @@ def test_every_printed_configuration_is_kept(recorder: Recorder, tmp_path: Path)
 
 def test_the_closing_events_say_how_it_ended(recorder: Recorder, tmp_path: Path) -> None:
     ended = Ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.", (Survivor(7, "raylet", "raylet -x"),))
-    collect(recorder, LogFacts(0), imports_file=tmp_path / "none", ended=ended)
+    collect_run(recorder, LogFacts(0), imports_file=tmp_path / "none", ended=ended)
     assert events(recorder)[1:] == [
         ("durations", {"seconds": {}}),
         ("ended", {"reason": "stalled", "exit_code": None, "note": "No progress for 600 s in stage ray."}),

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.runners.world import WRAPPER
-from verl_e2e_runner.verl_wrapper import check_contract, reads
+from verl_e2e_runner.verl_wrapper import check_variables, reads
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_reads(script: str, names: set[str]) -> None:
 
 
 def test_a_wrapper_that_reads_everything_satisfies_the_contract() -> None:
-    known, (finding,) = check_contract(WRAPPER, "run.sh", {"LORA_RANK": "4", "COMMON_TP": "2"})
+    known, (finding,) = check_variables(WRAPPER, "run.sh", {"LORA_RANK": "4", "COMMON_TP": "2"})
     assert finding.ok
     assert {"LORA_RANK", "COMMON_TP", "VERL_USE_UV"} <= known
 
 
 def test_a_renamed_variable_blocks_and_the_closest_name_is_offered() -> None:
     script = WRAPPER.replace("LORA_RANK", "LORA_R_ANK")
-    _, (finding,) = check_contract(script, "run.sh", {"LORA_RANK": "4", "COMMON_TP": "2"})
+    _, (finding,) = check_variables(script, "run.sh", {"LORA_RANK": "4", "COMMON_TP": "2"})
     assert finding.blocking
     assert "does not read LORA_RANK (the job sets LORA_RANK=4)" in finding.summary
     assert "did you mean LORA_R_ANK" in finding.fix
@@ -57,12 +57,12 @@ def test_a_renamed_variable_blocks_and_the_closest_name_is_offered() -> None:
 
 def test_a_variable_that_the_wrapper_assigns_itself_is_not_read() -> None:
     script = WRAPPER.replace("LORA_RANK=${LORA_RANK:-0}", "LORA_RANK=8")
-    _, (finding,) = check_contract(script, "run.sh", {"LORA_RANK": "4"})
+    _, (finding,) = check_variables(script, "run.sh", {"LORA_RANK": "4"})
     assert not finding.ok
 
 
 def test_a_wrapper_older_than_the_uv_switch_gets_no_switch_and_a_note() -> None:
     script = WRAPPER.replace("VERL_USE_UV", "OTHER")
-    _, findings = check_contract(script, "run.sh", {"VERL_USE_UV": "0", "LORA_RANK": "4"})
+    _, findings = check_variables(script, "run.sh", {"VERL_USE_UV": "0", "LORA_RANK": "4"})
     assert [(finding.ok, finding.blocking) for finding in findings] == [(False, False), (True, True)]
     assert "VERL_USE_UV" in findings[0].summary

@@ -12,7 +12,7 @@ from tests.runners.watched import watched
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.watch import FATAL_END_S, Limits
+from verl_e2e_runner.watch import FATAL_END_S, WatchLimits
 
 pytestmark = pytest.mark.host
 
@@ -46,7 +46,7 @@ time.sleep(300)
 """
 
 
-def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
+def seconds_to_end(tmp_path: Path, text: str, limits: WatchLimits) -> float:
     """Seconds between the error's appearance and the end of every process of the run."""
     (tmp_path / "fatal").write_text(text)
     appeared = tmp_path / "appeared"
@@ -63,15 +63,15 @@ def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
 @pytest.mark.parametrize("text", [FATAL, WATCHDOG], ids=["driver", "watchdog"])
 def test_what_hangs_after_a_fatal_error_is_gone_soon_after_its_grace(tmp_path: Path, text: str) -> None:
     grace = 0.3
-    limits = Limits(time_limit_s=60, stall_s={"default": 60}, hang_grace_s=grace, end_grace_s=0.4)
+    limits = WatchLimits(time_limit_s=60, stall_s={"default": 60}, hang_grace_s=grace, end_grace_s=0.4)
     over = (seconds_to_end(tmp_path, text, limits) - grace - 0.4) / slowness()
     # What the watch adds to its graces must leave the default ones below the figure.
-    default = Limits(time_limit_s=60, stall_s={})
+    default = WatchLimits(time_limit_s=60, stall_s={})
     assert default.hang_grace_s + default.kill_grace_s(default.hang_grace_s) + over <= FATAL_END_S
 
 
 @pytest.mark.parametrize(("fatal_for_s", "expected"), [(0.0, 9.3), (8.0, 1.3), (8.6, 0.7), (30.0, 0.5)])
 def test_the_last_words_get_shorter_the_older_the_error(fatal_for_s: float, expected: float) -> None:
-    limits = Limits(time_limit_s=60, stall_s={}, end_grace_s=10)
+    limits = WatchLimits(time_limit_s=60, stall_s={}, end_grace_s=10)
     assert limits.kill_grace_s(fatal_for_s) == pytest.approx(expected)
-    assert Limits(time_limit_s=60, stall_s={}, end_grace_s=0.2).kill_grace_s(fatal_for_s) == 0.2
+    assert WatchLimits(time_limit_s=60, stall_s={}, end_grace_s=0.2).kill_grace_s(fatal_for_s) == 0.2

@@ -17,8 +17,9 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Isolation, Job, Repository
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
-from verl_e2e_runner.place import Device, Devices, Host, Place, find_isolation, isolation_finding
+from verl_e2e_runner.place import Host, HostPlace, find_isolation, isolation_finding
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.samplers import Device, Devices
 
 pytestmark = [pytest.mark.host]
 
@@ -59,7 +60,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def _run(job: Job, out: Path, environ: dict[str, str], **more: Any) -> None:
-    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
     given = {"environ": environ, "work": None, "stream": io.StringIO(), "place": lambda *_: alone, **more}
     run_job(job, out, devices=lambda: ONE_GPU, **given)
 

@@ -18,7 +18,7 @@ import pytest
 from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.process.cage import Cage, Tools, names_below, read_below
-from verl_e2e_runner.process.processes import SystemClock, hand_path_over, run, start
+from verl_e2e_runner.process.processes import HostClock, hand_path_over, run_program, start
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 
@@ -101,7 +101,7 @@ def caged(folder: Path, network: Network = Network.HOST, reads: tuple[Path, ...]
 def attack(scene: Scene, **targets: Any) -> dict[str, dict[str, Any]]:
     """Everything that the suspect tried, by the name of the attack."""
     env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(**targets))}
-    done = run((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, timeout_s=60, cage=scene.cage)
+    done = run_program((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, timeout_s=60, cage=scene.cage)
     assert done.code == 0, done.stderr
     rows = [json.loads(line[8:]) for line in done.stdout.splitlines() if line.startswith("SUSPECT ")]
     return {row["attack"]: row for row in rows}
@@ -125,7 +125,7 @@ def test_the_same_program_outside_a_cage_gains_what_the_cage_keeps_from_it(scene
     if os.getuid() == 0:
         only += ["recorder_memory", "recorder_root", "privileges"]
     env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(only=only))}
-    done = run((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, timeout_s=60)
+    done = run_program((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, timeout_s=60)
     rows = [json.loads(line[8:]) for line in done.stdout.splitlines() if line.startswith("SUSPECT ")]
     assert {row["attack"] for row in rows if row["gained"]} == set(only)
 
@@ -135,7 +135,9 @@ def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_pa
     (tmp_path / "data/config.json").write_text("read me")
     (tmp_path / "link").symlink_to("data")
     cage = caged(tmp_path, reads=(Path("/usr/bin/awk"), Path("/usr/lib/os-release"), tmp_path / "link"))
-    done = run(("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage)
+    done = run_program(
+        ("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage
+    )
     assert (done.code, done.stdout) == (0, "read me"), done.stderr
 
 
@@ -151,7 +153,7 @@ def test_without_a_network_the_host_cannot_be_reached_and_the_loopback_device_wo
         "import socket; s = socket.create_server((socket.gethostname(), 0)); socket.create_connection(s.getsockname())"
     )
     cage = closed_network.cage
-    assert run((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage).code == 0
+    assert run_program((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage).code == 0
 
 
 def test_what_is_the_recorders_stays_out_of_sight_below_a_folder_that_may_be_read(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_what_is_the_recorders_stays_out_of_sight_below_a_folder_that_may_be_rea
     cage = caged(tmp_path, reads=(tmp_path / "data",))
     cage = replace(cage, hidden=(tmp_path / "data/out", tmp_path / "data/key"))
     words = ("sh", "-c", 'cd "$1"; cat rows key; ls out', "sh", str(tmp_path / "data"))
-    done = run(words, env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage)
+    done = run_program(words, env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage)
     assert (done.stdout, done.code) == ("shown", 0), done.stderr
 
 
@@ -182,7 +184,7 @@ def test_a_run_that_will_not_end_is_ended_with_everything_in_its_cage(scene: Sce
     alive = scene.cage.outbox / "alive"
     _until(alive.exists)
     assert process.poll() is None
-    assert process.end(grace_s=0.5, clock=SystemClock()) == ()
+    assert process.end(grace_s=0.5, clock=HostClock()) == ()
     process.close()
     before = alive.read_text()
     time.sleep(0.5)
@@ -213,13 +215,13 @@ def test_the_code_has_a_moment_for_its_last_words_before_it_is_killed(scene: Sce
         ("bash", "-c", script), env={"PATH": "/usr/bin:/bin"}, cwd=scene.cage.outbox, nonce="n", cage=scene.cage
     )
     assert os.read(process.output, 100) == b"ready\n"
-    assert process.end(grace_s=5, clock=SystemClock()) == ()
+    assert process.end(grace_s=5, clock=HostClock()) == ()
     assert (os.read(process.output, 100).splitlines()[-1:], process.poll()) == ([b"last words"], 3)
     process.close()
 
 
 def test_output_can_be_opened_by_name_as_scripts_do(scene: Scene) -> None:
-    done = run(
+    done = run_program(
         ("bash", "-c", "echo said > /dev/stderr"),
         env={"PATH": "/usr/bin:/bin"},
         cwd=scene.cage.outbox,
@@ -234,11 +236,13 @@ def test_memory_disks_and_processes_have_a_limit(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     cage = caged(tmp_path, processes=64)
     script = "head -c 100M /dev/zero > /dev/shm/x; head -c 100M /dev/zero > /tmp/x; du -m /dev/shm/x /tmp/x | cut -f1"
-    filled = run(("bash", "-c", script), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    filled = run_program(
+        ("bash", "-c", script), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=20, cage=cage
+    )
     assert [int(size) <= 21 for size in filled.stdout.split()] == [True, True], filled
     assert "No space left on device" in filled.stderr
     bomb = "for i in $(seq 200); do sleep 30 & done; echo started"
-    forked = run(("bash", "-c", bomb), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=60, cage=cage)
+    forked = run_program(("bash", "-c", bomb), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=60, cage=cage)
     assert "Resource temporarily unavailable" in forked.stderr
 
 

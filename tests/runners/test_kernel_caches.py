@@ -23,22 +23,21 @@ from verl_e2e.core.model.record import (
     EndReason,
     Finding,
     Gpu,
-    KernelCaches,
     RepositoryState,
 )
-from verl_e2e_runner.place import Device, Devices, Host, Place, find_isolation
+from verl_e2e_runner.place import Host, HostPlace, find_isolation
 from verl_e2e_runner.preflight import kernel_caches
 from verl_e2e_runner.preflight.kernel_caches import (
     CacheCopy,
     CacheRefusedError,
     TakenCaches,
-    check_fit,
+    caches_origin,
     keep_caches,
-    origin_of,
     take_caches,
 )
-from verl_e2e_runner.process.cage import KERNEL_CACHES, Session, open_folder
+from verl_e2e_runner.process.cage import KERNEL_CACHES, Session, open_plain_folder
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.samplers import Device, Devices
 
 GPU = Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0)
 ORIGIN = CachesOrigin(
@@ -118,7 +117,7 @@ def test_the_digest_is_that_of_the_content_wherever_the_copy_is_used(folder: Pat
     def digest(target: str, *, seen_at: str = "/seen", names: tuple[str, ...] = ("triton", "vllm")) -> str:
         (tmp_path / target).mkdir()
         copied = CacheCopy(PurePath(seen_at), owners=None)
-        with open_folder(folder) as source:
+        with open_plain_folder(folder) as source:
             for name in names:
                 copied.copy(source, name, tmp_path / target / name)
         return copied.digest
@@ -220,7 +219,7 @@ def test_what_others_could_have_planted_blocks_the_run(fault: Any, message: str,
 
 def test_what_another_user_owns_is_refused(folder: Path, tmp_path: Path) -> None:
     strangers = CacheCopy(PurePath("/seen"), owners=frozenset({os.getuid() + 1}))
-    with open_folder(folder) as source, pytest.raises(CacheRefusedError, match=f"belongs to user {os.getuid()}"):
+    with open_plain_folder(folder) as source, pytest.raises(CacheRefusedError, match=f"belongs to user {os.getuid()}"):
         strangers.copy(source, "triton", tmp_path / "copy")
 
 
@@ -272,25 +271,6 @@ def test_a_run_that_fills_caches_begins_with_none(folder: Path, tmp_path: Path) 
     assert (found.caches, [finding.ok for finding in found.findings]) == (None, [True])
 
 
-@pytest.mark.parametrize(
-    ("versions", "gpus", "message"),
-    [
-        ({"torch": "2.11.0", "triton": "3.6.0", "vllm": "0.24.0"}, (GPU, GPU), None),
-        ({}, (), None),
-        ({"triton": "3.7.0"}, (GPU,), "triton 3.6.0 (here 3.7.0)"),
-        ({}, (GPU.model_copy(update={"name": "newer"}),), "stand-in (here newer)"),
-    ],
-)
-def test_caches_of_another_kind_of_host_are_noted(
-    versions: dict[str, str], gpus: tuple[Gpu, ...], message: str | None
-) -> None:
-    caches = KernelCaches(folders=("triton",), files=1, size_bytes=1, digest="0" * 64, origin=ORIGIN)
-    found = check_fit(caches, versions, gpus)
-    assert [finding.blocking for finding in found] == ([] if message is None else [False])
-    assert all(message in finding.summary for finding in found if message)
-    assert check_fit(caches.model_copy(update={"origin": None}), versions, gpus) == ()
-
-
 def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Path, world: World) -> None:
     _link_in(folder)
     _pipe_in(folder)
@@ -298,7 +278,7 @@ def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Pat
         RepositoryState(name="bridge", root="/b", commit="b" * 40),
         RepositoryState(name="verl", root="/v", commit="c" * 40, patches=("device",)),
     )
-    origin = origin_of(world.job(), states, {"triton": "3.6.0", "zlib": "1"}, (GPU,), driver="570", image="verl:t")
+    origin = caches_origin(world.job(), states, {"triton": "3.6.0", "zlib": "1"}, (GPU,), driver="570", image="verl:t")
     kept = tmp_path / "kept"
     sentence = keep_caches(folder, kept, origin)
     assert f"kernel caches kept in {kept}: triton, vllm; 4 files" in sentence
@@ -408,7 +388,7 @@ def _committed(folder: Path, files: dict[str, str]) -> str:
 
 
 def _run(job: Job, out: Path, *, caged: bool, keep: Path | None = None) -> str:
-    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),

@@ -13,8 +13,8 @@ from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check
-from verl_e2e_runner.place import FOLDER_VARIABLE, Devices, Place, take_place
-from verl_e2e_runner.samplers import Bound, exhausted_bound, held_gib, read_bounds
+from verl_e2e_runner.place import FOLDER_VARIABLE, HostPlace, take_place
+from verl_e2e_runner.samplers import Bound, Devices, exhausted_bound, held_gib, read_bounds
 
 MIB = 1 / 1024
 Launch = Callable[..., subprocess.Popen[bytes]]
@@ -217,7 +217,7 @@ def job(need_gib: float | None, isolation: SiteIsolation = SHARING) -> Job:
     return make_job(site=SiteProfile(name="shared", isolation=isolation, needs=SiteNeeds(memory_gib=need_gib)))
 
 
-def place(tmp_path: Path, job: Job, *bounds: Bound) -> AbstractContextManager[Place]:
+def place(tmp_path: Path, job: Job, *bounds: Bound) -> AbstractContextManager[HostPlace]:
     return take_place(job, "", {FOLDER_VARIABLE: str(tmp_path / "host")}, Devices, memory=lambda: bounds)
 
 

@@ -15,12 +15,12 @@ from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, RunContainer
 from verl_e2e.core.model.settings import BASE_WRAPPER
-from verl_e2e_runner.place import Device, Devices, visible
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.reporting import stops
+from verl_e2e_runner.samplers import Device, Devices, visible
 from verl_e2e_runner.trees import apply_patches, prepare_trees
 
 pytestmark = pytest.mark.host
@@ -71,7 +71,7 @@ def test_gpus(devices: Devices, variables: dict[str, str], ok: bool, words: str,
 def test_neighbours_count_on_the_gpus_of_the_run_alone(used_mib: int, share: float, ok: bool) -> None:
     def device(index: int, used: int) -> Device:
         gpu = Gpu(index=index, name="G", memory_total_mib=1000, memory_used_mib=used)
-        return Device(gpu, f"GPU-{index}", (4711,) if used > 4 else ())
+        return Device(gpu, f"GPU-{index}", {4711: 5 << 30} if used > 4 else {})
 
     site = SiteProfile(name="a", needs=SiteNeeds(gpu_share=share))
     host = Devices((device(0, 990), device(1, used_mib)))

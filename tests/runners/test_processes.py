@@ -13,12 +13,12 @@ import pytest
 from tests.fakes.patience import HANG_S
 from verl_e2e_runner.process.processes import (
     RUN_VARIABLE,
-    SystemClock,
+    HostClock,
     WrapperProcess,
     start,
 )
 
-CLOCK = SystemClock()
+CLOCK = HostClock()
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 

@@ -2,7 +2,7 @@
 
 import io
 
-from verl_e2e_runner.reporting import Progress
+from verl_e2e_runner.reporting import ProgressLine
 
 
 class Hand:
@@ -15,7 +15,7 @@ class Hand:
 
 def test_plain_lines_come_on_change_and_else_every_thirty_seconds() -> None:
     hand, stream = Hand(), io.StringIO()
-    progress = Progress(stream, hand, moving=False, label="0-lora-ddp")
+    progress = ProgressLine(stream, hand, moving=False, label="0-lora-ddp")
     progress.phase("preflight")
     for _ in range(100):
         hand.now += 1
@@ -40,7 +40,7 @@ def test_plain_lines_come_on_change_and_else_every_thirty_seconds() -> None:
 
 def test_a_terminal_has_one_moving_line() -> None:
     hand, stream = Hand(), io.StringIO()
-    progress = Progress(stream, hand, moving=True)
+    progress = ProgressLine(stream, hand, moving=True)
     progress.phase("run")
     hand.now += 0.1
     progress.tick()
@@ -53,13 +53,13 @@ def test_a_terminal_has_one_moving_line() -> None:
 
 def test_nothing_is_said_before_the_first_phase() -> None:
     stream = io.StringIO()
-    Progress(stream, Hand(), moving=False).tick()
+    ProgressLine(stream, Hand(), moving=False).tick()
     assert stream.getvalue() == ""
 
 
 def test_a_closed_terminal_does_not_end_the_run() -> None:
     stream = io.StringIO()
-    progress = Progress(stream, Hand(), moving=True)
+    progress = ProgressLine(stream, Hand(), moving=True)
     stream.close()
     progress.phase("run")
     progress.stage("ray")

@@ -21,7 +21,7 @@ from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.process.processes import Ended, start
 from verl_e2e_runner.trees import planned_trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
-from verl_e2e_runner.watch import Limits
+from verl_e2e_runner.watch import WatchLimits
 
 # What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors
 # that name no number. The four GPUs exist by number alone.
@@ -80,7 +80,7 @@ def supervised(tmp_path: Path, *words: str) -> Ended:
     env |= {"VERL_E2E_IMPORTS": str(tmp_path / "imports.jsonl"), "RAY_DEDUP_LOGS": "0"}
     argv = [sys.executable, str(tmp_path / "verl.py"), *words]
     process = start(argv, env=env, cwd=tmp_path, nonce=f"ray-{tmp_path.name}")
-    limits = Limits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)})
+    limits = WatchLimits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)})
     ended = watched(process, Scanner(), tmp_path, limits)
     process.close()
     return ended

@@ -17,9 +17,10 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.record import Check, Finding, Gpu, Manifest
-from verl_e2e_runner.place import Device, Devices, Place
+from verl_e2e_runner.place import HostPlace
 from verl_e2e_runner.process.cage import wanted_records
 from verl_e2e_runner.run import run_job
+from verl_e2e_runner.samplers import Device, Devices
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
 
@@ -66,7 +67,7 @@ def _job(world: World, tmp_path: Path, python: str, **changes: Any) -> Job:
 
 
 def _executed(job: Job, out: Path, environ: Mapping[str, str]) -> Executed:
-    alone = nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
     run_job(job, out, environ=environ, work=None, stream=io.StringIO(), devices=lambda: ONE_GPU, place=lambda *_: alone)
     executed = read_record(out).executed
     assert executed is not None

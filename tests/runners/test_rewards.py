@@ -34,10 +34,6 @@ def test_verl_loads_the_file_by_its_path_and_calls_by_keyword() -> None:
     assert score == pytest.approx(50.0)
 
 
-def test_what_is_declared_free_of_the_length_is_what_the_judge_knows() -> None:
-    assert verl_e2e_runner.rewards.LENGTH_FREE == LENGTH_FREE
-
-
 @pytest.mark.parametrize("name", sorted(LENGTH_FREE))
 @given(answer=st.text(min_size=1, max_size=40), times=st.integers(2, 30))
 def test_such_a_reward_does_not_depend_on_the_length(name: str, answer: str, times: int) -> None:

@@ -39,9 +39,9 @@ from verl_e2e.core.model.outcome import Result, of_preflight
 from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
-from verl_e2e_runner.place import Device, Devices, Place, take_place
+from verl_e2e_runner.place import HostPlace, take_place
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.samplers import Bound
+from verl_e2e_runner.samplers import Bound, Device, Devices
 
 pytestmark = pytest.mark.host
 
@@ -85,9 +85,9 @@ def _run(job: Job, out: Path, environ: Mapping[str, str], devices: Devices = ONE
     return stream.getvalue()
 
 
-def _alone(*_: object) -> AbstractContextManager[Place]:
+def _alone(*_: object) -> AbstractContextManager[HostPlace]:
     """No test waits for another one that runs on this machine just now."""
-    return nullcontext(Place(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    return nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
 
 
 def _events(out: Path) -> list[dict[str, Any]]:

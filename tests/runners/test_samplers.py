@@ -6,35 +6,38 @@ from types import SimpleNamespace
 
 import pytest
 
+from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner.samplers import (
     KEPT_BEFORE_THINNING,
     SAMPLE_S,
     Bound,
-    GpuReading,
+    Device,
+    Devices,
     GpuSampler,
     MemorySampler,
-    NoReadingError,
-    nvml_reader,
-    open_sampler,
+    read_devices,
 )
 
+DAY = int(86400 / SAMPLE_S)
 
-class Device:
+
+class Growing:
     """One GPU whose memory grows by a MiB at each reading, until it is lost."""
 
     def __init__(self, lost_after: int = 1_000_000) -> None:
         self.readings = 0
         self.lost_after = lost_after
 
-    def __call__(self) -> Sequence[GpuReading]:
+    def __call__(self) -> Devices:
         self.readings += 1
         if self.readings > self.lost_after:
-            raise NoReadingError("GPU is lost")
-        return (GpuReading(3, self.readings, 100 - self.readings if self.readings < 100 else None),)
+            return Devices(problem="GPU is lost")
+        gpu = Gpu(index=3, name="G", memory_total_mib=1 << 20, memory_used_mib=self.readings)
+        return Devices((Device(gpu, "GPU-3", utilization=100 - self.readings if self.readings < 100 else None),))
 
 
 def test_it_reads_only_when_due() -> None:
-    device = Device()
+    device = Growing()
     sampler = GpuSampler(device)
     assert sampler.tick(50.0) == {"gpus": [{"index": 3, "memory_used_mib": 1, "utilization": 99}]}
     assert sampler.tick(50.0 + SAMPLE_S / 2) is None
@@ -42,34 +45,25 @@ def test_it_reads_only_when_due() -> None:
     assert device.readings == 2
 
 
-def test_a_long_run_leaves_a_bounded_number_and_the_peak_of_all() -> None:
-    sampler = GpuSampler(Device())
-    day = int(86400 / SAMPLE_S)
-    events = [sample for tick in range(day) if (sample := sampler.tick(tick * SAMPLE_S))]
-    assert KEPT_BEFORE_THINNING < len(events) <= 1000
-    assert sampler.peak() == {"peak": [{"index": 3, "memory_used_mib": day, "utilization": 99}], "readings": day}
-
-
-def test_a_short_run_keeps_every_sample() -> None:
-    sampler = GpuSampler(Device())
-    assert sum(sampler.tick(tick * SAMPLE_S) is not None for tick in range(60)) == 60
+@pytest.mark.parametrize(("readings", "least", "most"), [(60, 60, 60), (DAY, KEPT_BEFORE_THINNING, 1000)])
+def test_a_run_leaves_a_bounded_number_and_the_peak_of_all(readings: int, least: int, most: int) -> None:
+    sampler = GpuSampler(Growing())
+    events = [sample for tick in range(readings) if (sample := sampler.tick(tick * SAMPLE_S))]
+    assert least <= len(events) <= most
+    highest = {"index": 3, "memory_used_mib": readings, "utilization": 99}
+    assert sampler.peak() == {"peak": [highest], "readings": readings}
 
 
 def test_a_lost_gpu_is_said_once_and_keeps_the_peak() -> None:
-    sampler = GpuSampler(Device(lost_after=2))
-    text = [sampler.tick(tick * SAMPLE_S) for tick in range(6)]
-    assert text[2] == {"problem": "GPU is lost"}
-    assert text[3:] == [None, None, None]
+    sampler = GpuSampler(Growing(lost_after=2))
+    said = [sampler.tick(tick * SAMPLE_S) for tick in range(6)]
+    assert said[2:] == [{"problem": "GPU memory is not sampled: GPU is lost"}, None, None, None]
     assert sampler.peak() == {"peak": [{"index": 3, "memory_used_mib": 2, "utilization": 99}], "readings": 2}
 
 
-def test_without_nvml_nothing_is_sampled_and_it_is_said_once() -> None:
-    sampler = open_sampler(library="no_such_library_of_gpus")
-    first = sampler.tick(0.0)
-    assert first is not None
-    assert "no_such_library_of_gpus" in str(first["problem"])
-    assert sampler.tick(100.0) is None
-    assert sampler.peak() is None
+def test_without_gpus_there_is_no_sample() -> None:
+    sampler = GpuSampler(Devices)
+    assert (sampler.tick(0.0), sampler.peak()) == (None, None)
 
 
 @dataclass
@@ -83,31 +77,32 @@ class Driver:
     class NVMLError(Exception):
         pass
 
-    def _checked(self, index: int) -> int:
-        if not self.works or index > 1:
-            raise self.NVMLError("Driver Not Loaded" if not self.works else "Not Found")
-        return index
-
     def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
-        self._checked(0)
+        if not self.works:
+            raise self.NVMLError("Driver Not Loaded")
+
+    nvmlShutdown = nvmlInit  # noqa: N815
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.1"
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return self._checked(index)
+        return index
 
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:  # noqa: N802
-        return self._checked({"GPU-aa": 0, "GPU-bb": 1}.get(name, 9))
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}a"
 
-    def nvmlDeviceGetIndex(self, handle: int) -> int:  # noqa: N802
-        return handle
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
+        return f"G{handle}"
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(used=(self._checked(handle) + 1) << 30)
+        return SimpleNamespace(used=(handle + 1) << 30, total=8 << 30)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
-        if self.processes is None or self._checked(handle) > 1:
+        if self.processes is None or handle > 1:
             raise self.NVMLError("Not Supported")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes.items()]
 
@@ -117,21 +112,25 @@ class Driver:
         return SimpleNamespace(gpu=55)
 
 
-FIRST, SECOND = GpuReading(0, 1024, 55), GpuReading(1, 2048, None)
+def gpu(index: int, used_mib: int) -> Gpu:
+    return Gpu(index=index, name=f"G{index}", memory_total_mib=8192, memory_used_mib=used_mib)
+
+
+def test_the_driver_is_asked_for_every_gpu() -> None:
+    first, second = Device(gpu(0, 1024), "GPU-0a", {7: 0}, 55), Device(gpu(1, 2048), "GPU-1a", {7: 0})
+    assert read_devices(Driver(processes={7: None})) == Devices((first, second), "580.1")
+    assert read_devices(Driver()).devices[0].processes is None
+    assert read_devices(Driver(works=False)) == Devices(problem="Driver Not Loaded")
 
 
 @pytest.mark.parametrize(
-    ("visible", "readings"),
-    [(None, (FIRST, SECOND)), ("1", (SECOND,)), (" GPU-bb, 0", (SECOND, FIRST)), ("", ()), ("-1", ())],
+    ("visible", "indices"), [(None, [0, 1]), ("1", [1]), (" GPU-1a, 0", [1, 0]), ("", []), ("-1", []), ("7", [])]
 )
-def test_the_gpus_that_the_run_sees_are_read(visible: str | None, readings: tuple[GpuReading, ...]) -> None:
-    assert tuple(nvml_reader(Driver(), visible)()) == readings
-
-
-@pytest.mark.parametrize(("driver", "visible"), [(Driver(works=False), None), (Driver(), "7"), (Driver(), "GPU-zz")])
-def test_a_gpu_that_is_not_there_is_a_reason(driver: Driver, visible: str | None) -> None:
-    with pytest.raises(NoReadingError, match=r"Not Found|Not Loaded"):
-        nvml_reader(driver, visible)
+def test_the_gpus_that_the_run_sees_are_sampled(visible: str | None, indices: list[int]) -> None:
+    sample = GpuSampler(lambda: read_devices(Driver()), visible).tick(0.0)
+    gpus = sample["gpus"] if sample else []
+    assert isinstance(gpus, list)
+    assert [data["index"] for data in gpus] == indices
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_a_gpu_that_is_not_there_is_a_reason(driver: Driver, visible: str | None
 def test_memory_of_others_is_told_from_the_runs_own(
     processes: dict[int, int | None] | None, others_mib: int | None
 ) -> None:
-    sampler = GpuSampler(nvml_reader(Driver(processes=processes), "0", lambda: {7}))
+    sampler = GpuSampler(lambda: read_devices(Driver(processes=processes)), "0", lambda: {7})
     for tick in (0.0, SAMPLE_S):
         sampler.tick(tick)
     peak = sampler.peak()
@@ -157,27 +156,15 @@ def test_memory_of_others_is_told_from_the_runs_own(
     assert peak["peak"] == [whole if others_mib is None else {**whole, "others_mib": others_mib}]
 
 
-def test_a_gpu_lost_on_the_way_is_a_reason() -> None:
-    driver = Driver()
-    read = nvml_reader(driver, None)
-    driver.works = False
-    with pytest.raises(NoReadingError, match="Not Loaded"):
-        read()
-
-
-def test_without_gpus_there_is_no_sample() -> None:
-    assert GpuSampler(tuple).tick(0.0) is None
-
-
 def test_the_real_library_never_stops_a_run() -> None:
-    sample = open_sampler().tick(0.0)
+    sample = GpuSampler(read_devices).tick(0.0)
     assert sample is not None
     assert sample.keys() <= {"problem", "gpus"}
 
 
 @pytest.mark.gpu
 def test_a_real_gpu_has_memory() -> None:
-    sampler = open_sampler("0")
+    sampler = GpuSampler(read_devices, "0")
     sample = sampler.tick(0.0)
     assert sample is not None
     assert "problem" not in sample
@@ -226,12 +213,6 @@ def test_the_peak_is_of_all_readings() -> None:
         host.held, host.left = held, left
         sampler.tick(tick * SAMPLE_S)
     assert sampler.peak() == {"peak": {"held_mib": 13 * 1024, "available_mib": 30 * 1024}, "readings": 3}
-
-
-def test_a_long_run_leaves_a_bounded_number() -> None:
-    sampler = Host().sampler()
-    day = int(86400 / SAMPLE_S)
-    assert 120 < sum(sampler.tick(tick * SAMPLE_S) is not None for tick in range(day)) <= 1000
 
 
 def test_a_run_above_its_need_is_lost_between_two_samples_when_memory_is_short() -> None:

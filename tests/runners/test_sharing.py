@@ -17,7 +17,8 @@ from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner import place as places
-from verl_e2e_runner.place import FOLDER_VARIABLE, Device, Devices, Place, open_lock, take_place
+from verl_e2e_runner.place import FOLDER_VARIABLE, HostPlace, open_lock, take_place
+from verl_e2e_runner.samplers import Device, Devices
 
 SHARING = SiteIsolation(network=Network.NONE)
 
@@ -45,7 +46,7 @@ def job(gpu_count: int = 1, share: float = 1.0, isolation: SiteIsolation = SHARI
 
 def place(
     tmp_path: Path, job: Job, devices: Devices, *, problem: str = "", **environ: str
-) -> AbstractContextManager[Place]:
+) -> AbstractContextManager[HostPlace]:
     environ = {FOLDER_VARIABLE: str(tmp_path / "host"), **environ}
     return take_place(job, problem, environ, lambda: devices)
 
@@ -127,7 +128,7 @@ _HOLDER = """
 import sys
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Gpu
-from verl_e2e_runner.place import Device, Devices
+from verl_e2e_runner.samplers import Device, Devices
 from verl_e2e_runner.place import take_place
 job = Job.model_validate_json(sys.argv[1])
 host = Devices((Device(Gpu(index=0, name="G", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))

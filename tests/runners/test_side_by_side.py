@@ -35,7 +35,7 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner.run import run_job
-from verl_e2e_runner.place import Device, Devices
+from verl_e2e_runner.samplers import Device, Devices
 gpus = [Gpu(index=index, name="G", memory_total_mib=9, memory_used_mib=0) for index in (0, 1)]
 two = Devices(tuple(Device(gpu, f"GPU-{gpu.index}") for gpu in gpus))
 job = Job.model_validate_json(sys.stdin.read())

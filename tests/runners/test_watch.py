@@ -21,28 +21,28 @@ from verl_e2e.core.log.scan import Scanner as LogScanner
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event, Gpu
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
 from verl_e2e_runner.process.processes import (
-    Clock,
     Ended,
+    HostClock,
+    MonotonicClock,
     Survivor,
-    SystemClock,
     WrapperProcess,
     received_signals,
     start,
 )
-from verl_e2e_runner.reporting import Progress
-from verl_e2e_runner.samplers import Bound, GpuReading, GpuSampler, MemorySampler, NoReadingError, open_memory_sampler
-from verl_e2e_runner.watch import ImportLines, Limits, watch
+from verl_e2e_runner.reporting import ProgressLine
+from verl_e2e_runner.samplers import Bound, Device, Devices, GpuSampler, MemorySampler, open_memory_sampler
+from verl_e2e_runner.watch import ImportLines, WatchLimits, watch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-LIMITS = Limits(time_limit_s=1800, stall_s={"default": 600, "rollout_engine": 900}, hang_grace_s=8, end_grace_s=10)
+LIMITS = WatchLimits(time_limit_s=1800, stall_s={"default": 600, "rollout_engine": 900}, hang_grace_s=8, end_grace_s=10)
 
 
 class SignScanner:
@@ -102,8 +102,8 @@ class Hand:
                 self.now = max(self.now, moment)
                 self.script.remove((moment, act))
                 act()
-                return fd is not None and SystemClock().wait(fd, 0)
-        if fd is not None and SystemClock().wait(fd, 0):
+                return fd is not None and HostClock().wait(fd, 0)
+        if fd is not None and HostClock().wait(fd, 0):
             return True
         self.now = until
         return False
@@ -142,7 +142,7 @@ class ScriptedProcess:
         return () if self.code is not None else (Survivor(1, "bash", ""),)
 
     def end(
-        self, *, grace_s: float, clock: Clock, wait: Callable[[float], object], hurry: Callable[[], bool]
+        self, *, grace_s: float, clock: MonotonicClock, wait: Callable[[float], object], hurry: Callable[[], bool]
     ) -> tuple[Survivor, ...]:
         self.ended_with.append((clock.monotonic(), grace_s))
         wait(0.0 if hurry() else 0.1)
@@ -163,7 +163,7 @@ class Scene:
     recorder: Recorder
     imports_file: Path
     roots: dict[str, str] = field(default_factory=dict)
-    gpu: GpuSampler = field(default_factory=lambda: GpuSampler(tuple))
+    gpu: GpuSampler = field(default_factory=lambda: GpuSampler(Devices))
     memory: MemorySampler = field(default_factory=lambda: open_memory_sampler(frozenset, None, read=tuple))
     screen: io.StringIO = field(default_factory=io.StringIO)
 
@@ -173,7 +173,7 @@ class Scene:
     def exits(self, seconds: float, code: int = 0) -> None:
         self.clock.at(seconds, lambda: self.process.exit(code))
 
-    def run(self, limits: Limits = LIMITS) -> Ended:
+    def run(self, limits: WatchLimits = LIMITS) -> Ended:
         return watch(
             cast("Any", self.process),
             cast("Any", self.scanner),
@@ -184,7 +184,7 @@ class Scene:
             gpu_sampler=self.gpu,
             memory_sampler=self.memory,
             clock=self.clock,
-            progress=Progress(self.screen, self.clock.monotonic, moving=False),
+            progress=ProgressLine(self.screen, self.clock.monotonic, moving=False),
             total_steps=2,
         )
 
@@ -337,19 +337,21 @@ def test_what_could_not_be_ended_comes_back(scene: Scene) -> None:
 
 
 def test_gpu_samples_become_events_and_a_lost_gpu_is_said_once(scene: Scene) -> None:
-    def lost() -> tuple[()]:
-        raise NoReadingError("GPU is lost")
-
-    scene.gpu = GpuSampler(lost)
+    scene.gpu = GpuSampler(lambda: Devices(problem="GPU is lost"))
     scene.exits(60)
     scene.run()
-    assert scene.events("gpu") == [{"problem": "GPU is lost"}]
+    assert scene.events("gpu") == [{"problem": "GPU memory is not sampled: GPU is lost"}]
     assert scene.screen.getvalue().count("GPU is lost") == 1
 
 
 def test_the_gpu_peak_closes_the_samples(scene: Scene) -> None:
     memory = iter([100, 900, 300])
-    scene.gpu = GpuSampler(lambda: (GpuReading(0, next(memory, 1), 50),))
+
+    def read() -> Devices:
+        gpu = Gpu(index=0, name="G", memory_total_mib=1000, memory_used_mib=next(memory, 1))
+        return Devices((Device(gpu, "GPU-0", utilization=50),))
+
+    scene.gpu = GpuSampler(read)
     scene.exits(22)
     scene.run()
     *samples, last = scene.events("gpu")
@@ -382,9 +384,9 @@ def test_a_run_above_its_need_leaves_a_host_without_memory_and_soon(scene: Scene
 
 
 def test_limits_come_from_the_job_and_its_site() -> None:
-    limits = Limits(1800, {"default": 300, "rollout_engine": 900})
+    limits = WatchLimits(1800, {"default": 300, "rollout_engine": 900})
     assert [limits.stall(stage) for stage in (Stage.RAY, Stage.ROLLOUT_ENGINE)] == [300, 900]
-    assert Limits(1800, {}).stall(Stage.RAY) == 600
+    assert WatchLimits(1800, {}).stall(Stage.RAY) == 600
 
 
 def test_a_daemon_that_holds_the_pipe_does_not_keep_us(scene: Scene) -> None:
@@ -437,7 +439,7 @@ def test_outside_the_main_thread_signals_stay_with_it() -> None:
     assert got == [[]]
 
 
-REAL_LIMITS = Limits(time_limit_s=20, stall_s={"default": 20}, hang_grace_s=0.3, end_grace_s=1, linger_s=0.2)
+REAL_LIMITS = WatchLimits(time_limit_s=20, stall_s={"default": 20}, hang_grace_s=0.3, end_grace_s=1, linger_s=0.2)
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
@@ -448,7 +450,7 @@ def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, Wra
 
     def run(
         script: str,
-        limits: Limits = REAL_LIMITS,
+        limits: WatchLimits = REAL_LIMITS,
         *,
         need_gib: float | None = None,
         read: Callable[[], Sequence[Bound]] = tuple,
@@ -497,7 +499,7 @@ _TAKE = "import time; held = bytearray(b'x') * (128 << 20); print('up', flush=Tr
 def test_a_real_program_is_ended_where_it_takes_more_than_stated_and_the_host_has_none_left(
     real: RealRun, tmp_path: Path, need_gib: float | None, ends: bool
 ) -> None:
-    limits = Limits(time_limit_s=HANG_S if ends else 3, stall_s={"default": HANG_S}, end_grace_s=1)
+    limits = WatchLimits(time_limit_s=HANG_S if ends else 3, stall_s={"default": HANG_S}, end_grace_s=1)
     # The host has no memory left as soon as the program has taken its own.
     script = f'( setsid {sys.executable} -c "{_TAKE}" > up & ); while [ ! -s up ]; do sleep 0.05; done; sleep 300'
     full = lambda: (Bound(64.0, 1.0 if (tmp_path / "up").exists() else 60.0),)  # noqa: E731
@@ -507,7 +509,7 @@ def test_a_real_program_is_ended_where_it_takes_more_than_stated_and_the_host_ha
 
 
 def test_a_real_natural_exit_within_the_grace_is_preferred(real: RealRun) -> None:
-    limits = Limits(time_limit_s=20, stall_s={"default": 20}, hang_grace_s=5)
+    limits = WatchLimits(time_limit_s=20, stall_s={"default": 20}, hang_grace_s=5)
     ended, _, _ = real("echo fatal; sleep 0.2; exit 1", limits)
     assert (ended.reason, ended.exit_code) == (EndReason.EXITED, 1)
 
@@ -542,7 +544,7 @@ def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
 
 def test_an_interrupted_command_leaves_its_folder_and_nothing_running(tmp_path: Path) -> None:
     root = ROOT
-    clock = SystemClock()
+    clock = HostClock()
     program = INTERRUPTED.format(folder=str(tmp_path))
     environment = dict(os.environ) | {"PYTHONPATH": f"{root}/bot:{root}/runners"}
     process = start([sys.executable, "-c", program], env=environment, cwd=tmp_path, nonce="outer")
@@ -565,13 +567,13 @@ INTERRUPTED = """
 import io, sys
 from pathlib import Path
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.process.processes import SystemClock
-from verl_e2e_runner.samplers import GpuSampler
+from verl_e2e_runner.process.processes import HostClock
+from verl_e2e_runner.samplers import Devices, GpuSampler
 from verl_e2e_runner.samplers import open_memory_sampler
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.reporting import Progress
+from verl_e2e_runner.reporting import ProgressLine
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.watch import Limits
+from verl_e2e_runner.watch import WatchLimits
 from verl_e2e_runner.watch import watch
 
 class Scanner:
@@ -580,15 +582,15 @@ class Scanner:
         if b"up" in chunk:
             print("ready", flush=True)
 
-folder, clock = Path("{folder}"), SystemClock()
+folder, clock = Path("{folder}"), HostClock()
 script = "echo $$ > pid; echo up; exec sleep 300"
 process = start(["sh", "-c", script], env=dict(PATH="/usr/bin:/bin"), cwd=folder, nonce="inner")
 with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
     ended = watch(
-        process, Scanner(), recorder, limits=Limits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
-        expected_roots=dict(), gpu_sampler=GpuSampler(tuple),
+        process, Scanner(), recorder, limits=WatchLimits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
+        expected_roots=dict(), gpu_sampler=GpuSampler(Devices),
         memory_sampler=open_memory_sampler(frozenset, None, read=tuple), clock=clock,
-        progress=Progress(io.StringIO(), clock.monotonic, moving=False),
+        progress=ProgressLine(io.StringIO(), clock.monotonic, moving=False),
     )
 print(ended.reason.value, ended.survivors, flush=True)
 """

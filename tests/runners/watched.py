@@ -7,23 +7,23 @@ from typing import Any
 
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.recorder import open_recorder
-from verl_e2e_runner.process.processes import Ended, SystemClock, WrapperProcess
-from verl_e2e_runner.reporting import Progress
-from verl_e2e_runner.samplers import Bound, GpuSampler, open_memory_sampler
-from verl_e2e_runner.watch import Limits, watch
+from verl_e2e_runner.process.processes import Ended, HostClock, WrapperProcess
+from verl_e2e_runner.reporting import ProgressLine
+from verl_e2e_runner.samplers import Bound, Devices, GpuSampler, open_memory_sampler
+from verl_e2e_runner.watch import WatchLimits, watch
 
 
 def watched(
     process: WrapperProcess,
     scanner: Any,
     folder: Path,
-    limits: Limits,
+    limits: WatchLimits,
     *,
     need_gib: float | None = None,
     read: Callable[[], Sequence[Bound]] = tuple,
 ) -> Ended:
     """Watch a started program to its end; the run folder is `run` in the folder."""
-    clock = SystemClock()
+    clock = HostClock()
     with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
         return watch(
             process,
@@ -32,8 +32,8 @@ def watched(
             limits=limits,
             imports_file=folder / "imports.jsonl",
             expected_roots={},
-            gpu_sampler=GpuSampler(tuple),
+            gpu_sampler=GpuSampler(Devices),
             memory_sampler=open_memory_sampler(process.numbers, need_gib, read=read),
             clock=clock,
-            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
+            progress=ProgressLine(io.StringIO(), clock.monotonic, moving=False),
         )

@@ -324,7 +324,7 @@ def _flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
+RECORDER_KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32
 # What the cells of a rehearsal left.
 _CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")
@@ -332,7 +332,7 @@ _CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")
 
 def key_file(environ: Mapping[str, str]) -> Path:
     """Where the recorder's key lies: as the variable says, else in the state folder of the recorder's user."""
-    if given := environ.get(KEY_VARIABLE):
+    if given := environ.get(RECORDER_KEY_VARIABLE):
         return Path(given).expanduser()
     state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "/")) / ".local/state")
     return Path(state) / "verl-e2e" / "recorder.key"
@@ -425,7 +425,7 @@ _LINE_CHARS = 4096
 _MOST_BYTES = 16 << 20
 
 
-def collect(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ended: Ended) -> None:
+def collect_run(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ended: Ended) -> None:
     """Write what the log and the instrumentation say into the folder, then the closing events; nothing is judged.
 
     `facts` are those of the log as written. `imports_file` is removed once its lines are in the folder.

@@ -15,7 +15,7 @@ from typing import Any
 
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.process.cage import synthetic_folder
-from verl_e2e_runner.process.processes import Finished, let_everyone_read, run
+from verl_e2e_runner.process.processes import FinishedProgram, let_everyone_read, run_program
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 RECIPE_FILE = "recipe.json"
@@ -54,7 +54,7 @@ def make_model(
     # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
-    finished = run(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
+    finished = run_program(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
     answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
@@ -79,7 +79,7 @@ def _recipe(recipe: Synthetic) -> dict[str, Any]:
     return recipe.model_dump(mode="json")
 
 
-def answer_of(finished: Finished) -> dict[str, Any]:
+def answer_of(finished: FinishedProgram) -> dict[str, Any]:
     """The last line of the program's output, an empty document where it is none."""
     try:
         answer = json.loads(finished.stdout.strip().rpartition("\n")[2])
@@ -96,7 +96,9 @@ def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work
     # The libraries keep what they wrote and read in a folder of their own, which goes away with the run.
     quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(work / "datasets"), "PYTHONDONTWRITEBYTECODE": "1"}
     make_shared_folder(folder.parent)
-    finished = run((python, str(_SCRIPT), str(folder)), env={**variables, **quiet}, cwd=work, timeout_s=timeout_s)
+    finished = run_program(
+        (python, str(_SCRIPT), str(folder)), env={**variables, **quiet}, cwd=work, timeout_s=timeout_s
+    )
     answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))

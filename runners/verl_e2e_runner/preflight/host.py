@@ -20,8 +20,8 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RunContainer
-from verl_e2e_runner.place import Device, Devices, visible
 from verl_e2e_runner.reporting import blocked, good, note
+from verl_e2e_runner.samplers import Device, Devices, visible
 from verl_e2e_runner.verl_wrapper import Config
 
 ID_VARIABLE = "VERL_E2E_CONTAINER_ID"
@@ -248,7 +248,7 @@ def _neighbours(job: Job, own: tuple[Device, ...]) -> Finding:
             break
     else:
         return good(Check.NEIGHBOURS, "no one else uses the memory of the run's GPUs")
-    who = ", ".join(f"process {pid}" for pid in device.processes) or "processes that this host does not show"
+    who = ", ".join(f"process {pid}" for pid in device.processes or ()) or "processes that this host does not show"
     summary = (
         f"GPU {device.gpu.index} has {device.gpu.memory_used_mib} of {device.gpu.memory_total_mib} MiB in use by a "
         f"neighbour ({who}), and the job needs {share:.0%} of it"

@@ -32,10 +32,10 @@ from verl_e2e_runner.process.cage import (
 )
 from verl_e2e_runner.process.processes import (
     RUN_VARIABLE,
-    Clock,
-    SystemClock,
+    HostClock,
+    MonotonicClock,
     WrapperProcess,
-    run,
+    run_program,
     start,
     with_own_scratch,
 )
@@ -80,7 +80,7 @@ def ask_interpreter(
     quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     argv = (job.site.python, "-m", "verl_e2e_imports", "ask")
     cage = with_own_scratch(trees.cage, "packages")
-    finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
+    finished = run_program(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
     if finished.code != 0:
         summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
         fix = "set `python` of the site profile to the Python of the run"
@@ -217,10 +217,10 @@ def _binds(words: list[str], name: str) -> bool:
     return words[0] == name and words[1:2] in (["="], [":"])
 
 
-Role = Literal["driver", "ray_worker"]
+ProverRole = Literal["driver", "ray_worker"]
 
-_CHECKS: Mapping[Role, Check] = {"driver": Check.IMPORT_DRIVER, "ray_worker": Check.IMPORT_WORKER}
-_PLACES: Mapping[Role, str] = {"driver": "the driver", "ray_worker": "a Ray worker"}
+_CHECKS: Mapping[ProverRole, Check] = {"driver": Check.IMPORT_DRIVER, "ray_worker": Check.IMPORT_WORKER}
+_PLACES: Mapping[ProverRole, str] = {"driver": "the driver", "ray_worker": "a Ray worker"}
 _FIX_TREES = "correct the import, or restore what it names: both files lie in the trees under test"
 _LOOK_S = 0.1
 _OBSERVE_S = 2.0
@@ -252,7 +252,7 @@ class ImportProof:
 class _Prover:
     """One of the two processes; `code` is its exit code when it ended by itself."""
 
-    role: Role
+    role: ProverRole
     process: WrapperProcess
     file: Path
     output: bytes = b""
@@ -279,14 +279,14 @@ def prove_imports(
     work: Path,
     *,
     timeout_s: float = 300,
-    clock: Clock | None = None,
+    clock: MonotonicClock | None = None,
 ) -> ImportProof:
     """Import in both processes at once, under the environment that the wrapper gives its driver.
 
     `runtime_env` is Ray's, from the composed configuration. The first wrong path or failed import ends both,
     and so does `timeout_s`. No process of either, or of the private Ray, is left running.
     """
-    clock = clock or SystemClock()
+    clock = clock or HostClock()
     began = clock.monotonic()
     provers: list[_Prover] = []
     trees = replace(trees, cage=with_own_scratch(trees.cage, "import-proof"))
@@ -318,7 +318,7 @@ def prove_imports(
 
 
 def _start(
-    role: Role,
+    role: ProverRole,
     job: Job,
     trees: Trees,
     session: Session,
@@ -348,7 +348,7 @@ def _start(
     return _Prover(role, process, file)
 
 
-def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: float) -> bool:
+def _watch(provers: Sequence[_Prover], trees: Trees, clock: MonotonicClock, *, until: float) -> bool:
     """Wait until both have ended or one has failed; false when the time is over first."""
     looked = clock.monotonic()
     while clock.monotonic() < until:

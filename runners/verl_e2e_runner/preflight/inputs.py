@@ -21,7 +21,7 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.models import answer_of, made_model
 from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, is_offline
-from verl_e2e_runner.process.processes import run
+from verl_e2e_runner.process.processes import run_program
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import Config, data_texts
@@ -190,7 +190,7 @@ def check_processor(job: Job, cwd: Path, variables: Mapping[str, str], work: Pat
         return ()
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     argv = (job.site.python, "-c", _LOAD, str(folder))
-    finished = run(argv, env={**variables, **quiet}, cwd=work, timeout_s=_LOAD_S)
+    finished = run_program(argv, env={**variables, **quiet}, cwd=work, timeout_s=_LOAD_S)
     answer, what = answer_of(finished), f"the processor of {job.checkpoint.model_id}"
     if "problem" not in answer:
         return (note(Check.PACKAGES, f"{what} was not loaded ({finished.ending}): {finished.last_error}"),)
@@ -279,7 +279,7 @@ def check_readable(
     where = trees.cage.scratch if trees.cage else Path("/")
     argv = (job.site.python, "-I", "-S", "-c", _TRY)
     plain = {"PATH": variables.get("PATH", os.defpath)}
-    asked = run(argv, env=plain, cwd=where, timeout_s=_TRY_S, stdin=question, cage=trees.cage)
+    asked = run_program(argv, env=plain, cwd=where, timeout_s=_TRY_S, stdin=question, cage=trees.cage)
     if asked.timed_out:
         return (note(Check.READABLE, f"whether user {user} can read all that the job names took too long to find out"),)
     try:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import ORIGIN_FILE, CachesOrigin, Check, Finding, Gpu, KernelCaches, RepositoryState
-from verl_e2e_runner.process.cage import FILE, KERNEL_CACHES, Cage, Session, open_folder, read_below
+from verl_e2e_runner.process.cage import KERNEL_CACHES, PLAIN_FILE, Cage, Session, open_plain_folder, read_below
 from verl_e2e_runner.process.processes import hand_path_over, utc_now
 from verl_e2e_runner.reporting import blocked, good, note
 
@@ -28,10 +28,7 @@ _PACKAGES = ("torch", "triton", "vllm", "flashinfer-python", "transformer-engine
 _ORIGIN_BYTES = 1 << 20
 # In a folder that is being filled: what is not whole yet, and is taken by no run.
 _FILLING = ".filling"
-_FILL = "fill a new folder by `verl-e2e run --keep-caches DIR`"
-_FIX = f"{_FILL}, or take `kernel_caches` out of the site profile"
-
-
+_FIX = "fill a new folder by `verl-e2e run --keep-caches DIR`, or take `kernel_caches` out of the site profile"
 # A folder that was named by mistake does not fill the disk.
 MOST_FILES = 200_000
 MOST_BYTES = 8 << 30
@@ -90,7 +87,7 @@ class CacheCopy:
         if len(path.parts) > MOST_DEEP:
             raise CacheRefusedError(f"its folders lie more than {MOST_DEEP} deep")
         target.mkdir(mode=0o755)
-        with open_folder(name, above) as folder:
+        with open_plain_folder(name, above) as folder:
             self.check(path, os.fstat(folder))
             with os.scandir(folder) as entries:
                 found = sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in entries)
@@ -102,7 +99,7 @@ class CacheCopy:
                 copy(folder, entry, target / entry, path / entry)
 
     def _file(self, folder: int, name: str, target: Path, path: PurePath) -> None:
-        with os.fdopen(os.open(name, FILE, dir_fd=folder), "rb") as file:
+        with os.fdopen(os.open(name, PLAIN_FILE, dir_fd=folder), "rb") as file:
             status = os.fstat(file.fileno())
             # What was looked at may be another file by now.
             self.check(path, status)
@@ -180,26 +177,7 @@ def take_caches(given: str, session: Session, work: Path, *, keep: Path | None =
     return TakenCaches((taken,), caches, copy, session.caches)
 
 
-def check_fit(caches: KernelCaches, versions: Mapping[str, str], gpus: tuple[Gpu, ...]) -> tuple[Finding, ...]:
-    """A note where the caches were filled with other packages or on other GPUs: then they are of little use."""
-    origin = caches.origin
-    if origin is None:
-        return ()
-    differing = [
-        f"{name} {origin.packages[name]} (here {versions[name]})"
-        for name in _PACKAGES
-        if name in origin.packages and name in versions and origin.packages[name] != versions[name]
-    ]
-    here = sorted({gpu.name for gpu in gpus})
-    if here and sorted(set(origin.gpus)) != here:
-        differing.append(f"{', '.join(sorted(set(origin.gpus))) or 'no GPU'} (here {', '.join(here)})")
-    if not differing:
-        return ()
-    summary = f"the kernel caches were filled with {', '.join(differing)}: the run compiles its kernels again"
-    return (note(Check.KERNEL_CACHES, summary, _FILL),)
-
-
-def origin_of(
+def caches_origin(
     job: Job,
     states: tuple[RepositoryState, ...],
     versions: Mapping[str, str],
@@ -232,7 +210,7 @@ def keep_caches(caches: Path, folder: Path, origin: CachesOrigin) -> str:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         filling = folder / _FILLING
         filling.mkdir()
-        with open_folder(caches) as source:
+        with open_plain_folder(caches) as source:
             for name in names:
                 copied.copy(source, name, filling / name)
         said = filling / ORIGIN_FILE
@@ -258,7 +236,7 @@ def _copied(given: Path, copy: Path, seen_at: Path) -> tuple[KernelCaches, list[
     try:
         if given.is_symlink():
             raise CacheRefusedError("it is a link; name the folder itself")
-        with open_folder(given) as folder:
+        with open_plain_folder(given) as folder:
             copied.check(given, os.fstat(folder))
             names = sorted(os.listdir(folder))
             known = [name for name in KERNEL_CACHES.values() if name in names]

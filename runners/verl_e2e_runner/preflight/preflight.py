@@ -17,7 +17,6 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
 from verl_e2e_runner.models import make_images, make_model, model_folder
-from verl_e2e_runner.place import Devices, read_devices, visible
 from verl_e2e_runner.preflight.host import (
     check_disk,
     check_gpus,
@@ -41,8 +40,9 @@ from verl_e2e_runner.preflight.inputs import (
     model_place,
 )
 from verl_e2e_runner.process.cage import OWN_PLACES, Session, cached_snapshot, hub_cache, hub_home, is_offline
-from verl_e2e_runner.process.processes import Finished, run
+from verl_e2e_runner.process.processes import FinishedProgram, run_program
 from verl_e2e_runner.reporting import Emit, blocked, emit_findings, good, stops, untried
+from verl_e2e_runner.samplers import Devices, read_devices, visible
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import Config, Launch, WrapperCheck, check_wrapper, launches, pictures_folder
 
@@ -142,7 +142,7 @@ def _prepare_data(
     argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made))
     # The script imports verl for its HDFS copy; that is the pinned verl, not the pull request.
     path = os.pathsep.join((str(trees.verl), *job.site.python_path))
-    finished = run(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
+    finished = run_program(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
     results = {"train_files": made / "train.parquet", "val_files": made / "test.parquet"}
     if finished.code != 0 or not all(result.is_file() for result in results.values()):
         return (_failed(Check.DATA, "verl's GSM8K script", finished, Stage.DATA),)
@@ -175,14 +175,14 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
     ignored = _WEIGHTS if checkpoint.dummy_config is not None else ()
     question = json.dumps([checkpoint.model_id, ignored])
     argv = (job.site.python, "-c", _DOWNLOAD)
-    finished = run(argv, env=variables, cwd=work, timeout_s=timeout_s, stdin=question)
+    finished = run_program(argv, env=variables, cwd=work, timeout_s=timeout_s, stdin=question)
     if finished.code != 0:
         return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
     place = finished.stdout.strip().splitlines()[-1]
     return (good(Check.MODEL, f"{checkpoint.model_id} downloaded in {finished.seconds:.0f} s: {place}"),)
 
 
-def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:
+def _failed(check: Check, what: str, finished: FinishedProgram, stage: Stage) -> Finding:
     """The finding for a failed program: a full disk, else the last line of its output."""
     if "No space left on device" in finished.stderr + finished.stdout or "Disk quota exceeded" in finished.stderr:
         fix = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"

@@ -355,7 +355,7 @@ _MAX_NAMES = 10_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe opened so does not wait for its other end.
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+PLAIN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_below(root: Path, name: str | PurePath, *, limit: int, offset: int = 0) -> bytes | None:
@@ -364,7 +364,7 @@ def read_below(root: Path, name: str | PurePath, *, limit: int, offset: int = 0)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         return None
     with suppress(OSError), _folder(root, path.parts[:-1]) as folder:
-        descriptor = os.open(path.name, FILE, dir_fd=folder)
+        descriptor = os.open(path.name, PLAIN_FILE, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
             if S_ISREG(os.fstat(descriptor).st_mode):
                 file.seek(offset)
@@ -397,7 +397,7 @@ def is_folder_below(root: Path, path: Path) -> bool:
 
 
 @contextmanager
-def open_folder(path: str | Path, above: int | None = None) -> Iterator[int]:
+def open_plain_folder(path: str | Path, above: int | None = None) -> Iterator[int]:
     """An open folder, below the open folder `above` if there is one; OSError when it is a link or not a folder."""
     descriptor = os.open(path, _FOLDER, dir_fd=above)
     try:
@@ -409,7 +409,7 @@ def open_folder(path: str | Path, above: int | None = None) -> Iterator[int]:
 @contextmanager
 def _folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
     with ExitStack() as stack:
-        descriptor = stack.enter_context(open_folder(root))
+        descriptor = stack.enter_context(open_plain_folder(root))
         for part in parts:
-            descriptor = stack.enter_context(open_folder(part, descriptor))
+            descriptor = stack.enter_context(open_plain_folder(part, descriptor))
         yield descriptor

@@ -168,7 +168,7 @@ _WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedProgram:
     """A program that ended: exit code (negative: a signal), the last MiB of its output, and its wall time.
 
     `timed_out` is true when the time limit ended it; `code` is 127 when it could not be started at all.
@@ -198,7 +198,7 @@ class Finished:
         return f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
 
 
-def run(
+def run_program(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -207,7 +207,7 @@ def run(
     stdin: str = "",
     cage: Cage | None = None,
     watch: Callable[[int], bool] | None = None,
-) -> Finished:
+) -> FinishedProgram:
     """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed.
 
     With a `cage` it runs in there, and no process of it is left when this returns. `watch` is asked again and again
@@ -222,7 +222,7 @@ def run(
         try:
             confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
         except OSError as error:
-            return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
+            return FinishedProgram(tuple(argv), 127, "", str(error), time.monotonic() - started)
         process, ended = confined.process, False
         try:
             ended = _waited(process, timeout_s, watch)
@@ -236,7 +236,7 @@ def run(
             confined.gone(_GONE_S)
             confined.close()
         seconds = time.monotonic() - started
-        return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out=not ended)
+        return FinishedProgram(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out=not ended)
 
 
 def _waited(process: subprocess.Popen[bytes], timeout_s: float, watch: Callable[[int], bool] | None) -> bool:
@@ -271,7 +271,7 @@ def utc_now() -> datetime:
     return datetime.fromtimestamp(time.clock_gettime(time.CLOCK_REALTIME), UTC)
 
 
-class Clock(Protocol):
+class MonotonicClock(Protocol):
     """A monotonic clock that can also wait."""
 
     def monotonic(self) -> float:
@@ -283,7 +283,7 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class HostClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
@@ -427,7 +427,7 @@ class WrapperProcess:
         self,
         *,
         grace_s: float,
-        clock: Clock,
+        clock: MonotonicClock,
         wait: Callable[[float], object] | None = None,
         hurry: Callable[[], bool] = lambda: False,
     ) -> tuple[Survivor, ...]:

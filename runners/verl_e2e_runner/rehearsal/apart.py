@@ -20,7 +20,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
 from verl_e2e_runner.place import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
 from verl_e2e_runner.process.cage import Cage, read_below
-from verl_e2e_runner.process.processes import Finished, hand_path_over, let_everyone_read, run
+from verl_e2e_runner.process.processes import FinishedProgram, hand_path_over, let_everyone_read, run_program
 from verl_e2e_runner.samplers import held_gib
 
 REQUEST = "request.json"
@@ -110,13 +110,13 @@ def open_apart(
 
 def run_apart(
     apart: Apart, argv: tuple[str, ...], variables: Mapping[str, str], limits: Limits
-) -> tuple[Finished, RunNote]:
+) -> tuple[FinishedProgram, RunNote]:
     """Run a driver to its end; how it ended, and the note on it."""
     watch = _Watch(apart.scratch, limits)
     moved = {"HOME": str(apart.scratch / "home"), "TMPDIR": str(apart.scratch / "tmp")}
     if apart.cage is not None:
         moved = apart.cage.variables(variables)
-    finished = run(
+    finished = run_program(
         argv,
         env={**variables, **moved},
         cwd=apart.scratch / "out",

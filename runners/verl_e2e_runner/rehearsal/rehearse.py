@@ -23,11 +23,11 @@ from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, Reh
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder, record_end, usable_key
 from verl_e2e_runner.place import current_mode, lock_within
-from verl_e2e_runner.process.processes import Ended, SystemClock, received_signals, run, utc_now
+from verl_e2e_runner.process.processes import Ended, HostClock, received_signals, run_program, utc_now
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.run import run_recorded
-from verl_e2e_runner.trees import SUBMODULE, RepositoryError, borrow, check_out, open_repository
+from verl_e2e_runner.trees import SUBMODULE, UnfitRepositoryError, borrow, check_out, open_repository
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 _MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
@@ -109,7 +109,9 @@ def check_environment(place: Place) -> None:
     """Raise UserError where the Python is missing or does not have what a rehearsal imports."""
     if not place.python.exists():
         raise UserError(f"{place.python} does not exist; run `{_MAKE}`, or name a Python by --python")
-    asked = run((str(place.python), "-c", _LOOK, *NEEDED), env=_environment(place), cwd=place.work, timeout_s=60)
+    asked = run_program(
+        (str(place.python), "-c", _LOOK, *NEEDED), env=_environment(place), cwd=place.work, timeout_s=60
+    )
     if asked.code != 0:
         raise UserError(f"{place.python} cannot be used ({asked.ending}: {asked.last_error}); run `{_MAKE}`")
     if missing := asked.stdout.split():
@@ -196,7 +198,7 @@ def make_models(wanted: Wanted, place: Place) -> Path:
         file = models / "request.json"
         file.write_text(json.dumps(_models_request(wanted, models, place)))
         argv = (str(place.python), str(HOST_PYTHON / "make_models.py"), str(file))
-        made = run(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
+        made = run_program(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
         if made.code != 0:
             raise UserError(f"the models cannot be made ({made.ending}: {made.last_error}); run `{_MAKE}` again")
         marker.touch()
@@ -260,7 +262,7 @@ def _tree(source: Path, commit: str, folder: str, name: str, place: Place) -> Pa
         try:
             objects = open_repository(source, base=place.environ).objects_folder()
             check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
-        except RepositoryError as error:
+        except UnfitRepositoryError as error:
             raise UserError(f"{error.summary}; {error.fix}") from None
         marker.touch()
     return target
@@ -286,7 +288,7 @@ def prepare_base(sides: Callable[[], Sides], place: Place) -> None:
     check_environment(place)
     try:
         base, _ = sides()
-    except RepositoryError as error:
+    except UnfitRepositoryError as error:
         raise UserError(f"{error.summary}; {error.fix}") from None
     rehearse(*base, place)
 
@@ -303,10 +305,10 @@ def record_rehearsal(
 ) -> EndReason:
     """Run the cells over both commits and leave the run folder `out`; how it ended.
 
-    `sides` fetches the commits and says what is to run; UserError and RepositoryError of it are an end that the folder
-    tells. Raises FolderInUseError when `out` already holds a run.
+    `sides` fetches the commits and says what is to run; UserError and UnfitRepositoryError of it are an end that the
+    folder tells. Raises FolderInUseError when `out` already holds a run.
     """
-    began, clock = now(), SystemClock()
+    began, clock = now(), HostClock()
     hide = host_redactor(place.environ, {"$WORK": place.work, "$OUT": out.resolve(), "$BRIDGE": job.bridge.path})
     kept: list[Path] = []
 
@@ -315,7 +317,7 @@ def record_rehearsal(
             check_environment(place)
             _record_sides(recorder, sides(), place, say, kept)
             ended = Ended(EndReason.EXITED, 0)
-        except RepositoryError as error:
+        except UnfitRepositoryError as error:
             ended = Ended(EndReason.NOT_STARTED, None, f"{error}; {error.fix}")
         except UserError as error:
             ended = Ended(EndReason.NOT_STARTED, None, str(error))

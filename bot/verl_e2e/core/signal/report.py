@@ -39,7 +39,8 @@ from verl_e2e.core.signal.curves import (
 # Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
 # The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
 _OURS = frozenset({f"{OWN_FILES}/verl_e2e_runner/rewards.py", f"{OWN_FILES}/runners/rewards.py"})
-# As `verl_e2e_runner/rewards.py` declares them, which verl loads by its path.
+# Those of `verl_e2e_runner/rewards.py` that do not depend on the length of an answer: only with them is it no matter
+# that every response is cut at the length limit, as it is with random weights.
 LENGTH_FREE = frozenset({"digit_share"})
 _PATH, _NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
 
