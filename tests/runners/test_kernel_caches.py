@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
@@ -150,34 +151,6 @@ def test_a_folder_that_is_not_there_or_not_a_folder_blocks_the_run(folder: Path,
     assert "none of the folders triton, inductor, vllm, cuda" in refusal(tmp_path / "empty", tmp_path)
 
 
-def _link_in(folder: Path) -> None:
-    (folder / "triton/link").symlink_to("/etc/passwd")
-
-
-def _pipe_in(folder: Path) -> None:
-    os.mkfifo(folder / "vllm/pipe")
-
-
-def _linked_cache(folder: Path) -> None:
-    (folder / "cuda").symlink_to(folder / "triton")
-
-
-def _writable_file(folder: Path) -> None:
-    (folder / "triton" / KEY / "kernel.cubin").chmod(0o664)
-
-
-def _writable_folder(folder: Path) -> None:
-    (folder / "vllm").chmod(0o757)
-
-
-def _writable_top(folder: Path) -> None:
-    folder.chmod(0o1777)
-
-
-def _odd_name(folder: Path) -> None:
-    os.symlink("kernel", os.fsencode(folder) + b"/triton/\xff")
-
-
 def _deep(folder: Path) -> None:
     above = os.open(folder / "triton", os.O_RDONLY)
     for _ in range(150):
@@ -193,27 +166,25 @@ def _linked_origin(folder: Path) -> None:
     (folder / ORIGIN_FILE).symlink_to("origin")
 
 
-def _writable_origin(folder: Path) -> None:
-    (folder / ORIGIN_FILE).chmod(0o666)
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "triton/\\xff is a link": lambda folder: os.symlink("kernel", os.fsencode(folder) + b"/triton/\xff"),
+    "its folders lie more than 100 deep": _deep,
+    f"{ORIGIN_FILE} is a link": _linked_origin,
+    f"others than its owner may write {ORIGIN_FILE}": lambda folder: (folder / ORIGIN_FILE).chmod(0o666),
+    "triton/link is a link": lambda folder: (folder / "triton/link").symlink_to("/etc/passwd"),
+    "vllm/pipe is neither a file nor a folder": lambda folder: os.mkfifo(folder / "vllm/pipe"),
+    "it cannot be copied: Not a directory (cuda)": lambda folder: (folder / "cuda").symlink_to(folder / "triton"),
+    f"others than its owner may write triton/{KEY}/kernel.cubin": lambda folder: (
+        folder / "triton" / KEY / "kernel.cubin"
+    ).chmod(0o664),
+    "others than its owner may write vllm": lambda folder: (folder / "vllm").chmod(0o757),
+    "others than its owner may write /": lambda folder: folder.chmod(0o1777),
+}
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (_odd_name, "triton/\\xff is a link"),
-        (_deep, "its folders lie more than 100 deep"),
-        (_linked_origin, f"{ORIGIN_FILE} is a link"),
-        (_writable_origin, f"others than its owner may write {ORIGIN_FILE}"),
-        (_link_in, "triton/link is a link"),
-        (_pipe_in, "vllm/pipe is neither a file nor a folder"),
-        (_linked_cache, "it cannot be copied: Not a directory (cuda)"),
-        (_writable_file, f"others than its owner may write triton/{KEY}/kernel.cubin"),
-        (_writable_folder, "others than its owner may write vllm"),
-        (_writable_top, "others than its owner may write /"),
-    ],
-)
-def test_what_others_could_have_planted_blocks_the_run(fault: Any, message: str, folder: Path, tmp_path: Path) -> None:
-    fault(folder)
+@pytest.mark.parametrize("message", PLANTED)
+def test_what_others_could_have_planted_blocks_the_run(message: str, folder: Path, tmp_path: Path) -> None:
+    PLANTED[message](folder)
     assert message in refusal(folder, tmp_path)
 
 
@@ -272,8 +243,8 @@ def test_a_run_that_fills_caches_begins_with_none(folder: Path, tmp_path: Path) 
 
 
 def test_what_a_run_compiled_is_kept_with_its_origin(folder: Path, tmp_path: Path, world: World) -> None:
-    _link_in(folder)
-    _pipe_in(folder)
+    (folder / "triton/link").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "vllm/pipe")
     states = (
         RepositoryState(name="bridge", root="/b", commit="b" * 40),
         RepositoryState(name="verl", root="/v", commit="c" * 40, patches=("device",)),
@@ -314,10 +285,6 @@ def test_what_is_kept_can_be_used_where_a_group_may_write_new_files(folder: Path
 def test_caches_that_cannot_be_kept_say_so(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "not whole" in keep_caches(folder, tmp_path / "file", ORIGIN)
-
-
-def test_every_cache_is_asked_for_by_one_variable() -> None:
-    assert len(set(KERNEL_CACHES.values())) == len(KERNEL_CACHES)
 
 
 # A head that looks for the operator's kernels, and leaves some of its own, before the wrapper and in it.

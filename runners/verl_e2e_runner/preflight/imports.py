@@ -14,7 +14,7 @@ import os
 import tokenize
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -244,8 +244,6 @@ class ImportProof:
     # Of both processes.
     lines: tuple[ImportLine, ...]
     findings: tuple[Finding, ...]
-    # Wall time.
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -279,21 +277,37 @@ def prove_imports(
     work: Path,
     *,
     timeout_s: float = 300,
-    clock: MonotonicClock | None = None,
 ) -> ImportProof:
     """Import in both processes at once, under the environment that the wrapper gives its driver.
 
     `runtime_env` is Ray's, from the composed configuration. The first wrong path or failed import ends both,
     and so does `timeout_s`. No process of either, or of the private Ray, is left running.
     """
-    clock = clock or HostClock()
-    began = clock.monotonic()
+    clock, cage = HostClock(), with_own_scratch(trees.cage, "import-proof")
+    until = clock.monotonic() + timeout_s
+    plain = {name: value for name, value in environment.items() if name not in _RECORDS}
+    # Ray's environment without the marks that belong to the run itself, and without nulls.
+    asked = {name: value for name, value in runtime_env.items() if value is not None}
+    variables = {
+        name: str(value)
+        for name, value in (asked.get("env_vars") or {}).items()
+        if name not in (RUN_VARIABLE, *_RECORDS)
+    }
+    # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
+    variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"
+    own = {"driver": {}, "ray_worker": {"VERL_E2E_RUNTIME_ENV": json.dumps({**asked, "env_vars": variables})}}
+    own["ray_worker"]["RAY_USAGE_STATS_ENABLED"] = "0"
     provers: list[_Prover] = []
-    trees = replace(trees, cage=with_own_scratch(trees.cage, "import-proof"))
     try:
         for role in _CHECKS:
-            provers.append(_start(role, job, trees, session, environment, runtime_env, work))  # noqa: PERF401  (an error ends those that run)
-        timed_out = not _watch(provers, trees, clock, until=began + timeout_s)
+            given = (cage.outbox if cage else work) / f"imports-{role}.jsonl"
+            file = cage.outside(given) if cage else given
+            file.unlink(missing_ok=True)
+            argv, nonce = (job.site.python, "-m", "verl_e2e_imports", role, str(given)), f"{session.nonce}-{role}"
+            process = start(argv, env={**plain, **own[role]}, cwd=trees.cwd, nonce=nonce, cage=cage)
+            os.set_blocking(process.output, False)
+            provers.append(_Prover(role, process, file))
+        timed_out = not _watch(provers, trees, clock, until=until)
     finally:
         for prover in provers:
             prover.code = prover.process.poll()
@@ -314,38 +328,7 @@ def prove_imports(
         for record in prover.records()
         if record["module"] != "ray"
     )
-    return ImportProof(lines, findings, clock.monotonic() - began)
-
-
-def _start(
-    role: ProverRole,
-    job: Job,
-    trees: Trees,
-    session: Session,
-    environment: Mapping[str, str],
-    runtime_env: Mapping[str, Any],
-    work: Path,
-) -> _Prover:
-    given = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
-    file = trees.cage.outside(given) if trees.cage else given
-    file.unlink(missing_ok=True)
-    mine = {name: value for name, value in environment.items() if name not in _RECORDS}
-    if role == "ray_worker":
-        # Without the marks that belong to the run itself, and without nulls.
-        asked = {name: value for name, value in runtime_env.items() if value is not None}
-        variables = {
-            name: str(value)
-            for name, value in (asked.get("env_vars") or {}).items()
-            if name not in (RUN_VARIABLE, *_RECORDS)
-        }
-        # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
-        variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"
-        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps({**asked, "env_vars": variables})
-        mine["RAY_USAGE_STATS_ENABLED"] = "0"
-    argv = (job.site.python, "-m", "verl_e2e_imports", role, str(given))
-    process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
-    os.set_blocking(process.output, False)
-    return _Prover(role, process, file)
+    return ImportProof(lines, findings)
 
 
 def _watch(provers: Sequence[_Prover], trees: Trees, clock: MonotonicClock, *, until: float) -> bool:
