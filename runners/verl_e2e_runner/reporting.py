@@ -102,7 +102,10 @@ class ProgressLine:
         due = now - self._shown_at >= (MOVING_S if self.moving else PLAIN_S)
         if state and (due or state != self._shown):
             self._shown, self._shown_at = state, now
-            line = f"[{_clock_face(now - self._began)}] {self.label + ': ' if self.label else ''}{state}"
+            minutes, seconds = divmod(int(now - self._began), 60)
+            hours, minutes = divmod(minutes, 60)
+            clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:2}:{seconds:02}"
+            line = f"[{clock}] {self.label + ': ' if self.label else ''}{state}"
             if self.moving:
                 width = shutil.get_terminal_size().columns
                 self._write(f"\r\x1b[K{line[: max(20, width - 1)]}")
@@ -122,9 +125,3 @@ class ProgressLine:
             self.stream.flush()
         except (OSError, ValueError):
             self.moving = False
-
-
-def _clock_face(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:2}:{rest:02}"

@@ -22,6 +22,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a whole run has of its runner; nothing of it lies in `tmp_path`."""
+    return {**BASE, "VERL_E2E_RECORDER_KEY": str(tmp_path_factory.mktemp("key") / "recorder.key")}
+
+
+@pytest.fixture
 def base() -> dict[str, str]:
     return dict(BASE)
 

@@ -1,30 +1,24 @@
 """Whole runs of a hostile Bridge head, and hosts that cannot keep it apart."""
 
-import io
 import json
 import os
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.runners.world import BRIDGE, VERL, World, commit
-from verl_e2e.adapters.files.logs import open_log
+from tests.runners.whole_runs import NO_TOOLS, job_with, log_of, run_whole
+from tests.runners.world import World
 from verl_e2e.adapters.files.run_folder import public_keys, read_record, read_seal
 from verl_e2e.core.judge.verdict import judge
-from verl_e2e.core.model.jobs import Isolation, Job, Repository
+from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
-from verl_e2e_runner.place import Host, HostPlace, find_isolation, isolation_finding
-from verl_e2e_runner.run import run_job
-from verl_e2e_runner.samplers import Device, Devices
+from verl_e2e.core.model.record import EndReason
+from verl_e2e_runner.place import find_isolation, isolation_finding
 
 pytestmark = [pytest.mark.host]
 
 SUSPECT = (Path(__file__).resolve().parents[1] / "fixtures/hostile/suspect.py").read_text()
-ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 TRAINER = "import megatron.bridge\nprint('trained')\n"
 # Code of the head that leaves something in every folder that it may write, as start-up files of Python are.
 PLANTER = """
@@ -46,39 +40,19 @@ found = [folder for folder, _, files in os.walk("/") if "planted.pth" in files a
 print("FOUND", found, flush=True)
 """
 HARMLESS = {"survivor", "leave_traps", "workflow_commands", "network"}
-NO_TOOLS = Host(None, "bubblewrap (bwrap) is not installed")
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": os.environ.get("HOME", "/"),
-        "HF_TOKEN": "canary-of-the-recorder",
-        "VERL_E2E_RECORDER_KEY": str(tmp_path / "key/recorder.key"),
-    }
-
-
-def _run(job: Job, out: Path, environ: dict[str, str], **more: Any) -> None:
-    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
-    given = {"environ": environ, "work": None, "stream": io.StringIO(), "place": lambda *_: alone, **more}
-    run_job(job, out, devices=lambda: ONE_GPU, **given)
 
 
 def _hostile(world: World, tmp_path: Path, out: Path) -> Job:
-    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
-    source = "src/megatron/bridge/__init__.py"
-    head = commit(bridge, {**BRIDGE, source: f"{SUSPECT}\nattack()\nimport megatron.core\n", ".gitmodules": ""})
-    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
-    sha = commit(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER})
     # The recorder sees to it that a job that names its folders gets none of them.
     targets = {"recorder": os.getpid(), "canary": ["canary-of", "-the-recorder"], "out": str(out), "outbox": "."}
-    return world.job(
-        bridge=Repository(path=str(bridge), commit=head),
-        verl=Repository(path=str(verl), commit=sha),
-        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
-        bridge_tests=("tests/unit/test_good.py",),
-        process={"SUSPECT_TARGETS": json.dumps({**targets, "survivor": "/tmp/alive", "inputs": [str(bridge), "/usr"]})},
+    source = f"{SUSPECT}\nattack()\nimport megatron.core\n"
+    process = {**targets, "survivor": "/tmp/alive", "inputs": [str(tmp_path / "bridge"), "/usr"]}
+    return job_with(
+        world,
+        tmp_path,
+        TRAINER,
+        {"src/megatron/bridge/__init__.py": source},
+        process={"SUSPECT_TARGETS": json.dumps(process)},
         isolation=Isolation.REQUIRED,
     )
 
@@ -88,24 +62,14 @@ def _hostile(world: World, tmp_path: Path, out: Path) -> Job:
 def test_nothing_that_tests_or_the_import_proof_leave_is_there_when_the_wrapper_runs(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
     head = {
         "src/megatron/bridge/__init__.py": "import megatron.core\nfrom megatron.bridge.planter import plant\nplant()\n",
         "src/megatron/bridge/planter.py": PLANTER,
         "tests/unit/test_good.py": f"{PLANTER}\ndef test_good():\n    plant()\n",
-        ".gitmodules": "",
     }
-    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
-    sha = commit(verl, {**VERL, **device, "verl/trainer/main_ppo.py": f"{FINDER}\n{TRAINER}"})
-    job = world.job(
-        bridge=Repository(path=str(bridge), commit=commit(bridge, {**BRIDGE, **head})),
-        verl=Repository(path=str(verl), commit=sha),
-        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
-        bridge_tests=("tests/unit/test_good.py",),
-        isolation=Isolation.REQUIRED,
-    )
-    _run(job, tmp_path / "out", environ)
-    log = b"".join(open_log(tmp_path / "out/log.txt.zst")).decode()
+    job = job_with(world, tmp_path, f"{FINDER}\n{TRAINER}", head, isolation=Isolation.REQUIRED)
+    run_whole(job, tmp_path / "out", environ)
+    log = log_of(tmp_path / "out")
     assert "trained" in log
     assert "FOUND []" in log
     assert "PLANTED" not in log
@@ -118,28 +82,27 @@ def test_a_hostile_head_changes_nothing_in_the_record_of_its_own_run(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     out = tmp_path / "out"
-    _run(_hostile(world, tmp_path, out), out, environ)
+    run_whole(_hostile(world, tmp_path, out), out, {**environ, "HF_TOKEN": "canary-of-the-recorder"})
     record = read_record(out)
     assert record.environment is not None
     assert record.environment.isolation is not None
     assert record.environment.isolation.mode != "none"
     assert "imports.jsonl" in record.environment.suspects_word
-    log = b"".join(open_log(out / "log.txt.zst")).decode()
-    rows = [json.loads(line[8:]) for line in log.splitlines() if line.startswith("SUSPECT ")]
+    rows = [json.loads(line[8:]) for line in log_of(out).splitlines() if line.startswith("SUSPECT ")]
     assert len(rows) >= 25
     assert {row["attack"] for row in rows if row["gained"]} <= HARMLESS
     assert json.loads((out / "events.jsonl").read_text().splitlines()[-1])["data"] == {"processes": []}
     time.sleep(1)
-    seal = read_seal(out, keys=public_keys(tmp_path / "key/recorder.key.pub"))
+    seal = read_seal(out, keys=public_keys(Path(f"{environ['VERL_E2E_RECORDER_KEY']}.pub")))
     assert (seal.state, seal.problem) == ("signed", "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "key", "out", "verl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "out", "verl"]
 
 
 def test_a_job_that_requires_isolation_is_blocked_before_anything_of_it_has_run(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     job = _hostile(world, tmp_path, tmp_path / "out")
-    _run(job, tmp_path / "out", environ, isolation=lambda *_: NO_TOOLS)
+    run_whole(job, tmp_path / "out", environ, isolation=lambda *_: NO_TOOLS)
     events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
     assert events[-2]["data"]["reason"] == EndReason.NOT_STARTED
     assert {event["data"]["name"] for event in events if event["kind"] == "phase"} == {"repositories"}

@@ -1,10 +1,8 @@
 """The operator's kernel caches: what a run takes of them, who sees the copy, and how a run fills such a folder."""
 
-import io
 import json
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -12,21 +10,20 @@ from typing import Any
 
 import pytest
 
-from tests.runners.world import BRIDGE, STAND_IN_RAY, VERL, World, commit, fingerprint
-from verl_e2e.adapters.files.logs import open_log
+from tests.runners.whole_runs import NO_TOOLS, job_with, log_of, run_whole
+from tests.runners.world import STAND_IN_RAY, World, fingerprint
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import host_rows
-from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import (
     ORIGIN_FILE,
     CachesOrigin,
     Check,
     EndReason,
-    Finding,
     Gpu,
     RepositoryState,
 )
-from verl_e2e_runner.place import Host, HostPlace, find_isolation
+from verl_e2e_runner.place import find_isolation
 from verl_e2e_runner.preflight import kernel_caches
 from verl_e2e_runner.preflight.kernel_caches import (
     CacheCopy,
@@ -37,8 +34,6 @@ from verl_e2e_runner.preflight.kernel_caches import (
     take_caches,
 )
 from verl_e2e_runner.process.cage import KERNEL_CACHES, Session, open_plain_folder
-from verl_e2e_runner.run import run_job
-from verl_e2e_runner.samplers import Device, Devices
 
 GPU = Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0)
 ORIGIN = CachesOrigin(
@@ -326,58 +321,22 @@ HEAD = {
     "if 'TRAINING' not in os.environ:\n    look(given=False)\n    plant()\n",
     "src/megatron/bridge/spy.py": SPY,
     "tests/unit/test_good.py": "import megatron.bridge\n\ndef test_good():\n    pass\n",
-    ".gitmodules": "",
 }
-NO_TOOLS = Host(None, "bubblewrap (bwrap) is not installed")
 
 
 def _job(world: World, tmp_path: Path, caches: Path | None) -> Job:
-    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
-    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
-    head = _committed(bridge, {**BRIDGE, **HEAD})
-    sha = _committed(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER, "ray.py": STAND_IN_RAY})
-    return world.job(
-        bridge=Repository(path=str(bridge), commit=head),
-        verl=Repository(path=str(verl), commit=sha),
-        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
-        bridge_tests=("tests/unit/test_good.py",),
-        # In parts: a path that a job names is one that its code may read.
-        process={"GIVEN": "1" if caches else "", "FOLDER": json.dumps(str(caches).split("/"))},
-        site=world.site(kernel_caches=str(caches) if caches else None),
-    )
+    job = job_with(world, tmp_path, TRAINER, HEAD, ray=STAND_IN_RAY)
+    return job.model_copy(update=_with_caches(world, caches))
 
 
-def _committed(folder: Path, files: dict[str, str]) -> str:
-    """The commit of the files, which a test makes once."""
-    if not folder.exists():
-        return commit(folder, files)
-    return (folder / ".git/refs/heads/main").read_text().strip()
+def _with_caches(world: World, caches: Path | None) -> dict[str, object]:
+    # In parts: a path that a job names is one that its code may read.
+    process = {"GIVEN": "1" if caches else "", "FOLDER": json.dumps(str(caches).split("/"))}
+    return {"process": process, "site": world.site(kernel_caches=str(caches) if caches else None)}
 
 
-def _run(job: Job, out: Path, *, caged: bool, keep: Path | None = None) -> str:
-    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
-    environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": os.environ.get("HOME", "/"),
-        "VERL_E2E_RECORDER_KEY": str(out.parent / "key/recorder.key"),
-    }
-    stream = io.StringIO()
-    run_job(
-        job,
-        out,
-        environ=environ,
-        work=None,
-        stream=stream,
-        place=lambda *_: alone,
-        devices=lambda: Devices((Device(GPU, "GPU-0"),)),
-        isolation=find_isolation if caged else lambda *_: NO_TOOLS,
-        keep_caches=keep,
-    )
-    return stream.getvalue()
-
-
-def _log(out: Path) -> str:
-    return b"".join(open_log(out / "log.txt.zst")).decode()
+def _isolation(*, caged: bool) -> Any:
+    return find_isolation if caged else lambda *_: NO_TOOLS
 
 
 CAGED = pytest.param(True, marks=pytest.mark.bwrap)
@@ -387,12 +346,12 @@ CAGED = pytest.param(True, marks=pytest.mark.bwrap)
 @pytest.mark.ray
 @pytest.mark.parametrize("caged", [CAGED, False])
 def test_the_wrapper_alone_has_a_copy_that_ends_with_the_run(
-    caged: bool, folder: Path, world: World, tmp_path: Path
+    caged: bool, folder: Path, world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     before = fingerprint(folder)
     out = tmp_path / "out"
-    _run(_job(world, tmp_path, folder), out, caged=caged)
-    log = _log(out)
+    run_whole(_job(world, tmp_path, folder), out, environ, isolation=_isolation(caged=caged))
+    log = log_of(out)
     assert "GROUP 2 True" in log
     assert "trained" in log
     assert f"FOLDER {not caged}" in log, "a cage does not show the operator's folder"
@@ -408,16 +367,18 @@ def test_the_wrapper_alone_has_a_copy_that_ends_with_the_run(
     assert f"Kernel caches: {caches.text}" in host_rows(read_record(out))
     said = [finding for finding in environment.findings if finding.check is Check.KERNEL_CACHES]
     assert [finding.ok for finding in said] == [True]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "kernels", "key", "out", "verl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "kernels", "out", "verl"]
 
 
 @pytest.mark.host
 @pytest.mark.ray
 @pytest.mark.parametrize("caged", [CAGED, False])
-def test_a_run_fills_a_folder_that_the_next_one_begins_with(caged: bool, world: World, tmp_path: Path) -> None:
+def test_a_run_fills_a_folder_that_the_next_one_begins_with(
+    caged: bool, world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
     kept = tmp_path / "kept"
     job = _job(world, tmp_path, None)
-    said = _run(job, tmp_path / "first", caged=caged, keep=kept)
+    said = run_whole(job, tmp_path / "first", environ, isolation=_isolation(caged=caged), keep_caches=kept)
     assert f"bridge {job.bridge.commit}" in said
     assert read_record(tmp_path / "first").environment.kernel_caches is None  # type: ignore[union-attr]
     assert CachesOrigin.model_validate_json((kept / ORIGIN_FILE).read_bytes()).commits["bridge"] == job.bridge.commit
@@ -425,14 +386,17 @@ def test_a_run_fills_a_folder_that_the_next_one_begins_with(caged: bool, world: 
     (kept / "triton/OWN").rename(kept / "triton" / KEY)
     for planted in kept.glob("*/planted-*"):
         planted.rmdir()
-    _run(_job(world, tmp_path, kept), tmp_path / "second", caged=caged)
-    assert "GROUP 1 True" in _log(tmp_path / "second")
-    assert "trained" in _log(tmp_path / "second")
+    job = job.model_copy(update=_with_caches(world, kept))
+    run_whole(job, tmp_path / "second", environ, isolation=_isolation(caged=caged))
+    assert "GROUP 1 True" in log_of(tmp_path / "second")
+    assert "trained" in log_of(tmp_path / "second")
 
 
 @pytest.mark.host
-def test_a_folder_that_is_not_there_ends_the_run_before_its_code_is_started(world: World, tmp_path: Path) -> None:
-    _run(_job(world, tmp_path, tmp_path / "gone"), tmp_path / "out", caged=False)
+def test_a_folder_that_is_not_there_ends_the_run_before_its_code_is_started(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    run_whole(_job(world, tmp_path, tmp_path / "gone"), tmp_path / "out", environ, isolation=_isolation(caged=False))
     events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
     assert events[-2]["data"]["reason"] == EndReason.NOT_STARTED
     stopping = [event["data"] for event in events if event["kind"] == "finding" and not event["data"]["ok"]]
@@ -441,8 +405,11 @@ def test_a_folder_that_is_not_there_ends_the_run_before_its_code_is_started(worl
 
 @pytest.mark.host
 @pytest.mark.ray
-def test_a_run_that_fails_keeps_nothing(world: World, tmp_path: Path) -> None:
+def test_a_run_that_fails_keeps_nothing(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
     job = _job(world, tmp_path, None)
     failing = job.model_copy(update={"process": {**job.process, "GIVEN": "1"}})
-    assert "no kernel caches kept" in _run(failing, tmp_path / "out", caged=False, keep=tmp_path / "kept")
+    said = run_whole(
+        failing, tmp_path / "out", environ, isolation=_isolation(caged=False), keep_caches=tmp_path / "kept"
+    )
+    assert "no kernel caches kept" in said
     assert not (tmp_path / "kept").exists()

@@ -1,6 +1,5 @@
 """What the user of the code under test cannot read is found before the run, by trying as that user in a real cage."""
 
-import io
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.test_isolation import caged
-from tests.runners.test_run import ONE_GPU
+from tests.runners.whole_runs import ONE_GPU, run_whole
 from tests.runners.world import World
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
@@ -21,7 +20,6 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.preflight.inputs import _TRY, check_readable
 from verl_e2e_runner.preflight.preflight import preflight
 from verl_e2e_runner.process.cage import Session, cached_snapshot, ray_folder
-from verl_e2e_runner.run import run_job
 from verl_e2e_runner.trees import Trees
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host, pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")]
@@ -124,7 +122,7 @@ def test_a_run_that_could_not_read_its_model_is_blocked_and_says_whose_file_it_i
     weights.chmod(0o600)
     job = world.job(checkpoint=Checkpoint(model_id="org/tiny", model_path=str(tmp_path / "kit/model")))
     out = tmp_path / "out"
-    run_job(job, out, environ={"PATH": os.environ["PATH"]}, work=None, stream=io.StringIO(), devices=lambda: ONE_GPU)
+    run_whole(job, out, {"PATH": os.environ["PATH"]})
     verdict = judge(read_record(out), None)
     assert (verdict.result, of_preflight(Check.READABLE) in verdict.causes) == (Result.BLOCKED, True)
     assert "kit/model/model.safetensors (owner root, mode 600)" in verdict.sentence

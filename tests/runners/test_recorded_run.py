@@ -1,26 +1,21 @@
 """The execution record of whole runs: Bridge tests and a wrapper whose processes have a Python of 3.12 or later."""
 
-import io
-import os
 import sysconfig
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runners.recorded import lines, names
-from tests.runners.world import BRIDGE, STAND_IN_RAY, VERL, World, commit
+from tests.runners.whole_runs import job_with, run_whole
+from tests.runners.world import STAND_IN_RAY, World
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed, ProcessRole
-from verl_e2e.core.model.jobs import Job, Repository
-from verl_e2e.core.model.record import Check, Finding, Gpu, Manifest
-from verl_e2e_runner.place import HostPlace
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Manifest
 from verl_e2e_runner.process.cage import wanted_records
-from verl_e2e_runner.run import run_job
-from verl_e2e_runner.samplers import Device, Devices
 
 pytestmark = [pytest.mark.host, pytest.mark.monitoring, pytest.mark.ray]
 
@@ -37,38 +32,23 @@ print("Error executing job with overrides: ['a=1']", flush=True)
 print("Traceback (most recent call last):\\n  File \\"main_ppo.py\\", line 1, in run\\nKeyError: 'lost'", flush=True)
 time.sleep(600)
 """
-ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    own = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    return {**own, "VERL_E2E_RECORDER_KEY": str(tmp_path / "key/recorder.key")}
 
 
 def _job(world: World, tmp_path: Path, python: str, **changes: Any) -> Job:
     """A job whose Bridge tests and whose trainer's child run in a Python that can be recorded."""
-    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
-    files = {SOURCE: f"{CODE}\nimport megatron.core\n", "tests/unit/test_good.py": TEST, ".gitmodules": ""}
-    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
-    trainer = {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER, "ray.py": STAND_IN_RAY}
+    head = {SOURCE: f"{CODE}\nimport megatron.core\n", "tests/unit/test_good.py": TEST}
     changed = ChangedFunction(path=SOURCE, symbol="entered", first_line=1, last_line=4, lines=(2, 3, 4))
     site = world.site(hang_grace_s=1.0, bridge_python=python, bridge_python_path=(sysconfig.get_path("purelib"),))
     values: dict[str, Any] = {
-        "bridge": Repository(path=str(bridge), commit=commit(bridge, {**BRIDGE, **files})),
-        "verl": Repository(path=str(verl), commit=commit(verl, trainer)),
-        "megatron_lm": Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
-        "bridge_tests": ("tests/unit/test_good.py",),
         "process": {"OTHER_PYTHON": python, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         "changed": ChangedCode(functions=(changed,)),
         "site": site,
     }
-    return world.job(**{**values, **changes})
+    return job_with(world, tmp_path, TRAINER, head, ray=STAND_IN_RAY, **{**values, **changes})
 
 
 def _executed(job: Job, out: Path, environ: Mapping[str, str]) -> Executed:
-    alone = nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
-    run_job(job, out, environ=environ, work=None, stream=io.StringIO(), devices=lambda: ONE_GPU, place=lambda *_: alone)
+    run_whole(job, out, environ)
     executed = read_record(out).executed
     assert executed is not None
     return executed

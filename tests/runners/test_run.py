@@ -5,14 +5,10 @@ under its own process number after importing the Bridge under test.
 """
 
 import errno
-import io
 import json
 import lzma
-import os
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,8 @@ import pytest
 from tests.core.level_runs import resuming, saving, trained
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import FIXTURES
-from tests.runners.world import STAND_IN_RAY, World, commit
+from tests.runners.whole_runs import job_with, run_whole
+from tests.runners.world import STAND_IN_RAY, World
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.case import Case, started_phases
@@ -36,17 +33,15 @@ from verl_e2e.core.model.jobs import Job, Network, Repository, SiteIsolation
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Result, of_preflight
-from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
+from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.triage.triage import triage
 from verl_e2e_runner.folder.recorder import FolderInUseError
-from verl_e2e_runner.place import HostPlace, take_place
-from verl_e2e_runner.run import run_job
-from verl_e2e_runner.samplers import Bound, Device, Devices
+from verl_e2e_runner.place import take_place
+from verl_e2e_runner.samplers import Bound, Devices
 
 pytestmark = pytest.mark.host
 
 RECORDED = FIXTURES / "logs" / "level0-pass.log.xz"
-ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 
 TRAINER = """
 import os, re, sys
@@ -64,30 +59,8 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    own = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "GITHUB_TOKEN": "ghp_" + "a" * 36}
-    return {**own, "VERL_E2E_RECORDER_KEY": str(tmp_path_factory.mktemp("key") / "recorder.key")}
-
-
 def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:
-    """The standard job on a private copy of verl with a trainer of the test's own."""
-    verl = tmp_path / "verl"
-    shutil.copytree(world.verl, verl)
-    files = {"verl/trainer/main_ppo.py": trainer, "verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n"}
-    sha = commit(verl, {**files, "verl/utils/__init__.py": "", "ray.py": STAND_IN_RAY})
-    return world.job(verl=Repository(path=str(verl), commit=sha), **changes)
-
-
-def _run(job: Job, out: Path, environ: Mapping[str, str], devices: Devices = ONE_GPU) -> str:
-    stream = io.StringIO()
-    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices, place=_alone)
-    return stream.getvalue()
-
-
-def _alone(*_: object) -> AbstractContextManager[HostPlace]:
-    """No test waits for another one that runs on this machine just now."""
-    return nullcontext(HostPlace(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for")))
+    return job_with(world, tmp_path, trainer, ray=STAND_IN_RAY, **changes)
 
 
 def _events(out: Path) -> list[dict[str, Any]]:
@@ -98,7 +71,7 @@ def test_a_run_without_a_gpu_leaves_a_folder_that_says_so(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     out = tmp_path / "out"
-    progress = _run(world.job(), out, environ, Devices(problem="no driver"))
+    progress = run_whole(world.job(), out, environ, devices=lambda: Devices(problem="no driver"))
     verdict = judge(read_record(out), None)
     assert verdict.result is Result.BLOCKED
     # Where Hydra is not installed its absence is found first; every finding is a follow-up all the same.
@@ -116,15 +89,7 @@ def test_a_host_without_the_stated_memory_is_no_fault_of_the_change(
     place = partial(take_place, memory=lambda: (Bound(126.0, 9.0),))
     environ["VERL_E2E_HOST_FOLDER"] = str(tmp_path / "host")
     out = tmp_path / "out"
-    run_job(
-        world.job(site=site),
-        out,
-        environ=environ,
-        work=None,
-        stream=io.StringIO(),
-        devices=lambda: ONE_GPU,
-        place=place,
-    )
+    run_whole(world.job(site=site), out, environ, place=place)
     verdict = judge(read_record(out), None)
     assert (verdict.result, of_preflight(Check.HOST_MEMORY) in verdict.causes) == (Result.BLOCKED, True)
     assert any("9.0 of 126.0 GiB are available" in followup for followup in verdict.followups)
@@ -137,7 +102,7 @@ def test_a_commit_that_is_in_no_repository_blocks_the_run_and_is_no_fault_of_the
     bridge = tmp_path / "bridge"
     shutil.copytree(world.bridge, bridge)
     shutil.rmtree(bridge / ".git" / "modules")
-    _run(world.job(bridge=Repository(path=str(bridge), commit=world.bridge_commit)), tmp_path / "out", environ)
+    run_whole(world.job(bridge=Repository(path=str(bridge), commit=world.bridge_commit)), tmp_path / "out", environ)
     verdict = judge(read_record(tmp_path / "out"), None)
     assert verdict.result is Result.BLOCKED
     assert _events(tmp_path / "out")[-2]["data"]["reason"] == EndReason.NOT_STARTED
@@ -152,7 +117,7 @@ def test_an_error_of_the_runner_is_raised_and_recorded_as_the_end(
         raise error
 
     with pytest.raises(type(error)):
-        run_job(world.job(), tmp_path / "out", environ=environ, work=None, stream=io.StringIO(), devices=devices)
+        run_whole(world.job(), tmp_path / "out", environ, devices=devices)
     ended, left = _events(tmp_path / "out")[-2:]
     assert (ended["data"]["reason"], left["kind"]) == (EndReason.RUNNER_FAULT, "left_running")
     assert str(error) in ended["data"]["note"]
@@ -167,16 +132,16 @@ def test_the_run_folder_may_be_named_by_any_path(
 ) -> None:
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path / "x")
-    _run(world.job(), Path(out), environ, Devices(problem="no driver"))
+    run_whole(world.job(), Path(out), environ, devices=lambda: Devices(problem="no driver"))
     assert (tmp_path / "x" / out / "environment.json").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["x"], "the run's own folders are gone"
 
 
 def test_a_folder_that_holds_a_run_is_refused(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
-    _run(world.job(), tmp_path / "out", environ, Devices(problem="no driver"))
+    run_whole(world.job(), tmp_path / "out", environ, devices=lambda: Devices(problem="no driver"))
     before = (tmp_path / "out/events.jsonl").read_bytes()
     with pytest.raises(FolderInUseError, match="already holds a run"):
-        _run(world.job(), tmp_path / "out", environ)
+        run_whole(world.job(), tmp_path / "out", environ)
     assert (tmp_path / "out/events.jsonl").read_bytes() == before
 
 
@@ -186,7 +151,7 @@ def test_a_run_to_the_end_leaves_every_file(world: World, tmp_path: Path, enviro
     log.write_bytes(lzma.decompress(RECORDED.read_bytes()))
     job = _job(world, tmp_path, TRAINER, process={"STAND_IN_LOG": str(log)}, bridge_tests=("tests/unit/test_good.py",))
     out = tmp_path / "out"
-    _run(job, out, environ)
+    run_whole(job, out, {**environ, "GITHUB_TOKEN": "ghp_" + "a" * 36})
     ended = next(event["data"] for event in _events(out) if event["kind"] == "ended")
     assert (ended["reason"], ended["exit_code"]) == ("exited", 0)
     *_, memory = (event["data"] for event in _events(out) if event["kind"] == "memory")
@@ -209,7 +174,7 @@ def test_a_recorded_log_under_another_job_is_no_pass(world: World, tmp_path: Pat
     raw = lzma.decompress(RECORDED.read_bytes())
     log.write_bytes(raw)
     out = tmp_path / "out"
-    _run(_job(world, tmp_path, TRAINER, process={"STAND_IN_LOG": str(log)}), out, environ)
+    run_whole(_job(world, tmp_path, TRAINER, process={"STAND_IN_LOG": str(log)}), out, environ)
     verdict = judge(read_record(out), scan([raw]))
     assert verdict.result is Result.BLOCKED
 
@@ -221,7 +186,7 @@ def test_a_run_that_hangs_after_a_fatal_error_is_ended_with_all_its_processes(
     job = _job(world, tmp_path, HANGING, site=world.site(hang_grace_s=1.0))
     before = set(psutil.pids())
     began = time.monotonic()
-    _run(job, tmp_path / "out", environ)
+    run_whole(job, tmp_path / "out", environ)
     assert time.monotonic() - began < HANG_S / 2, "the trainer itself sleeps for longer"
     ended = next(event["data"] for event in _events(tmp_path / "out") if event["kind"] == "ended")
     assert ended["reason"] == EndReason.FATAL_ERROR_HANG
@@ -259,7 +224,7 @@ def test_both_phases_of_a_save_and_a_resume_are_recorded(world: World, tmp_path:
     wrapper = {**world.job().wrapper, "SAVE_FREQ": "1", "RESUME_MODE": "disable"}
     shape = {"id": "1-resume", "level": Level.SAVE_RESUME, "variant": "resume", "steps": 2}
     out = tmp_path / "out"
-    _run(_job(world, tmp_path, SAVING, process=process, wrapper=wrapper, **shape), out, environ)
+    run_whole(_job(world, tmp_path, SAVING, process=process, wrapper=wrapper, **shape), out, environ)
     record, facts = read_record(out), scan(open_log(out / "log.txt.zst"))
     assert record.job is not None
     case = Case(record.job, record, facts, triage(facts))

@@ -526,11 +526,8 @@ def listing(folder: Path, after: str) -> CheckpointListing:
                 files.append(
                     CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
                 )
-    trackers = {file.path: _text(folder / file.path) for file in files if Path(file.path).name == TRACKER}
+    trackers = {file.path: "" for file in files if Path(file.path).name == TRACKER}
+    for name in trackers:
+        with suppress(OSError), (folder / name).open("rb") as opened:
+            trackers[name] = opened.read(_TRACKER_BYTES).decode(errors="replace").strip()
     return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(_TRACKER_BYTES).decode(errors="replace").strip()
-    return ""

@@ -49,7 +49,9 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunContainer:
     """What is known of the container; `environ` are the runner's own variables, `root` where its files are."""
-    keys = _containerenv(root)
+    # The keys of Podman's file.
+    rows = (line.partition("=") for line in _text(root / "run/.containerenv").splitlines())
+    keys = {key.strip(): value.strip().strip('"') for key, equals, value in rows if equals}
     found: RunContainer | None = None
     for name, engine, pattern in _SIGNS:
         # By its control group, or by the mounts that an engine makes.
@@ -91,12 +93,6 @@ def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> RunCon
     digests = [match[0] for reference in references if (match := _DIGEST.fullmatch(reference.partition("@")[2]))]
     update = {"image": name, "digests": tuple(dict.fromkeys(digests)), "image_from": "docker inspect"}
     return found.model_copy(update=update if name or digests else {})
-
-
-def _containerenv(root: Path) -> dict[str, str]:
-    """The keys of Podman's file; empty where there is none."""
-    rows = (line.partition("=") for line in _text(root / "run/.containerenv").splitlines())
-    return {key.strip(): value.strip().strip('"') for key, equals, value in rows if equals}
 
 
 def _text(path: Path) -> str:

@@ -43,18 +43,14 @@ def _started(pid: int) -> str:
     return found[19] if found else "gone"
 
 
-def _session(pid: int) -> list[int]:
-    """The processes of the session that `pid` leads."""
-    found = (name for name in os.listdir("/proc") if name.isdigit())
-    return [int(name) for name in found if (stat := _stat(name)) and int(stat[3]) == pid]
-
-
 def guard(pid: int, started: str, seconds: float) -> None:
     """Wait for the end of the input or of the time; in the second case kill."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     if ready or _started(pid) != started:
         return
-    for own in (pid, *_session(pid)):
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    # The processes of the session that it leads.
+    for own in (pid, *(number for number in numbers if _stat(number)[3:4] == [str(pid)])):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(own, signal.SIGKILL)
 
