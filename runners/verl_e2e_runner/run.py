@@ -44,7 +44,6 @@ from verl_e2e_runner.folder.recorder import (
     Recorder,
     collect_run,
     host_redactor,
-    open_recorder,
     record_end,
     usable_key,
 )
@@ -182,7 +181,7 @@ def run_job(
     hide = host_redactor({**environ, **job.site.process, **job.process}, places)
     with (
         received_signals() as signals,
-        open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
+        Recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
         ExitStack() as held,
     ):
         own.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.process_records import ExecutionRecord, begin_record
-from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.process.cage import EXECUTED_VARIABLE
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
@@ -90,7 +90,7 @@ class Place:
         trees = Trees(bridge, self.megatron_lm or bridge / "3rdparty/Megatron-LM", self.root / "verl", self.root)
         functions = tuple(ChangedFunction(path=path, symbol="f", first_line=1, last_line=1) for path in self.changed)
         self.record = begin_record(ChangedCode(functions=functions), trees, self.settings, self.folder)
-        self.recorder = open_recorder(self.root / "out", redactor=redactor(), monotonic=time.monotonic)
+        self.recorder = Recorder(self.root / "out", redactor=redactor(), monotonic=time.monotonic)
 
     @property
     def settings(self) -> Path:

@@ -10,13 +10,13 @@ import pytest
 
 from verl_e2e.core.model.record import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import HASHED_BYTES, MAX_FILES, CheckpointLister, Recorder, listing, open_recorder
+from verl_e2e_runner.folder.recorder import HASHED_BYTES, MAX_FILES, CheckpointLister, Recorder, listing
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
     names = redactor(paths=[(str(tmp_path / "secret"), "$HOME")])
-    with open_recorder(tmp_path / "run", redactor=names, monotonic=lambda: 5.0) as opened:
+    with Recorder(tmp_path / "run", redactor=names, monotonic=lambda: 5.0) as opened:
         yield opened
 
 

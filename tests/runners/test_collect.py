@@ -18,7 +18,7 @@ from verl_e2e.core.model.record import (
     ImportLine,
 )
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import Recorder, collect_run, durations, open_recorder, plain, record_end
+from verl_e2e_runner.folder.recorder import Recorder, collect_run, durations, plain, record_end
 from verl_e2e_runner.process.processes import Ended, Survivor
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
@@ -32,7 +32,7 @@ ENDED = Ended(
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    with open_recorder(tmp_path / "run", redactor=NAMES, monotonic=lambda: 5.0) as opened:
+    with Recorder(tmp_path / "run", redactor=NAMES, monotonic=lambda: 5.0) as opened:
         yield opened
 
 

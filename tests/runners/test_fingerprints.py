@@ -14,7 +14,7 @@ from verl_e2e.core.model.record import EVENTS_FILE
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder import process_records
 from verl_e2e_runner.folder.process_records import FingerprintLines
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 
 TENSOR = {
     "name": "decoder.weight",
@@ -47,7 +47,7 @@ HOOK = {"kind": "hook", "pid": 7, "target": "m:C.f", "installed": True, "calls":
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
     instants = iter([100.0] + [200.0] * 100)
     names = redactor(paths=[("/srv/bridge", "$BRIDGE")], secrets=[("0123456789abcdef", "TOKEN")])
-    with open_recorder(tmp_path / "run", redactor=names, monotonic=lambda: next(instants)) as opened:
+    with Recorder(tmp_path / "run", redactor=names, monotonic=lambda: next(instants)) as opened:
         yield opened
 
 

@@ -8,7 +8,7 @@ from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor
 from verl_e2e.wiring.action import leave_nonce
-from verl_e2e_runner.folder.recorder import open_recorder, record_end
+from verl_e2e_runner.folder.recorder import Recorder, record_end
 from verl_e2e_runner.process.processes import Ended
 
 NONCE = "a1b2" * 8
@@ -31,7 +31,7 @@ def test_an_order_without_one_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_run_returns_the_nonce_with_its_end_and_not_before(tmp_path: Path) -> None:
     clock = iter(range(1_000))
-    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=lambda: float(next(clock))) as recorder:
+    with Recorder(tmp_path / "run", redactor=redactor(), monotonic=lambda: float(next(clock))) as recorder:
         recorder.nonce = NONCE
         recorder.event("started", job="0-lora-ddp")
         assert NONCE not in (tmp_path / "run" / EVENTS_FILE).read_text()

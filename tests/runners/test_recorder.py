@@ -15,7 +15,7 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import FRAME_BYTES, FolderInUseError, Recorder, host_redactor, open_recorder
+from verl_e2e_runner.folder.recorder import FRAME_BYTES, FolderInUseError, Recorder, host_redactor
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -41,7 +41,7 @@ def hand() -> Hand:
 
 
 def opened(tmp_path: Path, hand: Hand) -> Recorder:
-    return open_recorder(tmp_path / "run", redactor=REDACTOR, monotonic=hand)
+    return Recorder(tmp_path / "run", redactor=REDACTOR, monotonic=hand)
 
 
 def readable(folder: Path) -> bytes:
@@ -156,10 +156,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 
 now = [0.0]
-recorder = open_recorder(Path(sys.argv[1]), redactor=redactor(), monotonic=lambda: now[0])
+recorder = Recorder(Path(sys.argv[1]), redactor=redactor(), monotonic=lambda: now[0])
 recorder.document("job.json", {"n": 1})
 for number in range(5000):
     recorder.log(b"line %d\\n" % number)

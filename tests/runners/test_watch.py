@@ -23,7 +23,7 @@ from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event, Gpu
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.process.processes import (
     Ended,
     HostClock,
@@ -202,7 +202,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     output, pipe = os.pipe()
     process = ScriptedProcess(output, pipe)
     names = redactor(paths=[("/home/ada", "$HOME")])
-    with open_recorder(tmp_path / "run", redactor=names, monotonic=clock.monotonic) as recorder:
+    with Recorder(tmp_path / "run", redactor=names, monotonic=clock.monotonic) as recorder:
         yield Scene(tmp_path / "run", clock, process, SignScanner(), recorder, tmp_path / "probe.jsonl")
     process.hang_up()
     os.close(output)
@@ -572,7 +572,7 @@ from verl_e2e_runner.samplers import Devices, GpuSampler
 from verl_e2e_runner.samplers import open_memory_sampler
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.reporting import ProgressLine
-from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.watch import WatchLimits
 from verl_e2e_runner.watch import watch
 
@@ -585,7 +585,7 @@ class Scanner:
 folder, clock = Path("{folder}"), HostClock()
 script = "echo $$ > pid; echo up; exec sleep 300"
 process = start(["sh", "-c", script], env=dict(PATH="/usr/bin:/bin"), cwd=folder, nonce="inner")
-with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
+with Recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
     ended = watch(
         process, Scanner(), recorder, limits=WatchLimits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
         expected_roots=dict(), gpu_sampler=GpuSampler(Devices),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.process.processes import Ended, HostClock, WrapperProcess
 from verl_e2e_runner.reporting import ProgressLine
 from verl_e2e_runner.samplers import Bound, Devices, GpuSampler, open_memory_sampler
@@ -24,7 +24,7 @@ def watched(
 ) -> Ended:
     """Watch a started program to its end; the run folder is `run` in the folder."""
     clock = HostClock()
-    with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
+    with Recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
         return watch(
             process,
             scanner,

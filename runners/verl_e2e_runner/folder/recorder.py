@@ -56,7 +56,7 @@ from verl_e2e.core.model.record import (
     Word,
     is_sealed,
 )
-from verl_e2e.core.text.redact import RedactingStream, Redactor, redactor, secrets_in
+from verl_e2e.core.text.redact import Redactor, redactor, secrets_in
 from verl_e2e_runner.process.cage import is_folder_below, read_below
 from verl_e2e_runner.process.processes import Ended
 
@@ -116,26 +116,29 @@ class FolderInUseError(UserError):
     """The folder already holds a run; the message says so to the user, whose mistake it is."""
 
 
-@dataclass(slots=True)
 class Recorder:
-    """The open run folder; make it with `open_recorder`, close it at the end."""
+    """The open run folder; close it at the end."""
 
-    folder: Path
-    redactor: Redactor
-    _monotonic: Callable[[], float]
-    _events: IO[bytes]
-    _log: IO[bytes]
-    _began: float
-    _stream: RedactingStream
-    _frame: zstd.ZstdCompressor = field(default_factory=lambda: zstd.ZstdCompressor(level=_LEVEL))
-    _framed: int = 0
-    _unflushed: int = 0
-    _flushed_at: float = 0.0
-    _last: bytes = b"\n"
-    _lines: int = 0
-    _resumed: bool = False
-    # What the order held, to be returned with the end of the run; empty for none.
-    nonce: str = ""
+    def __init__(self, folder: Path, *, redactor: Redactor, monotonic: Callable[[], float]) -> None:
+        """Make the folder and open its streams; a folder that already holds a run is a `FolderInUseError`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (EVENTS_FILE, LOG_FILE, JOB_FILE):
+            if (folder / name).exists():
+                raise FolderInUseError(
+                    f"{folder} already holds a run ({name}); give --out a new folder or remove this one."
+                )
+        self.folder, self.redactor = folder, redactor
+        # What the order held, to be returned with the end of the run; empty for none.
+        self.nonce = ""
+        self._monotonic = monotonic
+        self._began = self._flushed_at = monotonic()
+        self._events = (folder / EVENTS_FILE).open("xb")
+        self._log = (folder / LOG_FILE).open("xb", buffering=0)
+        self._stream = redactor.stream()
+        self._frame = zstd.ZstdCompressor(level=_LEVEL)
+        # Bytes in the frame, and of them those that were not flushed.
+        self._framed = self._unflushed = 0
+        self._last, self._lines, self._resumed = b"\n", 0, False
 
     @property
     def next_line(self) -> int:
@@ -281,27 +284,6 @@ class Recorder:
         value = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
         redacted = self.redactor.redact_document(value)
         return json.dumps(redacted, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-
-
-def open_recorder(folder: Path, *, redactor: Redactor, monotonic: Callable[[], float]) -> Recorder:
-    """Make the folder and open its streams; a folder that already holds a run is a `FolderInUseError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (EVENTS_FILE, LOG_FILE, JOB_FILE):
-        if (folder / name).exists():
-            raise FolderInUseError(
-                f"{folder} already holds a run ({name}); give --out a new folder or remove this one."
-            )
-    began = monotonic()
-    return Recorder(
-        folder=folder,
-        redactor=redactor,
-        _monotonic=monotonic,
-        _events=(folder / EVENTS_FILE).open("xb"),
-        _log=(folder / LOG_FILE).open("xb", buffering=0),
-        _began=began,
-        _stream=redactor.stream(),
-        _flushed_at=began,
-    )
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -21,7 +21,7 @@ from verl_e2e.core.compare.rehearsal import FaultTargets, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
-from verl_e2e_runner.folder.recorder import Recorder, host_redactor, open_recorder, record_end, usable_key
+from verl_e2e_runner.folder.recorder import Recorder, host_redactor, record_end, usable_key
 from verl_e2e_runner.place import current_mode, lock_within
 from verl_e2e_runner.process.processes import Ended, HostClock, received_signals, run_program, utc_now
 from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
@@ -324,7 +324,7 @@ def record_rehearsal(
         record_end(recorder, ended)
         return ended
 
-    with received_signals() as signals, open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder:
+    with received_signals() as signals, Recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder:
         recorder.begin(job, began, order_nonce)
         ended = run_recorded(recorder, signals, work)
         isolated = ended.reason is EndReason.EXITED and all(map(is_isolated, kept))
