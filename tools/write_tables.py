@@ -9,7 +9,7 @@ from verl_e2e.core.model.settings import Axis, Takes, Value
 from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS, Refused, Trait
 from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
 from verl_e2e.core.report.command_text import option_rows
-from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.rules import TriageRule
 from verl_e2e.core.triage.table import NOISE, RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +60,7 @@ def _block(verb: Verb) -> str:
     return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
 
 
-def runbook(rules: Sequence[Rule]) -> str:
+def runbook(rules: Sequence[TriageRule]) -> str:
     """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
     return "\n".join(_section(rule) for rule in rules)
 
@@ -71,7 +71,7 @@ def noise_table() -> str:
     return "\n".join(["| name | example | from |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _section(rule: Rule) -> str:
+def _section(rule: TriageRule) -> str:
     stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
     undecided = f" {_UNDECIDED}" if rule.undecided else ""
     steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))

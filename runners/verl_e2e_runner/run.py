@@ -17,7 +17,7 @@ from typing import TextIO
 
 from verl_e2e.core.judge.case import wants_save
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.execution import EXECUTED_FILE
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES
@@ -312,7 +312,7 @@ def _bridge_tests(run: OpenRun, trees: Trees, seen: Preflight) -> BridgeTests:
 
 def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecord) -> Ended:
     """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
-    scanner = Scanner()
+    scanner = LogScanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
     checkpoints = None
     if wants_save(run.job):
@@ -340,7 +340,7 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
     return ended
 
 
-def _watch(run: OpenRun, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
+def _watch(run: OpenRun, trees: Trees, launch: Launch, scanner: LogScanner, signals: list[str]) -> Ended:
     run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     try:

@@ -4,7 +4,7 @@ import lzma
 from functools import cache
 
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.facts import LogFacts
 
 FOLDER = FIXTURES / "logs"
@@ -22,7 +22,7 @@ def lines(*texts: str) -> list[bytes]:
 
 def fed(log: bytes, size: int) -> LogFacts:
     """The facts of a log that arrives in pieces of a size."""
-    scanner = Scanner()
+    scanner = LogScanner()
     for start in range(0, len(log), size):
         scanner.feed(log[start : start + size])
     return scanner.finish()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.patience import slowness
 from tests.runners.watched import watched
-from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.watch import FATAL_END_S, WatchLimits
@@ -52,7 +52,7 @@ def seconds_to_end(tmp_path: Path, text: str, limits: WatchLimits) -> float:
     appeared = tmp_path / "appeared"
     argv = [sys.executable, "-c", HANGING, str(tmp_path / "fatal"), str(appeared)]
     process = start(argv, env=ENVIRONMENT, cwd=tmp_path, nonce=f"fatal-{tmp_path.name}")
-    ended = watched(process, Scanner(), tmp_path, limits)
+    ended = watched(process, LogScanner(), tmp_path, limits)
     took = time.monotonic() - float(appeared.read_text())
     alive = process.alive()
     process.close()

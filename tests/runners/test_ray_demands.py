@@ -13,7 +13,7 @@ from tests.fakes.patience import HANG_S
 from tests.runners.watched import watched
 from tests.runners.world import World
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.scan import LogScanner, scan
 from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
 from verl_e2e.core.triage.triage import TriageVerdict, triage
@@ -81,7 +81,7 @@ def supervised(tmp_path: Path, *words: str) -> Ended:
     argv = [sys.executable, str(tmp_path / "verl.py"), *words]
     process = start(argv, env=env, cwd=tmp_path, nonce=f"ray-{tmp_path.name}")
     limits = WatchLimits(time_limit_s=HANG_S, stall_s={"default": int(HANG_S)})
-    ended = watched(process, Scanner(), tmp_path, limits)
+    ended = watched(process, LogScanner(), tmp_path, limits)
     process.close()
     return ended
 

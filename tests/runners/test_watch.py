@@ -17,8 +17,7 @@ import pytest
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.watched import watched
-from verl_e2e.core.log.scan import Scanner as LogScanner
-from verl_e2e.core.log.scan import scan
+from verl_e2e.core.log.scan import LogScanner, scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event, Gpu

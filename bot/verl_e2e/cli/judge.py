@@ -104,9 +104,9 @@ def _triage(name: str, *, explain: bool, as_json: bool) -> None:
 def _explain(name: str, *, as_json: bool) -> None:
     from verl_e2e.adapters.files.logs import log_with_times
     from verl_e2e.core.report.run_card import explained_line
-    from verl_e2e.core.triage.explain import explain, explain_text
+    from verl_e2e.core.triage.explain import explain_log, explain_text
 
-    message = explain(*log_with_times(name))
+    message = explain_log(*log_with_times(name))
     click.echo(explained_line(name, message) if as_json else explain_text(name, message) + "\n")
 
 

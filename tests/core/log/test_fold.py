@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.logs import lines
 from verl_e2e.core.log.fold import KINDS, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT, Move, move
-from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.scan import LogScanner, scan
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.outcome import Stage
 
@@ -141,7 +141,7 @@ def test_of_an_earlier_run_the_first_steps_are_kept() -> None:
 )
 def test_what_ends_the_run_is_kept_after_any_number_of_errors(last: str, kind: str) -> None:
     before = [f"(W pid=3) x.sh: line 1: {chr(97 + n % 26) * (n // 26 + 1)}: command not found" for n in range(260)]
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(lines(*before, last, "over")[0])
     assert scanner.fatal is not None
     assert scanner.fatal.kind == kind

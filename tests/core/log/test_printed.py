@@ -14,7 +14,7 @@ from verl_e2e.core.log.printed import (
     lookup,
     lora_rank,
     not_finite,
-    pack,
+    packed_metrics,
     pairs,
     parse_number,
     parse_step,
@@ -177,7 +177,7 @@ def test_the_number_of_names_is_bounded() -> None:
 
 def test_packed_values_are_a_mapping_that_shares_names() -> None:
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    first, second = pack({"a": 1.0, "b": 2.0}, shared), pack({"a": 3.0, "b": 4.0}, shared)
+    first, second = packed_metrics({"a": 1.0, "b": 2.0}, shared), packed_metrics({"a": 3.0, "b": 4.0}, shared)
     assert dict(first) == {"a": 1.0, "b": 2.0}
     assert second["b"] == 4.0
     assert "c" not in second
@@ -262,4 +262,4 @@ def test_an_array_of_several_elements_is_no_number() -> None:
 
 def test_packed_values_give_their_pairs() -> None:
     values = {"actor/loss": 1.0, "perf/x": 2.0}
-    assert dict(pairs(pack(values, {}))) == dict(pairs(values)) == values
+    assert dict(pairs(packed_metrics(values, {}))) == dict(pairs(values)) == values

@@ -10,7 +10,7 @@ from tests.core.logs import NAMES, fed, lines, recorded
 from tools.write_tables import grep_patterns
 from verl_e2e.core.log.fold import MAX_STEPS
 from verl_e2e.core.log.literals import LITERALS, Literal
-from verl_e2e.core.log.scan import FindPrefilter, Scanner, literal_bytes, scan
+from verl_e2e.core.log.scan import FindPrefilter, LogScanner, literal_bytes, scan
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage
 
@@ -24,14 +24,14 @@ def facts_of(*texts: str) -> LogFacts:
 
 
 def _fatal(*chunks: bytes) -> LoggedError | None:
-    scanner = Scanner()
+    scanner = LogScanner()
     for chunk in chunks:
         scanner.feed(chunk)
     return scanner.fatal
 
 
 def _unrecoverable(*texts: str) -> int:
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(lines(*texts)[0])
     return 0 if scanner.unrecoverable is None else scanner.unrecoverable.line
 
@@ -83,7 +83,7 @@ def test_one_byte_at_a_time() -> None:
 
 
 def test_an_unfinished_last_line_is_read_at_the_end_only() -> None:
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(b"all initialize finished, ready to fit\nTotal training")
     assert scanner.facts().line_count == 1
     assert scanner.finish().line_count == 2
@@ -92,7 +92,7 @@ def test_an_unfinished_last_line_is_read_at_the_end_only() -> None:
 
 
 def test_a_scanner_answers_while_the_log_grows() -> None:
-    scanner = Scanner()
+    scanner = LogScanner()
     log = recorded("level0-gpu-memory-refused")
     seen: list[Stage] = []
     for start in range(0, len(log), 512):
@@ -118,10 +118,10 @@ def test_a_run_that_hangs_after_its_error_prints_no_more_and_is_fatal_all_the_sa
 
 def test_a_dead_engine_is_fatal_until_the_run_completed() -> None:
     dead = "ERROR 05-07 21:12:03 [core_client.py:564] Engine core proc EngineCore_DP0 died unexpectedly, shutting down."
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(lines(dead)[0])
     assert scanner.fatal is not None
-    late = Scanner()
+    late = LogScanner()
     late.feed(lines(BAR.format(100, 1, 1), dead)[0])
     assert late.fatal is None
 
@@ -146,7 +146,7 @@ def test_an_engine_that_died_by_an_exception_is_fatal_though_its_caller_waits_on
 
 
 def test_progress_moves_the_marker_and_the_step() -> None:
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(lines(BAR.format(0, 0, 3), "noise", "step:1 - actor/loss:0.5")[0])
     assert (scanner.step, scanner.marker, scanner.stage) == (1, 3, Stage.TRAIN_STEP)
     scanner.feed(b"noise\nnoise\n")

@@ -6,8 +6,8 @@ from tests.core.builders import error
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.explain import explain
-from verl_e2e.core.triage.origin import BrokenImport, Origin, between_trees, broken_import, involves_trees, origin_of
+from verl_e2e.core.triage.explain import explain_log
+from verl_e2e.core.triage.origin import BrokenImport, Origin, between_trees, broken_import, error_origin, involves_trees
 from verl_e2e.core.triage.triage import TriageVerdict, triage
 
 BRIDGE = "/opt/Megatron-Bridge/src/megatron/bridge"
@@ -70,12 +70,12 @@ def test_what_an_exception_says_is_missing(line: str, found: BrokenImport | None
 def test_an_import_between_bridge_and_megatron_lm_is_a_fail_at_any_stage(line: str, importer: str) -> None:
     found = read(line, importer)
     assert between_trees(found)
-    assert origin_of(found) is Origin.TREES
+    assert error_origin(found) is Origin.TREES
     for before in (b"", b"all initialize finished, ready to fit\nTraining Progress:   0%|  | 0/2 [00:00<?, ?it/s]\n"):
         answer = triage(scan([before + logged(line, importer)]))
         assert (answer.verdict, answer.stage, answer.rule) == (TriageVerdict.FAIL, Stage.IMPORT, "import-between-trees")
         assert not answer.undecided
-    shown = explain(scan([logged(line, importer)]))
+    shown = explain_log(scan([logged(line, importer)]))
     assert shown.decided == ("rule import-between-trees: a fault in the source under test, Fail wherever it happens")
 
 

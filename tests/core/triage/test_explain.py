@@ -8,7 +8,7 @@ from tests.core.logs import NAMES, lines, recorded
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text, timeline
+from verl_e2e.core.triage.explain import SHOWN_CANDIDATES, Explained, explain_json, explain_log, explain_text, timeline
 from verl_e2e.core.triage.triage import triage_json
 
 H = "Traceback (most recent call last):"
@@ -20,7 +20,7 @@ def facts_of(*texts: str) -> LogFacts:
 
 
 def explained(*texts: str) -> Explained:
-    return explain(facts_of(*texts))
+    return explain_log(facts_of(*texts))
 
 
 def seconds(*texts: str) -> list[float | None]:
@@ -29,7 +29,7 @@ def seconds(*texts: str) -> list[float | None]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_runs_are_explained(name: str) -> None:
-    message = explain(scan([recorded(name)]))
+    message = explain_log(scan([recorded(name)]))
     known = [phase.seconds for phase in message.phases]
     assert all(second is not None for second in known)
     assert known == sorted(known, key=lambda second: second or 0.0)
@@ -45,7 +45,7 @@ def test_recorded_runs_are_explained(name: str) -> None:
 
 
 def test_the_passing_run_took_its_stages_at_these_seconds() -> None:
-    message = explain(scan([recorded("level0-pass")]))
+    message = explain_log(scan([recorded("level0-pass")]))
     at = {phase.stage: phase.seconds for phase in message.phases}
     assert (at[Stage.RAY], at[Stage.PEFT], at[Stage.TRAIN_STEP], at[Stage.SHUTDOWN]) == (31.0, 91.0, 179.0, 240.0)
 
@@ -148,7 +148,7 @@ def test_nothing_to_explain_is_said() -> None:
 
 
 def test_the_json_begins_with_the_keys_of_triage() -> None:
-    message = explain(scan([recorded("level0-pass")]))
+    message = explain_log(scan([recorded("level0-pass")]))
     shown = explain_json("a.log", message)
     assert list(shown)[:11] == list(triage_json("a.log", message.answer))
     assert list(shown)[11:] == ["schema", "rule", "decided", "fix", "runs", "phases", "candidates"]

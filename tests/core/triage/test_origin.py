@@ -4,7 +4,16 @@ import pytest
 
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.triage.origin import Origin, http_status, of_class, of_device, of_errno, of_file, origin_of, others
+from verl_e2e.core.triage.origin import (
+    Origin,
+    error_origin,
+    http_status,
+    of_class,
+    of_device,
+    of_errno,
+    of_file,
+    others,
+)
 
 STATE = "megatron/bridge/models/hf_pretrained/state.py:load_tensors"
 
@@ -119,7 +128,7 @@ def test_what_follows_a_root_that_says_nothing_counts() -> None:
         H, '  File "a.py", line 1, in f', "RuntimeError: no cached copy", "", THEN, "", H,
         '  File "b.py", line 2, in g', "httpx.ConnectError: all attempts failed",
     )  # fmt: skip
-    assert origin_of(chained) is Origin.NETWORK
+    assert error_origin(chained) is Origin.NETWORK
     assert list(others(chained)) == [("httpx.ConnectError", "all attempts failed")]
 
 
@@ -128,7 +137,7 @@ def test_what_follows_a_fault_of_code_does_not() -> None:
         H, '  File "a.py", line 1, in f', "KeyError: 'x'", "", THEN, "", H,
         '  File "b.py", line 2, in g', "OSError: [Errno 28] No space left on device",
     )  # fmt: skip
-    assert origin_of(chained) is Origin.PROGRAM
+    assert error_origin(chained) is Origin.PROGRAM
 
 
 def test_an_error_without_frames_and_a_quoted_message() -> None:
@@ -137,4 +146,4 @@ def test_an_error_without_frames_and_a_quoted_message() -> None:
         '  File "b.py", line 2, in g', "OSError: worker failed: odd",
     )  # fmt: skip
     assert list(others(quoted)) == []
-    assert origin_of(quoted) is None
+    assert error_origin(quoted) is None

@@ -12,7 +12,7 @@ from tests.core.logs import fed
 from tests.core.triage.launcher_logs import EVERY, LATE, TUNED, UNSEEN, Builder, Rows, interleaved, joined
 from tests.core.triage.test_labelled import CASES
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.log.scan import LogScanner, scan
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.triage.triage import FORMAT, Triage, TriageVerdict, triage
 
@@ -140,7 +140,7 @@ def test_how_the_bytes_arrive_does_not_matter(name: str) -> None:
 
 
 def test_a_log_that_is_being_written_is_read_behind_its_launcher() -> None:
-    scanner = Scanner()
+    scanner = LogScanner()
     rows = [*LABELLED[25].excerpt.decode().split("\n"), "next"]
     for row in EVERY["cri"](rows).splitlines(keepends=True):
         scanner.feed(row)

@@ -7,7 +7,7 @@ from tests.core.several_runs import FAILED, PASSED, case
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, Frame, Noise
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.explain import MAX_WIDTH, explain, explain_text, printable, triage_text
+from verl_e2e.core.triage.explain import MAX_WIDTH, explain_log, explain_text, printable, triage_text
 from verl_e2e.core.triage.triage import RunOutcome, Triage, TriageVerdict, triage
 
 FAILURE = """\
@@ -80,7 +80,7 @@ def test_the_explanation_is_as_harmless(text: str) -> None:
     log = f"ray init kwargs: {text}\nTraceback (most recent call last):\n{text}Error: {text}\n".encode(
         "utf-8", "replace"
     )
-    message = explain(scan([log]))
+    message = explain_log(scan([log]))
     assert all(char.isprintable() for row in explain_text(text, message).split("\n") for char in row)
 
 

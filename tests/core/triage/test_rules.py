@@ -10,7 +10,7 @@ from tools.write_tables import grep_patterns, noise_table, runbook
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.rules import NoiseRule, Rule
+from verl_e2e.core.triage.rules import NoiseRule, TriageRule
 from verl_e2e.core.triage.table import NOISE, RULES
 from verl_e2e.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, fix_of, noise_name, stage_of, triage
 
@@ -18,12 +18,12 @@ TABLE = ROOT / "bot" / "verl_e2e" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]
 
 
-def judged(rule: Rule, rules: tuple[Rule, ...]) -> Triage:
+def judged(rule: TriageRule, rules: tuple[TriageRule, ...]) -> Triage:
     return triage(scan([rule.example.encode()]), rules)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_each_rule_explains_its_example(rule: Rule) -> None:
+def test_each_rule_explains_its_example(rule: TriageRule) -> None:
     answer = judged(rule, RULES)
     assert answer.rule == rule.id
     assert rule.stage in (None, answer.stage)
@@ -31,7 +31,7 @@ def test_each_rule_explains_its_example(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_without_a_rule_its_example_is_judged_otherwise(rule: Rule) -> None:
+def test_without_a_rule_its_example_is_judged_otherwise(rule: TriageRule) -> None:
     with_it, without = judged(rule, RULES), judged(rule, tuple(other for other in RULES if other is not rule))
     assert (with_it.verdict, with_it.stage, with_it.cause) != (without.verdict, without.stage, without.cause)
 
@@ -59,7 +59,7 @@ def test_every_silent_fault_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_no_rule_quotes_anything_particular(rule: Rule) -> None:
+def test_no_rule_quotes_anything_particular(rule: TriageRule) -> None:
     matcher = " ".join((rule.message, rule.kind, rule.calls))
     assert matcher.strip() or rule.fact or rule.origin, "a rule without a matcher would take everything"
     # Absolute paths, models, process ids and line numbers belong to one log, not to a kind of error.
@@ -71,14 +71,14 @@ def test_no_rule_quotes_anything_particular(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, *NOISE], ids=[*IDS, *(noise.name for noise in NOISE)])
-def test_every_rule_says_where_it_is_from(rule: Rule | NoiseRule) -> None:
+def test_every_rule_says_where_it_is_from(rule: TriageRule | NoiseRule) -> None:
     # `Project, path:function`, or a public repository and file, or an issue.
     assert re.match(r"[A-Za-z][\w -]+, \S+", rule.source)
     assert rule.example.strip()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_every_rule_says_what_to_do(rule: Rule) -> None:
+def test_every_rule_says_what_to_do(rule: TriageRule) -> None:
     assert rule.fix.endswith(".")
     assert len(rule.fix) <= 200
     assert not rule.cause.endswith(".")

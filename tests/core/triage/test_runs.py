@@ -6,8 +6,8 @@ from tests.core.logs import fed, lines, recorded
 from tests.core.several_runs import FAILED, PASSED, Run, case, several_runs
 from tests.core.triage.tables import PREFILTER, answer_of, check, judged
 from verl_e2e.core.log.fold import MAX_RUNS
-from verl_e2e.core.log.scan import Scanner, scan
-from verl_e2e.core.triage.explain import explain, explain_text
+from verl_e2e.core.log.scan import LogScanner, scan
+from verl_e2e.core.triage.explain import explain_log, explain_text
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
 
 STEP = "step:{} - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"
@@ -52,7 +52,7 @@ def test_in_a_run_folder_an_error_of_any_phase_counts() -> None:
 
 def test_the_explanation_is_about_the_run_that_is_the_answer() -> None:
     row = case("fail, then cut", FAILED[0], Run("cut", PASSED[0].rows[:1200], "", "", 0), answer=1)
-    message = explain(scan([row.log], PREFILTER))
+    message = explain_log(scan([row.log], PREFILTER))
     assert (message.answer.run, message.runs, message.answer.line) == (1, 2, 1299)
     assert all(phase.at.line < 1302 for phase in message.phases)
     assert [candidate.line for candidate in message.candidates if candidate.chosen] == [1299]
@@ -68,7 +68,7 @@ def test_the_answer_does_not_depend_on_how_the_bytes_arrive(size: int) -> None:
 
 
 def test_a_growing_log_forgets_the_error_of_the_run_before() -> None:
-    scanner = Scanner()
+    scanner = LogScanner()
     scanner.feed(lines("ray init kwargs: {}", *FATAL, "ValueError: no", "over")[0])
     assert scanner.fatal is not None
     scanner.feed(lines("ray init kwargs: {}", BAR.format(0, 0, 2))[0])

@@ -10,8 +10,8 @@ from tests.core.triage.wild_cases import BEGIN, wild_cases
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.explain import explain, explain_text
-from verl_e2e.core.triage.rules import Rule
+from verl_e2e.core.triage.explain import explain_log, explain_text
+from verl_e2e.core.triage.rules import TriageRule
 from verl_e2e.core.triage.silent import UNREADABLE, is_as_wanted, read_value
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import TriageVerdict, triage, triage_of_run
@@ -33,7 +33,7 @@ def test_each_class_reaches_the_figure_and_nothing_wrong_is_a_pass() -> None:
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_explanation_and_verdict_have_one_word(name: str) -> None:
-    explained = explain(scan([(WILD / name).read_bytes()]))
+    explained = explain_log(scan([(WILD / name).read_bytes()]))
     decided = explain_text(name, explained).split("Decided by ")[1].split("\n")[0]
     assert explained.answer.verdict.capitalize() in decided
     others = {word for word in ("Pass", "Fail", "Blocked") if word.lower() != explained.answer.verdict}
@@ -41,7 +41,7 @@ def test_explanation_and_verdict_have_one_word(name: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
-def test_the_runbook_says_what_the_table_comes_to(rule: Rule) -> None:
+def test_the_runbook_says_what_the_table_comes_to(rule: TriageRule) -> None:
     answer = triage(scan([rule.example.encode()]))
     words = {TriageVerdict.FAIL: "Fail", TriageVerdict.BLOCKED: "Blocked", TriageVerdict.PASS: "Pass"}
     assert words[answer.verdict] in rule.outcome
@@ -52,7 +52,7 @@ OF_BRIDGE = frozenset({"import-between-trees", "hf-config", "bridge-provider", "
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
-def test_no_row_names_bridge_that_another_backend_can_reach(rule: Rule) -> None:
+def test_no_row_names_bridge_that_another_backend_can_reach(rule: TriageRule) -> None:
     assert rule.id in OF_BRIDGE or "Bridge" not in f"{rule.cause} {rule.fix}"
 
 

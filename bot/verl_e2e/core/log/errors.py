@@ -148,10 +148,10 @@ def _is_secondary(kind: str, message: str) -> bool:
 
 
 TAIL_LINES = 48
-CANCELLED, MEMORY, SPACE, DIED, NATIVE = "Cancelled", "HostMemory", "NoSpace", "WorkerDied", "NativeError"
-HANG = "WatchdogTimeout"
 EXIT_STATUS = "ExitStatus"
-_HARD = frozenset({CANCELLED, MEMORY, SPACE, DIED, HANG, "Killed", "Terminated", "Signal"})
+_HARD = frozenset(
+    {"Cancelled", "HostMemory", "NoSpace", "WorkerDied", "WatchdogTimeout", "Killed", "Terminated", "Signal"}
+)
 # An exception without a message.
 _BARE = re.compile(BARE_SHAPE.replace("(?:: |$)", r"\s*$"))
 
@@ -271,7 +271,7 @@ def last_words(tail: Sequence[Line]) -> Iterator[tuple[str, Line]]:
         elif _NATIVE.search(text) and not _HARMLESS.search(text[:80]):
             native = line
     if native is not None:
-        yield NATIVE, native
+        yield "NativeError", native
 
 
 def failed_exit(tail: Sequence[Line], after: int) -> Line | None:
@@ -291,22 +291,16 @@ def _kind_of(line: Line) -> str:
     if _NONE.search(text):
         return ""
     if _HANG.search(text):
-        return HANG
+        return "WatchdogTimeout"
     if line.pid is not None or _RAY_WARNS.match(text):
         return ""
     if _SPACE.search(text):
-        return SPACE
+        return "NoSpace"
     if _MEMORY.search(text) and not _GPU.search(text):
-        return MEMORY
-    by = _ended_by(text)
-    if by:
-        return by
-    return DIED if _PROCESS.search(text) else CANCELLED if _OUTSIDE.search(text) else ""
-
-
-def _ended_by(text: str) -> str:
-    signal = _SIGNAL.search(text)
+        return "HostMemory"
+    signal, status, by = _SIGNAL.search(text), _STATUS.search(text), ""
     if signal is not None and (signal[1] or signal[2]):
-        return _BY_NAME.get((signal[2] or "").upper()) or _BY_STATUS.get(int(signal[1] or 6), "")
-    status = _STATUS.search(text)
-    return "" if status is None or int(status[1]) < 128 else _BY_STATUS.get(int(status[1]), "")
+        by = _BY_NAME.get((signal[2] or "").upper()) or _BY_STATUS.get(int(signal[1] or 6), "")
+    elif status is not None and int(status[1]) >= 128:
+        by = _BY_STATUS.get(int(status[1]), "")
+    return by or ("WorkerDied" if _PROCESS.search(text) else "Cancelled" if _OUTSIDE.search(text) else "")

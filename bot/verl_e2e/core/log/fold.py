@@ -1,7 +1,7 @@
 """The fold over a log: each marked line gives typed facts, kept by kind and key, and moves its run on.
 
 `KINDS` says how facts of each kind are kept, within a run and where the runs of a log are joined; all of it is
-bounded. A `Run` is read by `take`, and its facts are made when they are asked for. A log may hold several runs.
+bounded. A `LoggedRun` is read by `take`, and its facts are made when they are asked for. A log may hold several runs.
 """
 
 import re
@@ -29,8 +29,16 @@ from verl_e2e.core.log.errors import (
     was_caught,
 )
 from verl_e2e.core.log.lines import FOLDED, Line
-from verl_e2e.core.log.literals import EXIT_NOISE, STRATEGY_SIGN, Literal, Mark
-from verl_e2e.core.log.printed import Asked, ConfigCollector, lora_rank, pack, package_paths, parse_step, refuses
+from verl_e2e.core.log.literals import EXIT_NOISE, STRATEGY_SIGN, Literal, LogMark
+from verl_e2e.core.log.printed import (
+    Asked,
+    ConfigCollector,
+    lora_rank,
+    package_paths,
+    packed_metrics,
+    parse_step,
+    refuses,
+)
 from verl_e2e.core.log.traceback import LoneMessage, TracebackReader, escaped_rows, exception_of, record_above, starts
 from verl_e2e.core.model.facts import (
     AdapterReport,
@@ -101,7 +109,7 @@ KINDS: Mapping[str, int] = {
 }
 
 
-class Kept:
+class KeptFacts:
     """Facts by kind and key, in the order of their first lines; bounded. Of equal ones the first, errors folded."""
 
     def __init__(self) -> None:
@@ -123,15 +131,15 @@ class Kept:
             rows[key] = fact
         return rows.get(key, fact)
 
-    def join(self, later: "Kept") -> None:
+    def join(self, later: "KeptFacts") -> None:
         """Add the facts of a later run."""
         for kind, rows in later.rows.items():
             for key, fact in rows.items():
                 self.add(kind, key, fact)
 
-    def copy(self) -> "Kept":
+    def copy(self) -> "KeptFacts":
         """The same facts, to be added to."""
-        other = Kept()
+        other = KeptFacts()
         other.rows = {kind: dict(rows) for kind, rows in self.rows.items()}
         return other
 
@@ -232,7 +240,7 @@ class Openings:
         if ended:
             return self.is_of_another(line)
         # The shell echoes the command before the command prints anything.
-        return literal.mark is Mark.OPENING and bool(own.seen)
+        return literal.mark is LogMark.OPENING and bool(own.seen)
 
     def take(self, literal: Literal, line: Line) -> None:
         """Remember an opening line of the latest run, with the process that printed it (None: the driver)."""
@@ -249,7 +257,7 @@ class Openings:
 
 def _counts(literal: Literal, line: Line) -> bool:
     """Workers connect to Ray too, and Ray repeats what several processes print."""
-    connects = literal.mark is Mark.STAGE and literal.stage is Stage.RAY
+    connects = literal.mark is LogMark.STAGE and literal.stage is Stage.RAY
     return not (connects and not line.driver) and not line.source.endswith(FOLDED)
 
 
@@ -264,7 +272,7 @@ class _Opened:
     record: TracebackRecord
 
 
-class Run:
+class LoggedRun:
     """One run in the making. `take` is called with every line that the scan decodes, in order.
 
     `begins` is its first line where another run was before it, and `marker` the line of its last sign of progress.
@@ -283,7 +291,7 @@ class Run:
     ) -> None:
         self.begins = begins
         self.asked = asked or Asked()
-        self.kept = Kept()
+        self.kept = KeptFacts()
         self.openings = Openings()
         self.stood: Stage | None = None
         self.marker = 0
@@ -301,7 +309,7 @@ class Run:
         self._max_configs = MAX_CONFIGS if configs else 0
         self._collector: ConfigCollector | None = None
         # The process whose steps and bars count; trainer and rollouter of one run may count apart.
-        self._trainer: dict[Mark, tuple[str, str]] = {}
+        self._trainer: dict[LogMark, tuple[str, str]] = {}
         self._totals: dict[str, int] = {}
         self._open: dict[str, _Opened] = {}
         self._driver_next: str | None = None
@@ -322,18 +330,18 @@ class Run:
         if not literals and not self._open:
             return ()
         marks = [literal.mark for literal in literals]
-        if Mark.PACKAGE in marks:
+        if LogMark.PACKAGE in marks:
             for path in package_paths(line):
                 self.kept.add("packages", (path.package, path.root, path.actor, path.traced), path)
-        if not self._open and marks == [Mark.VARIABLE] * len(marks):
+        if not self._open and marks == [LogMark.VARIABLE] * len(marks):
             if line.driver:
                 self.echoed(line.number, line.text, line.label)
             return ()
-        opens = Mark.TRACEBACK in marks
+        opens = LogMark.TRACEBACK in marks
         if (opens or self._open) and self._traceback(line, literals, opens=opens):
             return ()
         for index, literal in enumerate(literals):
-            if literal.mark in (Mark.TRACEBACK, Mark.PACKAGE):
+            if literal.mark in (LogMark.TRACEBACK, LogMark.PACKAGE):
                 continue
             found = search(literal, line.text)
             if found is None:
@@ -389,7 +397,7 @@ class Run:
         wanted = self.lora is not None or any(lora_rank(config) > 0 for config in self.kept.rows["configs"].values())
         return Excerpt(empty.line, "Adapter parameters: 0") if empty is not None and wanted else None
 
-    def final(self, tail: Sequence[Line] = ()) -> Kept:
+    def final(self, tail: Sequence[Line] = ()) -> KeptFacts:
         """Everything known so far, with what the last lines of the run say."""
         kept = self._so_far()
         errors, hints = kept.rows["errors"], kept.rows["hints"]
@@ -407,7 +415,7 @@ class Run:
         kept.rows["errors"] = {key: settled(error, tail) for key, error in errors.items()}
         return kept
 
-    def facts(self, kept: Kept, ends: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
+    def facts(self, kept: KeptFacts, ends: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
         """The facts `kept` of this run, or of a log with this run as its last one, and how the run went; frozen."""
         timeline = tuple(self.kept.rows["stages"].values())
         return LogFacts(
@@ -443,10 +451,10 @@ class Run:
 
     def _begins_another(self, literal: Literal, line: Line, found: re.Match[str]) -> bool:
         """Whether a line that holds `literal` begins a run after this one."""
-        if literal.mark in (Mark.PROGRESS, Mark.STEP):
+        if literal.mark in (LogMark.PROGRESS, LogMark.STEP):
             # The trainer counts back; or an error ended the driver, and another process trains.
             back, bar, last = False, self.progress, self.last_step
-            if (line.label, line.actor) == self._trainer.get(literal.mark) and literal.mark is Mark.STEP:
+            if (line.label, line.actor) == self._trainer.get(literal.mark) and literal.mark is LogMark.STEP:
                 back = last is not None and int(found[1]) < last.step
             elif (line.label, line.actor) == self._trainer.get(literal.mark):
                 back = bar is not None and int(found[2]) < (int(found[3]) if self.completed else bar.done)
@@ -461,12 +469,12 @@ class Run:
     def _learn(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
         """Take what one literal of a line says."""
         kept, mark = self.kept, literal.mark
-        if mark is Mark.OPENING or (mark is Mark.BRIDGE and self.stood is Stage.CHECKPOINT_SAVE):
+        if mark is LogMark.OPENING or (mark is LogMark.BRIDGE and self.stood is Stage.CHECKPOINT_SAVE):
             # A save exports weights too.
             self.marker = line.number
         elif literal.stage is not None and literal.name != "scratch":
             self._enter(literal.stage, line)
-        if line.pid is not None and (literal.builds or mark in (Mark.STAGE, Mark.CONFIG, Mark.BRIDGE)):
+        if line.pid is not None and (literal.builds or mark in (LogMark.STAGE, LogMark.CONFIG, LogMark.BRIDGE)):
             worker = LoggedProcess(line.pid, line.actor, line.number, literal.builds)
             known = kept.add("workers", line.pid, worker)
             if literal.builds and not known.built_model and line.pid in kept.rows["workers"]:
@@ -480,33 +488,33 @@ class Run:
     def _advance(self, literal: Literal, line: Line, found: re.Match[str]) -> None:
         """How far the run came."""
         match mark := literal.mark:
-            case Mark.STEP:
+            case LogMark.STEP:
                 # Of identical lines the first is kept.
                 step = self.steps.get(hash(line.text))
                 if step is None and (parsed := parse_step(line.text)) is not None:
                     if len(self._names) > _MAX_NAMES:
                         self._names.clear()
-                    step = StepMetrics(parsed[0], line.number, pack(parsed[1], self._names))
+                    step = StepMetrics(parsed[0], line.number, packed_metrics(parsed[1], self._names))
                     if len(self.steps) < MAX_STEPS:
                         self.steps[hash(line.text)] = step
                 self.last_step = step
                 self._trainer[mark] = (line.label, line.actor)
-            case Mark.PROGRESS:
+            case LogMark.PROGRESS:
                 percent, done, total = map(int, found.groups())
                 self.progress = ProgressBar(percent, done, total, line.excerpt())
                 self._trainer[mark] = (line.label, line.actor)
                 if done >= total > 0:
                     self._complete(line)
-            case Mark.EPOCHS:
+            case LogMark.EPOCHS:
                 # The bar of one epoch completes nothing that is tested here.
                 epoch, epochs, percent, done, total = map(int, found.groups())
                 self._epochs = ProgressBar(percent, (epoch - 1) * total + done, epochs * total, line.excerpt())
-            case Mark.FINAL:
+            case LogMark.FINAL:
                 # verl prints the line after the last step, with or without metrics.
                 if "None" not in line.text[:40]:
                     self._final = line.excerpt()
                 self._complete(line)
-            case Mark.CHECKPOINT:
+            case LogMark.CHECKPOINT:
                 at, named = line.excerpt(), _GLOBAL_STEP.search(line.text)
                 event = CheckpointEvent(literal.name, int(named[1]) if named else None, at)
                 self.kept.add("checkpoints", (event.action, event.step, at.text), event)
@@ -517,38 +525,38 @@ class Run:
         """What the run was asked for, and what it built."""
         kept = self.kept
         match literal.mark:
-            case Mark.VARIABLE if line.driver:
+            case LogMark.VARIABLE if line.driver:
                 self.echoed(line.number, line.text, line.label)
-            case Mark.COMMAND:
+            case LogMark.COMMAND:
                 self.asked.command(line)
-            case Mark.PLANNED:
+            case LogMark.PLANNED:
                 self._planned = StatedNumber(int(found[1]), line.excerpt())
-            case Mark.CONFIG if len(kept.rows["configs"]) < self._max_configs and self._collector is None:
+            case LogMark.CONFIG if len(kept.rows["configs"]) < self._max_configs and self._collector is None:
                 self._collector = ConfigCollector(line)
                 self._end_config(only_if_done=True)
-            case Mark.LORA:
+            case LogMark.LORA:
                 rank = StatedNumber(int(found[1]), line.excerpt())
                 kept.add("lora_ranks", rank.value, rank)
                 self.lora = self.lora or (rank.at if rank.value > 0 else None)
-            case Mark.TOTAL if len(self._totals) < MAX_SMALL:
+            case LogMark.TOTAL if len(self._totals) < MAX_SMALL:
                 self._totals[line.source] = _number(found)
-            case Mark.ADAPTER:
+            case LogMark.ADAPTER:
                 if literal.name == "asked":
                     self.lora = self.lora or line.excerpt()
                 report = AdapterReport(line.number, line.pid, self._totals.pop(line.source, 0), _number(found))
                 kept.add("adapters", (report.pid, report.total, report.adapter), report)
-            case Mark.RANK:
+            case LogMark.RANK:
                 tensor, pipeline, parameters = map(int, found.groups())
                 kept.add("ranks", line.number, ModelRank(line.number, line.pid, tensor, pipeline, parameters))
-            case Mark.WRAPPED:
+            case LogMark.WRAPPED:
                 kept.add("wrapped", line.number, WrappedModel(line.excerpt(), line.pid, found[1]))
-            case Mark.CHUNKS:
+            case LogMark.CHUNKS:
                 kept.add("chunks", line.number, ModelChunks(line.number, line.pid, int(found[1])))
-            case Mark.BRIDGE if found[3] is not None and found[1] == found[2]:
+            case LogMark.BRIDGE if found[3] is not None and found[1] == found[2]:
                 # A conversion that is not at its end yet says nothing.
                 kept.add("bridges", (line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3]))
-            case Mark.SIGN | Mark.STRATEGY:
-                name = f"{STRATEGY_SIGN}{found[1]}" if literal.mark is Mark.STRATEGY else literal.name
+            case LogMark.SIGN | LogMark.STRATEGY:
+                name = f"{STRATEGY_SIGN}{found[1]}" if literal.mark is LogMark.STRATEGY else literal.name
                 kept.add("signs", name, Sign(name, line.excerpt(), 1))
             case _:
                 pass
@@ -557,32 +565,32 @@ class Run:
         """What went wrong, or looks like it."""
         kept = self.kept
         match literal.mark:
-            case Mark.LOST:
+            case LogMark.LOST:
                 kept.add("lost_weights", line.text, line.excerpt())
-            case Mark.REFUSED:
+            case LogMark.REFUSED:
                 if line.text not in kept.rows["refused_weights"] and refuses(line, self.stood):
                     kept.add("refused_weights", line.text, line.excerpt())
-            case Mark.DRIVER:
+            case LogMark.DRIVER:
                 self._driver_next = line.label
                 self.asked.listed(line)
                 self.openings.program(line.label).ended = True
-            case Mark.NOISE:
+            case LogMark.NOISE:
                 kept.add("noise", literal.name, Noise(literal.name, line.excerpt(), 1))
                 if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
                     self._ignored.add(line.source)
-            case Mark.RETRY:
+            case LogMark.RETRY:
                 # The process of the line says that it tries again: it had caught what it printed last.
                 opened = self._open.get(line.source)
                 if opened is not None and opened.reader.settled:
                     self._close(line.source)
                 kept.change_error(lambda error: was_caught(error, line), as_caught)
-            case Mark.SAMPLE:
+            case LogMark.SAMPLE:
                 self._samples.pop(line.source, None)
                 if literal.name and len(self._samples) < MAX_SMALL:
                     self._samples[line.source] = line.number
-            case Mark.LONE:
+            case LogMark.LONE:
                 self._lone(literal, line)
-            case Mark.BARE if self._lone_message is None and (raised := exception_of(line.text)) is not None:
+            case LogMark.BARE if self._lone_message is None and (raised := exception_of(line.text)) is not None:
                 kept.add_error(self._lone_error(raised[0], line, raised[1], soft=True), "hints")
                 self._lone_message = LoneMessage(line, raised[1])
             case _:
@@ -687,7 +695,7 @@ class Run:
         if error is not None and error.driver and opened.record is TracebackRecord.RAISED:
             self.openings.program(opened.first.label).ended = True
 
-    def _record(self, kept: Kept, opened: _Opened) -> LoggedError | None:
+    def _record(self, kept: KeptFacts, opened: _Opened) -> LoggedError | None:
         first = opened.first
         driver = first.driver and self._driver_next == first.label
         error = error_of(opened.reader.snapshot(), first, opened.stood, completed=opened.completed, driver=driver)
@@ -695,7 +703,7 @@ class Run:
             return None
         return kept.add_error(replace(error, record=TracebackRecord.RAISED if error.driver else opened.record))
 
-    def _so_far(self) -> Kept:
+    def _so_far(self) -> KeptFacts:
         """What is kept, with the errors whose traceback may still go on: a run that hangs prints no more lines."""
         kept = self.kept.copy()
         for source, opened in self._open.items():
@@ -708,8 +716,8 @@ class Run:
 class _Ended:
     """A run that another one followed, with the number of its last line and the last one that was read."""
 
-    run: Run
-    kept: Kept
+    run: LoggedRun
+    kept: KeptFacts
     ends: int
     last: Excerpt | None
 
@@ -721,12 +729,12 @@ class LogFold:
         # The names of metrics, shared by the steps that print the same ones.
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._before_line = before
-        self.latest = Run(self._names, before)
+        self.latest = LoggedRun(self._names, before)
         self._seen: Line | None = None
         self._count = 1
         # The last of the runs that ended, and what all of them show.
         self._ended: deque[_Ended] = deque(maxlen=MAX_RUNS - 1)
-        self._joined = Kept()
+        self._joined = KeptFacts()
         self._earlier: list[ProgressBar] = []
         self._lora: Excerpt | None = None
         self._misread: Misread | None = None
@@ -785,7 +793,7 @@ class LogFold:
         self._ended.append(_Ended(run, kept, line.number - 1, last))
         self._count += 1
         configs, asked = self._count <= MAX_CONFIG_RUNS, run.asked.following()
-        self.latest = Run(self._names, self._before_line, line, asked, configs=configs)
+        self.latest = LoggedRun(self._names, self._before_line, line, asked, configs=configs)
 
 
 @lru_cache(maxsize=1024)
@@ -799,7 +807,7 @@ def search(literal: Literal, text: str) -> re.Match[str] | None:
     That of a bar does not, and the last bar of a line may lie far behind the first one.
     """
     pattern = _compiled(literal.shape, literal.text)
-    if len(text) <= _SEARCHED or literal.mark is Mark.PROGRESS:
+    if len(text) <= _SEARCHED or literal.mark is LogMark.PROGRESS:
         return pattern.search(text)
     at = max(text.find(literal.text), 0)
     return pattern.search(text, max(at - _SEARCHED // 2, 0), at + _SEARCHED // 2)

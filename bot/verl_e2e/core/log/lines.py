@@ -348,7 +348,7 @@ class _Seen:
         return self.tells != before
 
 
-class Labels:
+class HeadLabels:
     """Finds the parts of heads that tell programs apart: their values come again, those of counters and ids do not."""
 
     def __init__(self, learned: Learned) -> None:
@@ -391,7 +391,7 @@ class TextLayer:
         self._broad = re.compile(shape.broad) if shape.timed else None
         self._exact: dict[str, None] = {}
         self._known: re.Pattern[str] | None = None
-        self.labels = Labels(learned)
+        self.labels = HeadLabels(learned)
 
     def learn(self, heads: Sequence[str]) -> None:
         """Take heads of this shape whose words are known from now on."""
@@ -420,7 +420,7 @@ class RecordLayer:
 
     def __init__(self, path: str, learned: Learned) -> None:
         self._path = path
-        self.labels = Labels(learned)
+        self.labels = HeadLabels(learned)
 
     def open(self, text: str, *, learn: bool = True) -> Opened | None:
         """See `TextLayer.open`."""
@@ -458,7 +458,7 @@ _BEGINS = re.compile(rf"(?P<loud>{_LOUD})|{_QUIET}|(?P<record>{_RECORD})")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class UnwrappedLine:
     """One line of a program: its text, which program wrote it, and what is to be quoted of it."""
 
     text: str
@@ -491,7 +491,7 @@ class Unwrapper:
 
     def pieces(
         self, text: str, whole: str, recent: Callable[[], Sequence[str]] | None = None, *, learn: bool = True
-    ) -> list[Piece]:
+    ) -> list[UnwrappedLine]:
         """The lines inside `text`, which is what is left of `whole`.
 
         Labels are learned as `learn` says, layers where `recent` gives the lines before.
@@ -509,7 +509,7 @@ class Unwrapper:
             learned, strange = self._learn(text, recent)
             if learned:
                 return self.pieces(text, whole, recent)
-        return [Piece(text, "", whole, strange)]
+        return [UnwrappedLine(text, "", whole, strange)]
 
     def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
         """Whether a layer was learned that opens this line, and whether it is strange that none was."""

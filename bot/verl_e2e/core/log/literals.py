@@ -13,7 +13,7 @@ from verl_e2e.core.log.traceback import BARE_SHAPE, RETRY_SHAPE
 from verl_e2e.core.model.outcome import Stage
 
 
-class Mark(Enum):
+class LogMark(Enum):
     """What kind of fact a literal announces."""
 
     STAGE = auto()
@@ -59,7 +59,7 @@ class Literal:
     """
 
     text: str
-    mark: Mark
+    mark: LogMark
     stage: Stage | None = None
     shape: str = ""
     name: str = ""
@@ -69,27 +69,27 @@ class Literal:
 
 
 def _stage(text: str, stage: Stage, shape: str = "") -> Literal:
-    return Literal(text, Mark.STAGE, stage, shape, builds=stage in _CONSTRUCTION)
+    return Literal(text, LogMark.STAGE, stage, shape, builds=stage in _CONSTRUCTION)
 
 
 def _opening(text: str, stage: Stage) -> Literal:
-    return Literal(text, Mark.STAGE, stage, opens=True)
+    return Literal(text, LogMark.STAGE, stage, opens=True)
 
 
 def _lone(text: str, name: str, shape: str = "") -> Literal:
-    return Literal(text, Mark.LONE, shape=shape, name=name)
+    return Literal(text, LogMark.LONE, shape=shape, name=name)
 
 
 def _soft(text: str, name: str, shape: str = "") -> Literal:
-    return Literal(text, Mark.LONE, shape=shape, name=name, soft=True)
+    return Literal(text, LogMark.LONE, shape=shape, name=name, soft=True)
 
 
 def _noise(text: str, name: str, shape: str = "") -> Literal:
-    return Literal(text, Mark.NOISE, shape=shape, name=name)
+    return Literal(text, LogMark.NOISE, shape=shape, name=name)
 
 
 def _checkpoint(text: str, name: str, stage: Stage, shape: str = "") -> Literal:
-    return Literal(text, Mark.CHECKPOINT, stage, shape, name)
+    return Literal(text, LogMark.CHECKPOINT, stage, shape, name)
 
 
 _CONSTRUCTION = frozenset({Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP})
@@ -130,31 +130,31 @@ _STAGES = (
 _PROGRESS = "Training Progress:"
 _BAR = r"\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
 _FACTS = (
-    Literal(START, Mark.CONFIG, Stage.RAY, shape=rf"^{START}", opens=True),
+    Literal(START, LogMark.CONFIG, Stage.RAY, shape=rf"^{START}", opens=True),
     # What a shell with `set -x` echoes of the wrapper's last command.
-    Literal(" -m verl.", Mark.OPENING, shape=r"^\++ .*\s-m verl\.[\w.]*\bmain_\w+", opens=True),
-    Literal(" with rank=", Mark.LORA, Stage.BRIDGE_PROVIDER, r"^Enabling \w+ with rank=(\d{1,9})", builds=True),
-    Literal("Total parameters:", Mark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
+    Literal(" -m verl.", LogMark.OPENING, shape=r"^\++ .*\s-m verl\.[\w.]*\bmain_\w+", opens=True),
+    Literal(" with rank=", LogMark.LORA, Stage.BRIDGE_PROVIDER, r"^Enabling \w+ with rank=(\d{1,9})", builds=True),
+    Literal("Total parameters:", LogMark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
     Literal(
-        "Adapter parameters:", Mark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True
+        "Adapter parameters:", LogMark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True
     ),
     Literal(
         "trainable params:",
-        Mark.ADAPTER,
+        LogMark.ADAPTER,
         Stage.PEFT,
         r"^trainable params:\s*([\d,]{1,30})\b",
         name="asked",
         builds=True,
     ),
-    Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?(\d{1,12}) - "),
+    Literal("step:", LogMark.STEP, Stage.TRAIN_STEP, r"^step:\s?(\d{1,12}) - "),
     # Of several bars on a line the last one counts.
-    Literal(_PROGRESS, Mark.PROGRESS, Stage.TRAIN_STEP, rf"^\s*(?:{_PROGRESS}.*)?{_PROGRESS}{_BAR}"),
+    Literal(_PROGRESS, LogMark.PROGRESS, Stage.TRAIN_STEP, rf"^\s*(?:{_PROGRESS}.*)?{_PROGRESS}{_BAR}"),
     # The bar of verl's SFT trainer, which counts the steps of one epoch.
-    Literal("Epoch ", Mark.EPOCHS, Stage.TRAIN_STEP, rf"^\s*Epoch (\d{{1,6}})/(\d{{1,6}}):{_BAR}"),
+    Literal("Epoch ", LogMark.EPOCHS, Stage.TRAIN_STEP, rf"^\s*Epoch (\d{{1,6}})/(\d{{1,6}}):{_BAR}"),
     # The samples that verl's reward managers print, from the prompt to the score.
-    Literal("[prompt]", Mark.SAMPLE, shape=r"^\[prompt\]", name="begins"),
-    Literal("[score]", Mark.SAMPLE, shape=r"^\[score\]"),
-    Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
+    Literal("[prompt]", LogMark.SAMPLE, shape=r"^\[prompt\]", name="begins"),
+    Literal("[score]", LogMark.SAMPLE, shape=r"^\[score\]"),
+    Literal("Final validation metrics", LogMark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
 # The last two numbers of a rank are always its pipeline rank and the parameter count; Megatron-LM puts its
@@ -163,24 +163,24 @@ _RANK = r"model parallel rank \((\d{1,6}), (?:\d{1,6}, )?(\d{1,6})\): (\d{1,15})
 _DONE = r"\((\d{1,9})/(\d{1,9})\)(?: (\w+)\s*$)?"
 # What a training worker says about the model that it builds: Megatron-LM, verl's engine and its checkpoint manager.
 _BUILDS = (
-    Literal("number of parameters on (tensor", Mark.RANK, Stage.BRIDGE_PROVIDER, _RANK, builds=True),
-    Literal("module: ", Mark.CHUNKS, shape=r"^module: (\d{1,4})$", builds=True),
-    Literal("Loading from ", Mark.BRIDGE, Stage.HF_IMPORT, rf"^Loading from .*{_DONE}", builds=True),
-    Literal("DistributedDataParallel contains", Mark.WRAPPED, Stage.DDP_WRAP, r"(\w+) contains", builds=True),
+    Literal("number of parameters on (tensor", LogMark.RANK, Stage.BRIDGE_PROVIDER, _RANK, builds=True),
+    Literal("module: ", LogMark.CHUNKS, shape=r"^module: (\d{1,4})$", builds=True),
+    Literal("Loading from ", LogMark.BRIDGE, Stage.HF_IMPORT, rf"^Loading from .*{_DONE}", builds=True),
+    Literal("DistributedDataParallel contains", LogMark.WRAPPED, Stage.DDP_WRAP, r"(\w+) contains", builds=True),
     Literal(
         "FullyShardedDataParallel",
-        Mark.WRAPPED,
+        LogMark.WRAPPED,
         Stage.FSDP_WRAP,
         r"^(FullyShardedDataParallel\w*) contains [\d.]",
         builds=True,
     ),
-    Literal("Converting to HuggingFace", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
-    Literal("Streaming adapter weights", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
+    Literal("Converting to HuggingFace", LogMark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
+    Literal("Streaming adapter weights", LogMark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, rf".*{_DONE}"),
 )
 
 
 def _sign(text: str, name: str, shape: str = "") -> Literal:
-    return Literal(text, Mark.SIGN, shape=shape, name=name)
+    return Literal(text, LogMark.SIGN, shape=shape, name=name)
 
 
 ROLLOUT_FROM_FILE = "rollout-from-file"
@@ -202,7 +202,7 @@ _STRATEGY = (
     r"\bstrategy['\"]?\s*[:=]\s*[\\'\"]*((?:fsdp|megatron|mindspeed)\w*|torchtitan|veomni|automodel|deepspeed)\b"
 )
 _STRATEGIES = tuple(
-    Literal(text, Mark.STRATEGY, shape=_STRATEGY) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
+    Literal(text, LogMark.STRATEGY, shape=_STRATEGY) for text in ("strategy'", 'strategy"', "strategy: ", "strategy=")
 )
 
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
@@ -221,7 +221,7 @@ _CHECKPOINTS = (
 
 # Megatron-Bridge, models/conversion and models/hf_pretrained: each of these drops a weight and goes on.
 _LOST = tuple(
-    Literal(text, Mark.LOST, shape=shape)
+    Literal(text, LogMark.LOST, shape=shape)
     for text, shape in (
         ("Can't find ", r"Can't find (?:the following HF parameters|\S+) in hf_keys|Can't find the following HF par"),
         ("No mapping found for ", r"No mapping found for (?:megatron_param|global_name): "),
@@ -235,7 +235,7 @@ _LOST = tuple(
 # What was asked for, and from where it was imported.
 _ASKED = (
     *(
-        Literal(f"{name}=", Mark.VARIABLE)
+        Literal(f"{name}=", LogMark.VARIABLE)
         for name in (
             *("_TP", "_PP", "_VPP", "_CP", "_EP", "_ETP", "LORA_RANK", "MODEL_PATH", "VANILLA_MBRIDGE", "USE_MBRIDGE"),
             *("USE_MEGATRON_FSDP", "USE_DUMMY_MODEL", "ENGINE", "ADV_ESTIMATOR", "NUM_GPUS", "MAX_PROMPT_LENGTH"),
@@ -244,15 +244,15 @@ _ASKED = (
             "BRIDGE_REPO",
         )
     ),
-    Literal("main_", Mark.COMMAND, shape=r"(?:\s-m\s+[\w.]*\bmain_\w+|\bmain_\w+\.py)(?:\s|$)"),
-    Literal("megatron/bridge/", Mark.PACKAGE),
-    Literal("megatron/core/", Mark.PACKAGE),
-    Literal("Total training steps:", Mark.PLANNED, shape=r"Total training steps: (\d{1,12})\s*$"),
+    Literal("main_", LogMark.COMMAND, shape=r"(?:\s-m\s+[\w.]*\bmain_\w+|\bmain_\w+\.py)(?:\s|$)"),
+    Literal("megatron/bridge/", LogMark.PACKAGE),
+    Literal("megatron/core/", LogMark.PACKAGE),
+    Literal("Total training steps:", LogMark.PLANNED, shape=r"Total training steps: (\d{1,12})\s*$"),
 )
 
 # Stems of what an engine says about a weight that it did not take; `verl_e2e.core.log.printed` judges the line.
 _REFUSALS = tuple(
-    Literal(text, Mark.REFUSED)
+    Literal(text, LogMark.REFUSED)
     for text in (
         *("params_dict", "loaded_params: 0", "ncompatibleKeys", "nexpected key", "nexpected_key", "issing key"),
         *("issing weight", "issing param", "issing tensor", "nknown param", "nknown weight", "nknown tensor"),
@@ -359,17 +359,21 @@ _LONES = (
     _soft("No available node types can fulfill", "RayResources"),
 )
 
-_RETRIES = tuple(Literal(text, Mark.RETRY, shape=RETRY_SHAPE) for text in ("etry", "ttempt", "rying again", "econnect"))
+_RETRIES = tuple(
+    Literal(text, LogMark.RETRY, shape=RETRY_SHAPE) for text in ("etry", "ttempt", "rying again", "econnect")
+)
 
 # The last line of an exception whose traceback was cut off or never printed.
-_BARE = tuple(Literal(text, Mark.BARE, shape=BARE_SHAPE) for text in ("Error: ", "Exception: ", "Exit: ", "Interrupt"))
+_BARE = tuple(
+    Literal(text, LogMark.BARE, shape=BARE_SHAPE) for text in ("Error: ", "Exception: ", "Exit: ", "Interrupt")
+)
 
 _TRACEBACKS = (
-    Literal("Traceback (most recent call last)", Mark.TRACEBACK),
-    Literal('", line ', Mark.TRACEBACK, shape=r'^\s+File "'),
-    Literal("RayTaskError(", Mark.TRACEBACK),
-    Literal("ray::", Mark.TRACEBACK),
-    Literal("Error executing job with overrides", Mark.DRIVER),
+    Literal("Traceback (most recent call last)", LogMark.TRACEBACK),
+    Literal('", line ', LogMark.TRACEBACK, shape=r'^\s+File "'),
+    Literal("RayTaskError(", LogMark.TRACEBACK),
+    Literal("ray::", LogMark.TRACEBACK),
+    Literal("Error executing job with overrides", LogMark.DRIVER),
 )
 
 LITERALS: tuple[Literal, ...] = (

@@ -243,7 +243,7 @@ def parse_number(shown: str) -> float | None:
         return None
 
 
-def pack(values: Mapping[str, float], shared: dict[tuple[str, ...], tuple[str, ...]]) -> MetricValues:
+def packed_metrics(values: Mapping[str, float], shared: dict[tuple[str, ...], tuple[str, ...]]) -> MetricValues:
     """`values` in their compact form; `shared` interns the names of earlier steps (bounded by its caller)."""
     names = tuple(values)
     return MetricValues(shared.setdefault(names, names), array("d", values.values()))

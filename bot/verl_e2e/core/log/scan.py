@@ -143,19 +143,19 @@ _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
 
 
 def literal_bytes() -> tuple[bytes, ...]:
-    """The literals that a prefilter for `Scanner` must find, in the order of `LITERALS`."""
+    """The literals that a prefilter for `LogScanner` must find, in the order of `LITERALS`."""
     return _LITERAL_BYTES
 
 
 def scan(chunks: Iterable[bytes], prefilter: Prefilter | None = None) -> LogFacts:
     """All facts of a complete log given in chunks of any size."""
-    scanner = Scanner(prefilter)
+    scanner = LogScanner(prefilter)
     for chunk in chunks:
         scanner.feed(chunk)
     return scanner.finish()
 
 
-class Scanner:
+class LogScanner:
     """The incremental form of `scan`, for a log that is still being written.
 
     `feed` takes bytes cut anywhere; `facts` may be asked at any time and leaves an unfinished last line out.
@@ -192,7 +192,7 @@ class Scanner:
         cut = chunk.rfind(b"\n") + 1
         if cut:
             self._scan(chunk[:cut] if cut < len(chunk) else chunk)
-        self._pending = ends_of(chunk[cut:])
+        self._pending = without_middle(chunk[cut:])
 
     def finish(self) -> LogFacts:
         """The facts of the whole log, its last line included when no line feed ends it."""
@@ -297,7 +297,7 @@ class Scanner:
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
         self._at = (block, start)
         self._pieces = []
-        raw = decode(ends_of(block[start:end]))
+        raw = decode(without_middle(block[start:end]))
         literals = _literals(tuple(marks))
         if self._unwrapper.bare:
             line = parse_text(number, raw, raw)
@@ -331,7 +331,7 @@ class Scanner:
     def _remember_ends(self, block: bytes) -> None:
         self._above = (self._above + block[-_WINDOW:])[-_WINDOW:]
         if self._first is None:
-            self._first = parse_line(1, ends_of(block[: block.index(b"\n")])).excerpt()
+            self._first = parse_line(1, without_middle(block[: block.index(b"\n")])).excerpt()
         tail = block[-LINE_CAP:]
         stripped = tail.rstrip()
         if stripped:
@@ -347,7 +347,7 @@ def _literals(marks: tuple[int, ...]) -> tuple[Literal, ...]:
     return tuple(LITERALS[index] for index in sorted(set(marks)))
 
 
-def ends_of(raw: bytes) -> bytes:
+def without_middle(raw: bytes) -> bytes:
     """A line as it is read: whole up to `LINE_CAP` bytes, else its head and its tail."""
     half = LINE_CAP // 2
     return raw if len(raw) <= LINE_CAP else raw[:half] + raw[-half:]

@@ -114,7 +114,7 @@ _PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 _OURS = re.compile(r"(?:^|/)(?:megatron/(?:bridge|core|training|legacy|inference|rl)|verl(?!/(?:lib|\.venv|venv)\b))/")
 
 
-class Message:
+class ErrorMessage:
     """The message of an exception, line by line, until something else is printed."""
 
     def __init__(self, first: str = "") -> None:
@@ -152,7 +152,7 @@ class LoneMessage:
     def __init__(self, first: Line, message: str = "") -> None:
         self.at = first.number
         self.source = first.source
-        self.text = Message(message or first.text.strip())
+        self.text = ErrorMessage(message or first.text.strip())
 
     def take(self, line: Line, *, plain: bool) -> bool:
         """Take the next line; False when the message has ended before it."""
@@ -221,7 +221,7 @@ class Raised:
     at: Excerpt
     calls: tuple[str, ...]
     frame: Frame | None = None
-    text: Message = field(default_factory=Message)
+    text: ErrorMessage = field(default_factory=ErrorMessage)
 
     @property
     def summary(self) -> str:
@@ -425,7 +425,7 @@ class TracebackReader:
     def _raise(self, line: Line, kind: str, message: str) -> None:
         frames, self._frames = self._frames, _Frames()
         at, calls = line.excerpt(), frames.kept()
-        raised = Raised(kind, message[:_MAX_MESSAGE], at, calls, frames.inner, Message(message))
+        raised = Raised(kind, message[:_MAX_MESSAGE], at, calls, frames.inner, ErrorMessage(message))
         if len(self.chain.segments[-1]) < MAX_SEGMENTS:
             self.chain.segments[-1].append(raised)
         remote = _REMOTE.search(message)

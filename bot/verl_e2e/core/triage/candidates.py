@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, TracebackRecord
-from verl_e2e.core.triage.origin import Origin, death_reason, origin_of
+from verl_e2e.core.triage.origin import Origin, death_reason, error_origin
 
 MIN_METRICS = 3
 SHOWN_METRICS = 4
@@ -165,7 +165,7 @@ _PASSES = frozenset({Origin.HUB, Origin.NETWORK, Origin.TRACKER})
 _ABORT = re.compile(r"SIGABRT|Fatal Python error: Aborted|DistBackendError")
 
 
-class Standing(StrEnum):
+class CandidateStanding(StrEnum):
     """Why a candidate has its place, the first before the others; the value is what a person reads."""
 
     DRIVER = "ends the driver"
@@ -185,12 +185,12 @@ class Candidate:
     """An error and its standing."""
 
     error: LoggedError
-    standing: Standing
+    standing: CandidateStanding
 
     @property
     def decides(self) -> bool:
         """Whether the error may be the root cause by itself."""
-        return self.standing not in (Standing.SURVIVED, Standing.WARNING, Standing.OVER)
+        return self.standing not in (CandidateStanding.SURVIVED, CandidateStanding.WARNING, CandidateStanding.OVER)
 
 
 def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidate, ...]:
@@ -208,25 +208,25 @@ def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidat
     return tuple(sorted(ranked, key=lambda item: _key(item, driver)))
 
 
-def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts) -> Standing:
+def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts) -> CandidateStanding:
     """The standing in the light of an end from outside: what the run had survived until then did not end it."""
     line = max(item.error.at.line, item.error.last)
-    ends = [other.error.at.line for other in ranked if other.standing is Standing.STATED]
+    ends = [other.error.at.line for other in ranked if other.standing is CandidateStanding.STATED]
     end = max([*ends, *([facts.line_count + 1] if facts.stopped else [])], default=0)
-    raised = item.standing in (Standing.PRIMARY, Standing.REPEAT, Standing.LOGGED)
-    if not raised and (item.standing is not Standing.WARNING or item.error.soft):
+    raised = item.standing in (CandidateStanding.PRIMARY, CandidateStanding.REPEAT, CandidateStanding.LOGGED)
+    if not raised and (item.standing is not CandidateStanding.WARNING or item.error.soft):
         return item.standing
-    deaths = (Standing.ECHO, Standing.DRIVER)
+    deaths = (CandidateStanding.ECHO, CandidateStanding.DRIVER)
     died = next((row.error.at.line for row in ranked if row.standing in deaths and row.error.at.line > line), 0)
-    passed = item.standing is Standing.LOGGED and not died and _is_over(item.error, facts)
+    passed = item.standing is CandidateStanding.LOGGED and not died and _is_over(item.error, facts)
     stopped = line < end and not 0 < died < end and caught(item.error, facts)
-    return Standing.SURVIVED if passed or stopped else item.standing
+    return CandidateStanding.SURVIVED if passed or stopped else item.standing
 
 
 def _is_over(error: LoggedError, facts: LogFacts) -> bool:
     """Whether what comes and goes is followed by any progress, or by other work of the same process."""
     signs = signs_after(error, facts)
-    return signs >= SIGNS or (origin_of(error) in _PASSES and (error.over or signs > 0))
+    return signs >= SIGNS or (error_origin(error) in _PASSES and (error.over or signs > 0))
 
 
 def _waited_out(errors: Sequence[LoggedError]) -> int:
@@ -240,34 +240,36 @@ def _aborts(error: LoggedError) -> bool:
     return error.kind == "Signal" and _ABORT.search(error.message) is not None
 
 
-def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: Sequence[int]) -> Standing:
+def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: Sequence[int]) -> CandidateStanding:
     if error.soft:
-        return Standing.OVER if error.over or _is_over(error, facts) else Standing.WARNING
+        return CandidateStanding.OVER if error.over or _is_over(error, facts) else CandidateStanding.WARNING
     # Two steps, for the line of one may arrive late from another process.
     if not error.driver and len(facts.steps) > 1 and facts.steps[-2].line > error.at.line:
-        return Standing.SURVIVED
+        return CandidateStanding.SURVIVED
     if error.record not in (TracebackRecord.RAISED, TracebackRecord.PREFIXED) and not error.secondary:
         if went_on(error, facts):
-            return Standing.SURVIVED
-        return Standing.LOGGED if error.record is TracebackRecord.ERROR else Standing.WARNING
+            return CandidateStanding.SURVIVED
+        return CandidateStanding.LOGGED if error.record is TracebackRecord.ERROR else CandidateStanding.WARNING
     # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
     if waited_out and error.kind == _TIMEOUT:
-        return Standing.PRIMARY
+        return CandidateStanding.PRIMARY
     if error.kind == "Cancelled" or (error.secondary and death_reason(error) is not None):
-        return Standing.STATED
+        return CandidateStanding.STATED
     # A signal is what a library ended with that said more right before or after it.
     explained = error.kind == "Signal" and any(abs(line - error.at.line) <= SIGNAL_LINES for line in natives)
     if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line) or explained:
-        return Standing.ECHO
+        return CandidateStanding.ECHO
     if not error.kind:
-        return Standing.CUT
+        return CandidateStanding.CUT
     if error.repeated:
-        return Standing.REPEAT
-    return Standing.DRIVER if error.driver else Standing.PRIMARY
+        return CandidateStanding.REPEAT
+    return CandidateStanding.DRIVER if error.driver else CandidateStanding.PRIMARY
 
 
 def _key(candidate: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
     """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
     late = driver is not None and candidate.error.at.line > driver
-    first = candidate.error.driver or (candidate.standing is Standing.ECHO and origin_of(candidate.error) is not None)
-    return (list(Standing).index(candidate.standing), late, not first, candidate.error.at.line)
+    first = candidate.error.driver or (
+        candidate.standing is CandidateStanding.ECHO and error_origin(candidate.error) is not None
+    )
+    return (list(CandidateStanding).index(candidate.standing), late, not first, candidate.error.at.line)

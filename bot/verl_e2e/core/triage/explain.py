@@ -24,7 +24,7 @@ from verl_e2e.core.triage.triage import (
     Triage,
     judged_facts,
     rule_of,
-    shown,
+    shown_error,
     stage_of,
     triage,
     triage_json,
@@ -166,7 +166,7 @@ class Explained:
     runs: int
 
 
-def explain(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Explained:
+def explain_log(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Explained:
     """Triage a log and tell why; `events` are seconds by stage, where the run recorded them."""
     answer = triage(facts)
     run = judged_facts(facts, answer)
@@ -181,7 +181,7 @@ def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
     stage = rule.stage if rule is not None and rule.stage is not None else stage_of(error, facts=facts)
     name = UNEXPLAINED if rule is None else rule.id
     chosen = (error.at.line, name) == (answer.line, answer.rule)
-    return Weighed(error.at.line, shown(error), candidate.standing, stage, name, error.count, chosen)
+    return Weighed(error.at.line, shown_error(error), candidate.standing, stage, name, error.count, chosen)
 
 
 def _decided(answer: Triage) -> str:

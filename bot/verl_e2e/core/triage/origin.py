@@ -645,7 +645,7 @@ _COMMANDS = {
 }
 
 
-def origin_of(error: LoggedError) -> Origin | None:
+def error_origin(error: LoggedError) -> Origin | None:
     """Where a fault comes from: what its root says, else where it was raised, else what its chain says.
 
     An exception that only code raises is `PROGRAM`, unless it was raised while an extension was built; an import that

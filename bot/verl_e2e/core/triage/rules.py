@@ -14,7 +14,7 @@ from functools import lru_cache
 from verl_e2e.core.model.facts import LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.origin import Origin, others
-from verl_e2e.core.triage.silent import Found
+from verl_e2e.core.triage.silent import FoundFault
 
 
 class Fault(Enum):
@@ -50,7 +50,7 @@ SILENT_OUTCOME: Mapping[Fault, str] = {Fault.OUTSIDE: "Blocked", Fault.CODE: "Fa
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TriageRule:
     """How one kind of fault is recognised, and what it means.
 
     All conditions that are given must match, but `origin` or `message` alone is enough. In a rule about the host, words
@@ -84,7 +84,7 @@ class Rule:
     # Whether the frames say where an error happened, whichever rule explains it.
     places: bool = False
     # What finds a fault that raises nothing in the facts of a log, None for an error.
-    fact: Callable[[LogFacts], Found | None] | None = None
+    fact: Callable[[LogFacts], FoundFault | None] | None = None
     # Of a fault outside: whether a change of Megatron-Bridge or Megatron-LM may cause it too, where their code ran.
     undecided: bool = False
     # What the runbook adds, one step each.

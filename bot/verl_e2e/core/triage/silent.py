@@ -21,7 +21,7 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import WRAPPER, parsed
 
 # The stage of a fault, the line that shows it, and the cause in words; empty where the row of the table says it.
-Found = tuple[Stage, Excerpt, str]
+FoundFault = tuple[Stage, Excerpt, str]
 
 AGREEMENT = "training/rollout_actor_probs_pearson_corr"
 # A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
@@ -71,40 +71,40 @@ def is_correlation(value: float) -> bool:
     return abs(value) <= 1 + ROUNDING
 
 
-def shown(step: StepMetrics, metric: str) -> Excerpt:
+def shown_metric(step: StepMetrics, metric: str) -> Excerpt:
     """A metric of a step as evidence."""
     return Excerpt(step.line, f"step:{step.step} - {metric}:{step.values[metric]}")
 
 
-def completed(find: Callable[[LogFacts], Found | None]) -> Callable[[LogFacts], Found | None]:
+def completed(find: Callable[[LogFacts], FoundFault | None]) -> Callable[[LogFacts], FoundFault | None]:
     """The same check for runs that came to their end: of others nothing follows from what is not there."""
 
     @wraps(find)
-    def of_completed(facts: LogFacts) -> Found | None:
+    def of_completed(facts: LogFacts) -> FoundFault | None:
         return None if facts.completed_at is None else find(facts)
 
     return of_completed
 
 
 @completed
-def no_samples(facts: LogFacts) -> Found | None:
+def no_samples(facts: LogFacts) -> FoundFault | None:
     """No response of any step reached the loss."""
     for metric, value, sentence in _NO_SAMPLES:
         steps = trained(facts, metric)
         if steps and all(step.values[metric] == value for step in steps):
-            return Stage.TRAIN_STEP, shown(steps[0], metric), f"{sentence}, so no step shows anything"
+            return Stage.TRAIN_STEP, shown_metric(steps[0], metric), f"{sentence}, so no step shows anything"
     return None
 
 
 @completed
-def rollout_from_file(facts: LogFacts) -> Found | None:
+def rollout_from_file(facts: LogFacts) -> FoundFault | None:
     """The rollouts were read from a file, and the engine generated nothing."""
     sign = next((sign for sign in facts.signs if sign.name == ROLLOUT_FROM_FILE), None)
     return None if sign is None else (Stage.ROLLOUT_ENGINE, sign.at, "")
 
 
 @completed
-def not_updated(facts: LogFacts) -> Found | None:
+def not_updated(facts: LogFacts) -> FoundFault | None:
     """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
     steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
     if not steps or any(name in step.values for step in steps for name in _UPDATED):
@@ -113,76 +113,76 @@ def not_updated(facts: LogFacts) -> Found | None:
     if not built and not any(name in step.values for step in steps for name in _TRAINS):
         return None
     metric = next(name for name in _GENERATED if name in steps[0].values)
-    return Stage.TRAIN_STEP, shown(steps[0], metric), ""
+    return Stage.TRAIN_STEP, shown_metric(steps[0], metric), ""
 
 
 @completed
-def no_advantage(facts: LogFacts) -> Found | None:
+def no_advantage(facts: LogFacts) -> FoundFault | None:
     """Every advantage of every step is exactly zero: whatever was generated, the policy had nothing to learn."""
     steps = [step for step in trained(facts) if all(name in step.values for name in _ADVANTAGES)]
     if not steps or any(step.values[name] != 0 for step in steps for name in _ADVANTAGES):
         return None
-    return Stage.LEARNING_SIGNAL, shown(steps[0], _ADVANTAGES[0]), ""
+    return Stage.LEARNING_SIGNAL, shown_metric(steps[0], _ADVANTAGES[0]), ""
 
 
 @completed
-def constant_reward(facts: LogFacts) -> Found | None:
+def constant_reward(facts: LogFacts) -> FoundFault | None:
     """The mean reward is the very same number at every one of several steps."""
     for metric in _REWARDS:
         steps = trained(facts, metric)
         values = {step.values[metric] for step in steps}
         if len(steps) >= CONSTANT_FROM and len(values) == 1 and math.isfinite(steps[0].values[metric]):
             cause = f"{metric} is exactly {steps[0].values[metric]:g} at every one of {len(steps)} steps"
-            return Stage.LEARNING_SIGNAL, shown(steps[-1], metric), cause
+            return Stage.LEARNING_SIGNAL, shown_metric(steps[-1], metric), cause
     return None
 
 
 @completed
-def no_rate(facts: LogFacts) -> Found | None:
+def no_rate(facts: LogFacts) -> FoundFault | None:
     """The learning rate is zero at every one of several steps: the updates moved nothing."""
     found = _always_zero(facts, _RATES, NO_RATE_FROM)
     return None if found is None else (*found[:2], "")
 
 
 @completed
-def no_gradient(facts: LogFacts) -> Found | None:
+def no_gradient(facts: LogFacts) -> FoundFault | None:
     """A gradient norm that is exactly zero at every step."""
     return _always_zero(facts, GRADIENTS, 1)
 
 
-def _always_zero(facts: LogFacts, metrics: Sequence[str], least: int) -> Found | None:
+def _always_zero(facts: LogFacts, metrics: Sequence[str], least: int) -> FoundFault | None:
     for metric in metrics:
         steps = trained(facts, metric)
         if len(steps) >= least and all(step.values[metric] == 0 for step in steps):
-            return Stage.LEARNING_SIGNAL, shown(steps[0], metric), f"{metric} is exactly zero at every step"
+            return Stage.LEARNING_SIGNAL, shown_metric(steps[0], metric), f"{metric} is exactly zero at every step"
     return None
 
 
-def agreement_unknown(facts: LogFacts) -> Found | None:
+def agreement_unknown(facts: LogFacts) -> FoundFault | None:
     """The correlation of trainer and rollout is not a correlation: NaN, infinite, or beyond one."""
     for step in trained(facts, AGREEMENT):
         value = step.values[AGREEMENT]
         if not is_correlation(value):
             cause = f"the correlation of trainer and rollout is {value}, which is not a correlation"
-            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
+            return Stage.EXPORT_WEIGHT_SYNC, shown_metric(step, AGREEMENT), cause
     return None
 
 
-def agreement_low(facts: LogFacts) -> Found | None:
+def agreement_low(facts: LogFacts) -> FoundFault | None:
     """Trainer and rollout do not hold the same weights."""
     for step in trained(facts, AGREEMENT):
         value = step.values[AGREEMENT]
         if not value >= AGREEMENT_FAIL_BELOW:
             cause = f"trainer and rollout do not hold the same weights: {value:.5f}"
-            return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
+            return Stage.EXPORT_WEIGHT_SYNC, shown_metric(step, AGREEMENT), cause
     return None
 
 
-def metrics_not_finite(facts: LogFacts) -> Found | None:
+def metrics_not_finite(facts: LogFacts) -> FoundFault | None:
     """A watched metric that is not finite, in any step or validation."""
     for step in every_step(facts):
         for name in not_finite(step.values):
-            return Stage.LEARNING_SIGNAL, shown(step, name), f"{name} is not finite"
+            return Stage.LEARNING_SIGNAL, shown_metric(step, name), f"{name} is not finite"
     return None
 
 
@@ -195,20 +195,20 @@ _LOSSES = {
 }
 
 
-def adapter_empty(facts: LogFacts) -> Found | None:
+def adapter_empty(facts: LogFacts) -> FoundFault | None:
     """LoRA was asked for, and its adapter has no parameters."""
     empty = next((report for report in facts.adapters if report.adapter == 0), None)
     asked = facts.lora_at is not None or any(lora_rank(config) > 0 for config in facts.configs)
     return None if empty is None or not asked else (Stage.PEFT, Excerpt(empty.line, "Adapter parameters: 0"), "")
 
 
-def weights_unmapped(facts: LogFacts) -> Found | None:
+def weights_unmapped(facts: LogFacts) -> FoundFault | None:
     """Bridge dropped weights that have no mapping."""
     at = next((line for line in facts.lost_weights if not _EXPORT.search(line.text)), None)
     return None if at is None else (_import_or_export(facts, at), at, lost_weights_text(facts.lost_weights))
 
 
-def export_incomplete(facts: LogFacts) -> Found | None:
+def export_incomplete(facts: LogFacts) -> FoundFault | None:
     """Bridge wrote a checkpoint without every key of its source."""
     at = next((line for line in facts.lost_weights if _EXPORT.search(line.text)), None)
     return None if at is None else (_import_or_export(facts, at), at, "")
@@ -230,7 +230,7 @@ def _import_or_export(facts: LogFacts, at: Excerpt) -> Stage:
     return Stage.EXPORT_WEIGHT_SYNC if saved or synced else Stage.HF_IMPORT
 
 
-def weights_refused(facts: LogFacts) -> Found | None:
+def weights_refused(facts: LogFacts) -> FoundFault | None:
     """The rollout engine says that it did not take a weight."""
     at = next(iter(facts.refused_weights), None)
     return None if at is None else (Stage.EXPORT_WEIGHT_SYNC, at, "")
@@ -325,7 +325,7 @@ _NAMES = {"megatron.bridge": "Megatron-Bridge", "megatron.core": "Megatron-LM"}
 _SUBMODULE = "3rdparty/Megatron-LM"
 
 
-def other_checkout(facts: LogFacts) -> Found | None:
+def other_checkout(facts: LogFacts) -> FoundFault | None:
     """A package under test from a folder that is on no PYTHONPATH of the run.
 
     A PYTHONPATH without a checkout of the package asks for whatever is installed. A process that shows the package in
@@ -383,7 +383,7 @@ def _holds(entry: str, root: str) -> bool:
 
 _ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
 _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
-LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
+_LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
 MODEL_PATH = "actor_rollout_ref.model.path"
 STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
 _SAVED_METRIC = "timing_s/save_checkpoint"
@@ -409,7 +409,7 @@ VARIABLES = _variables()
 _COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
 
 
-def not_as_asked(facts: LogFacts) -> Found | None:
+def not_as_asked(facts: LogFacts) -> FoundFault | None:
     """The first thing that one run did otherwise than it was asked, whatever became of it."""
     wanted = _Wanted(facts.asked)
     checks = (_dropped, _configured, _adapters, _wrappers, _ranks, _steps, _saves, _resumes)
@@ -452,7 +452,7 @@ class _Wanted:
         return setting.value if setting is not None else ""
 
 
-def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[Found]:
+def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[FoundFault]:
     """A variable that the command line, which was made from it, does not pass on."""
     for key in VARIABLES:
         variable, passed = wanted.of_variable(key), wanted.overrides.get(key, [])
@@ -463,7 +463,7 @@ def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[Found]:
             yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
 
 
-def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """A value of the printed configuration that is not the one asked for."""
     for key in wanted.every_key():
         setting = wanted.get(key)
@@ -475,9 +475,9 @@ def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
                 yield _against(setting, f"the configuration printed says {key} {found!r}"[:200], config.line)
 
 
-def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """An adapter of a rank that no model was asked to have."""
-    setting, ranks = wanted.get(LORA_RANK), [wanted.number(key) for key in (LORA_RANK, CRITIC_LORA_RANK)]
+    setting, ranks = wanted.get(_LORA_RANK), [wanted.number(key) for key in (_LORA_RANK, CRITIC_LORA_RANK)]
     if setting is None or ranks[0] is None:
         return
     printed = (lookup(config.values, CRITIC_LORA_RANK) for config in facts.configs)
@@ -487,7 +487,7 @@ def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
             yield _against(setting, f"an adapter of rank {enabled.value} was enabled", enabled.at.line)
 
 
-def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """Models wrapped for Megatron-FSDP although DDP was asked for, or the other way round."""
     keys = [f"{root}.use_megatron_fsdp" for root in _ROLES.values()]
     settings = [setting for setting in map(wanted.get, keys) if setting is not None]
@@ -499,7 +499,7 @@ def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
         yield _against(settings[0], f"a model was wrapped as {model.wrapper} ({keys[0]})", model.at.line)
 
 
-def _ranks(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _ranks(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """A rank beyond the parallel sizes that were asked for."""
     for size, name in (("tensor_model_parallel_size", "tensor"), ("pipeline_model_parallel_size", "pipeline")):
         keys = [f"{root}.{size}" for root in _ROLES.values()]
@@ -514,7 +514,7 @@ def _ranks(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
                 yield _against(settings[0], f"{name} rank {index} built a model ({size})", rank.line)
 
 
-def _steps(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _steps(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """Another number of steps than was asked for."""
     setting, asked = wanted.get(STEPS), wanted.number(STEPS)
     if setting is None or asked is None:
@@ -526,7 +526,7 @@ def _steps(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
         yield _against(setting, f"the progress bar counts {bar.total} steps", bar.at.line)
 
 
-def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """Checkpoints that were asked for, of a finished run that wrote none."""
     setting, every = wanted.get(SAVES), wanted.number(SAVES)
     if setting is None or every is None or every <= 0 or facts.completed_at is None:
@@ -537,7 +537,7 @@ def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
         yield Stage.CHECKPOINT_SAVE, setting.at, cause
 
 
-def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
+def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """A resume that was asked for, of a run that began from scratch, or that did not go on after its checkpoint."""
     setting = wanted.get(RESUMES)
     if setting is None or read_value(setting.value) not in ("auto", "resume_path"):
@@ -555,7 +555,7 @@ def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Found]:
         yield Stage.CHECKPOINT_LOAD, setting.at, cause
 
 
-def _against(setting: AskedSetting, got: str, line: int) -> Found:
+def _against(setting: AskedSetting, got: str, line: int) -> FoundFault:
     return Stage.ENVIRONMENT, setting.at, f"asked for {_shown(setting)}, but {got} (line {line})"
 
 

@@ -17,11 +17,11 @@ from verl_e2e.core.triage.rules import (
     BEFORE_SYNC,
     Fault,
     NoiseRule,
-    Rule,
+    TriageRule,
 )
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[TriageRule, ...] = (
+    TriageRule(
         id="interrupted",
         fault=Fault.OUTSIDE,
         origin=Origin.ENDED,
@@ -33,7 +33,7 @@ RULES: tuple[Rule, ...] = (
         "KeyboardInterrupt",
         source="CPython, KeyboardInterrupt; github.com/ETOgaosion/verl run_qwen2_5-7b_math_megatron.log",
     ),
-    Rule(
+    TriageRule(
         id="killed-by-signal",
         fault=Fault.OUTSIDE,
         kind=r"^(?:Signal|Killed)$",
@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
         example="run_ppo_trainer_megatron.sh: line 271:  4711 Segmentation fault      (core dumped) python3 -m verl",
         source="bash, jobs.c:notify_of_job_status",
     ),
-    Rule(
+    TriageRule(
         id="host-memory",
         fault=Fault.OUTSIDE,
         origin=Origin.HOST_MEMORY,
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
         "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
         source="Ray, python/ray/exceptions.py:OutOfMemoryError",
     ),
-    Rule(
+    TriageRule(
         id="host-limits",
         fault=Fault.OUTSIDE,
         origin=Origin.HOST_LIMITS,
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
         source="CPython, Objects/exceptions.c:OSError with EMFILE",
     ),
-    Rule(
+    TriageRule(
         id="disk-full",
         fault=Fault.OUTSIDE,
         origin=Origin.SPACE,
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
         'StorageFull, message: "No space left on device" })',
         source="safetensors, bindings/python/src/lib.rs:serialize_file; a user's log of a save on a full disk",
     ),
-    Rule(
+    TriageRule(
         id="gpu-sharing",
         fault=Fault.OUTSIDE,
         message=r"pidfd_getfd: Operation not permitted|does not support the pidfd_open",
@@ -95,7 +95,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError: pidfd_getfd: Operation not permitted",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp; verl-project/verl issue 3377",
     ),
-    Rule(
+    TriageRule(
         id="storage",
         fault=Fault.OUTSIDE,
         origin=Origin.STORAGE,
@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         "OSError: [Errno 107] Transport endpoint is not connected",
         source="CPython, Objects/exceptions.c:OSError with ENOTCONN, of a FUSE mount",
     ),
-    Rule(
+    TriageRule(
         id="rocr-and-cuda",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set.",
         source="verl, verl/single_controller/base/worker.py:_setup_env_cuda_visible_devices",
     ),
-    Rule(
+    TriageRule(
         id="device-broke",
         fault=Fault.OUTSIDE,
         origin=Origin.DEVICE,
@@ -147,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         source="CUDA, driver_types.h:cudaErrorECCUncorrectable, printed by PyTorch c10/cuda/CUDAException.cpp",
     ),
-    Rule(
+    TriageRule(
         id="device",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
@@ -162,7 +162,7 @@ RULES: tuple[Rule, ...] = (
         source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
         "megatron/training/models/dist_utils.py:_ddp_wrap",
     ),
-    Rule(
+    TriageRule(
         id="hub-unreachable",
         fault=Fault.OUTSIDE,
         stage=Stage.MODEL_DOWNLOAD,
@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         "Retrying in 1s [Retry 1/5].",
         source="huggingface_hub, utils/_http.py:http_backoff",
     ),
-    Rule(
+    TriageRule(
         id="network",
         fault=Fault.OUTSIDE,
         origin=Origin.NETWORK,
@@ -186,7 +186,7 @@ RULES: tuple[Rule, ...] = (
         "address. EADDRINUSE, message: address already in use",
         source="PyTorch, torch/csrc/distributed/c10d/socket.cpp",
     ),
-    Rule(
+    TriageRule(
         id="engine-memory",
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
         "when initializing the engine.",
         source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
     ),
-    Rule(
+    TriageRule(
         id="rollout-sizes",
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
@@ -214,7 +214,7 @@ RULES: tuple[Rule, ...] = (
         "AssertionError: rollout world_size: 4 is not divisible by infer_world_size: 3",
         source="verl, verl/workers/engine_workers.py:init_model",
     ),
-    Rule(
+    TriageRule(
         id="import-between-trees",
         fault=Fault.TREES,
         stage=Stage.IMPORT,
@@ -233,7 +233,7 @@ RULES: tuple[Rule, ...] = (
         "(/opt/Megatron-Bridge/src/megatron/bridge/peft/utils.py)",
         source="CPython, Python/ceval.c:import_from, of a Bridge whose peft/utils.py lost a name",
     ),
-    Rule(
+    TriageRule(
         id="extension-build",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -248,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         source="PyTorch, torch/utils/cpp_extension.py, below Megatron-LM "
         "megatron/core/nccl_allocator.py:_build_nccl_allocator",
     ),
-    Rule(
+    TriageRule(
         id="package-version",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -262,7 +262,7 @@ RULES: tuple[Rule, ...] = (
         "chunk_bwd_dqkwg (see #640). Please upgrade Triton to >= 3.7.1 or install tilelang: `pip install tilelang`",
         source="flash-linear-attention, fla/ops/common/chunk_o.py:chunk_bwd_dqkwg; our qwen3_next on an H200",
     ),
-    Rule(
+    TriageRule(
         id="missing-extension",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -281,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         "the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found.",
         source="Megatron-LM, megatron/core/tensor_parallel/layers.py:ColumnParallelLinear; our Level 0 without apex",
     ),
-    Rule(
+    TriageRule(
         id="import-error",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -304,7 +304,7 @@ RULES: tuple[Rule, ...] = (
         "'transformers.models.llama.modeling_llama'",
         source="CPython, importlib; github.com/ETOgaosion/verl run_qwen_grpo.res",
     ),
-    Rule(
+    TriageRule(
         id="gpu-occupied",
         fault=Fault.OUTSIDE,
         stood=BEFORE_ENGINE,
@@ -316,7 +316,7 @@ RULES: tuple[Rule, ...] = (
         "memory in use. Including non-PyTorch memory, this process has 600.00 MiB memory in use.",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
-    Rule(
+    TriageRule(
         id="gpu-memory",
         fault=Fault.CODE,
         message=r"CUDA out of memory|CUresult error\W{1,3}2\b|CUDA_ERROR_OUT_OF_MEMORY|_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
@@ -337,7 +337,7 @@ RULES: tuple[Rule, ...] = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 446.00 MiB.",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
-    Rule(
+    TriageRule(
         id="tracking",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
@@ -351,7 +351,7 @@ RULES: tuple[Rule, ...] = (
         "wandb.login(key=[your_api_key])",
         source="wandb, sdk/wandb_login.py, below verl verl/utils/tracking.py:Tracking",
     ),
-    Rule(
+    TriageRule(
         id="tracking-late",
         fault=Fault.OUTSIDE,
         origin=Origin.TRACKER,
@@ -363,7 +363,7 @@ RULES: tuple[Rule, ...] = (
         "mlflow.exceptions.MlflowException: API request failed",
         source="mlflow, mlflow/utils/rest_utils.py:http_request, below verl verl/utils/tracking.py:log",
     ),
-    Rule(
+    TriageRule(
         id="collective-timeout",
         fault=Fault.CODE,
         kind=r"^CollectiveTimeout$",
@@ -374,7 +374,7 @@ RULES: tuple[Rule, ...] = (
         "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
         source="PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:watchdogHandler",
     ),
-    Rule(
+    TriageRule(
         id="damaged-file",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -392,7 +392,7 @@ RULES: tuple[Rule, ...] = (
         "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
         source="safetensors, safetensors/src/tensor.rs:SafeTensorError",
     ),
-    Rule(
+    TriageRule(
         id="reward-model-files",
         fault=Fault.OUTSIDE,
         stage=Stage.REWARD_MODEL,
@@ -406,7 +406,7 @@ RULES: tuple[Rule, ...] = (
         "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name'",
         source="huggingface_hub, utils/_validators.py, below verl verl/experimental/reward_loop/reward_model.py",
     ),
-    Rule(
+    TriageRule(
         id="model-files",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -424,7 +424,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Unrecognized model in the folder. Should have a `model_type` key in its config.json.",
         source="transformers, models/auto/configuration_auto.py:AutoConfig.from_pretrained",
     ),
-    Rule(
+    TriageRule(
         id="tokenizer-contents",
         fault=Fault.OUTSIDE,
         stage=Stage.MODEL_DOWNLOAD,
@@ -438,7 +438,7 @@ RULES: tuple[Rule, ...] = (
         "'verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop':",
         source="verl, verl/utils/tokenizer/continuous_token.py:require_token_id; our deepseek_v3 on an H200",
     ),
-    Rule(
+    TriageRule(
         id="given-path",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -450,7 +450,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Invalid pretrained checkpoint directory found: /models/hf",
         source="Megatron-Bridge, src/megatron/bridge/training/setup.py:setup",
     ),
-    Rule(
+    TriageRule(
         id="worker-died",
         fault=Fault.OUTSIDE,
         origin=Origin.PEER,
@@ -462,7 +462,7 @@ RULES: tuple[Rule, ...] = (
         "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
         source="Ray, src/ray/raylet/node_manager.cc; github.com/ETOgaosion/verl run_qwen_grpo_megatron.res",
     ),
-    Rule(
+    TriageRule(
         id="ray-resources",
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
@@ -475,7 +475,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Total available GPUs 1.0 is less than total desired GPUs 4",
         source="verl, verl/single_controller/ray/base.py:_check_resource_available",
     ),
-    Rule(
+    TriageRule(
         id="ray-start",
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
@@ -489,7 +489,7 @@ RULES: tuple[Rule, ...] = (
         "gcs_client.cc:210: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting",
         source="Ray, src/ray/gcs_rpc_client/gcs_client.cc",
     ),
-    Rule(
+    TriageRule(
         id="hydra",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
@@ -503,7 +503,7 @@ RULES: tuple[Rule, ...] = (
         "Key 'use_megatron_fsdpx' is not in struct",
         source="Hydra, hydra/_internal/config_loader_impl.py:_apply_overrides_to_config",
     ),
-    Rule(
+    TriageRule(
         id="shell",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
@@ -513,7 +513,7 @@ RULES: tuple[Rule, ...] = (
         example="Total training steps: 1\nrun_ppo_trainer_megatron.sh: line 12: python3: command not found",
         source="bash, execute_cmd.c",
     ),
-    Rule(
+    TriageRule(
         id="state-dict",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
@@ -525,7 +525,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError: Error(s) in loading state_dict for GPTModel:",
         source="PyTorch, torch/nn/modules/module.py:load_state_dict",
     ),
-    Rule(
+    TriageRule(
         id="not-finite",
         fault=Fault.CODE,
         stage=Stage.TRAIN_STEP,
@@ -540,7 +540,7 @@ RULES: tuple[Rule, ...] = (
         "for bucket #0')",
         source="Megatron-LM, megatron/core/rerun_state_machine.py:validate_result",
     ),
-    Rule(
+    TriageRule(
         id="provider-mpu-sizes",
         fault=Fault.CODE,
         message=r"Shape mismatch for megatron param|(?i:(?:tensor|pipeline|context|expert|data"
@@ -562,7 +562,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Shape mismatch for megatron param decoder.layers.0.mlp.linear_fc1.weight:",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py:load_weights_hf_to_megatron",
     ),
-    Rule(
+    TriageRule(
         id="export-strict",
         fault=Fault.CODE,
         message=r"tensors from the original checkpoint were not written"
@@ -581,7 +581,7 @@ RULES: tuple[Rule, ...] = (
         "partial checkpoint instead of failing.",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:save_generator",
     ),
-    Rule(
+    TriageRule(
         id="too-few-rows",
         fault=Fault.OUTSIDE,
         stage=Stage.DATA,
@@ -593,7 +593,7 @@ RULES: tuple[Rule, ...] = (
         "ZeroDivisionError: integer division or modulo by zero",
         source="verl, verl/trainer/fsdp_sft_trainer.py:fit; github.com/johnson7788/RLDecisionAgent docs/Error.md",
     ),
-    Rule(
+    TriageRule(
         id="adapter-path",
         fault=Fault.CODE,
         stage=Stage.PEFT,
@@ -614,7 +614,7 @@ RULES: tuple[Rule, ...] = (
         "AssertionError: LoRA/PEFT only supported via Megatron-Bridge",
         source="verl, verl/workers/megatron_workers.py:_init_hf_config_and_tf_config",
     ),
-    Rule(
+    TriageRule(
         id="checkpoint-save",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_SAVE,
@@ -630,7 +630,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Object must exist on at least one PP rank",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/param_mapping.py:broadcast_obj_from_pp_rank",
     ),
-    Rule(
+    TriageRule(
         id="checkpoint-load",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
@@ -656,7 +656,7 @@ RULES: tuple[Rule, ...] = (
         "StopIteration",
         source="torchdata, torchdata/stateful_dataloader/stateful_dataloader.py:_restore_main_state",
     ),
-    Rule(
+    TriageRule(
         id="reward",
         fault=Fault.CODE,
         stage=Stage.REWARD_MODEL,
@@ -672,7 +672,7 @@ RULES: tuple[Rule, ...] = (
         source="verl, verl/utils/reward_score/__init__.py:default_compute_score; github.com/KotoHanon/VERL-Maze "
         "verl_demo.log",
     ),
-    Rule(
+    TriageRule(
         id="failed-import",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -692,7 +692,7 @@ RULES: tuple[Rule, ...] = (
         "AttributeError: module 'nvidia_resiliency_ext' has no attribute '__version__'",
         source="Megatron-LM, megatron/core/dist_checkpointing/strategies/nvrx.py:is_nvrx_min_version",
     ),
-    Rule(
+    TriageRule(
         id="data",
         fault=Fault.CODE,
         stage=Stage.DATA,
@@ -708,7 +708,7 @@ RULES: tuple[Rule, ...] = (
         "FileNotFoundError: Unable to find the train parquet",
         source="datasets, src/datasets/data_files.py:resolve_pattern; our Level 0 without its training file",
     ),
-    Rule(
+    TriageRule(
         id="weight-sync",
         fault=Fault.CODE,
         stage=Stage.EXPORT_WEIGHT_SYNC,
@@ -726,7 +726,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Object must exist on at least one PP rank",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/param_mapping.py:broadcast_obj_from_pp_rank",
     ),
-    Rule(
+    TriageRule(
         id="train-step",
         fault=Fault.CODE,
         stage=Stage.TRAIN_STEP,
@@ -755,7 +755,7 @@ RULES: tuple[Rule, ...] = (
         "KeyError: 'key \"old_log_probs\" not found in TensorDict'",
         source="tensordict, tensordict/base.py; github.com/ETOgaosion/verl run_deepseek_grpo_megatron.res",
     ),
-    Rule(
+    TriageRule(
         id="rollout-start",
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
@@ -772,7 +772,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Using V1 AsyncLLMEngine, but envs.VLLM_USE_V1=False. This should not happen.",
         source="vLLM, vllm/v1/engine/async_llm.py:from_vllm_config",
     ),
-    Rule(
+    TriageRule(
         id="rollout-step",
         fault=Fault.CODE,
         stage=Stage.TRAIN_STEP,
@@ -786,7 +786,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError: The size of tensor a (512) must match the size of tensor b (256)",
         source="vLLM, vllm/v1/worker/gpu_model_runner.py:execute_model",
     ),
-    Rule(
+    TriageRule(
         id="optimizer",
         fault=Fault.CODE,
         stage=Stage.OPTIMIZER,
@@ -803,7 +803,7 @@ RULES: tuple[Rule, ...] = (
         "currently supported",
         source="Megatron-LM, megatron/core/optimizer/distrib_optimizer.py:DistributedOptimizer",
     ),
-    Rule(
+    TriageRule(
         id="optimizer-config",
         fault=Fault.CODE,
         stage=Stage.OPTIMIZER,
@@ -816,7 +816,7 @@ RULES: tuple[Rule, ...] = (
         "TypeError: OptimizerConfig.__init__() got an unexpected keyword argument 'lr_decay'\n",
         source="Megatron-LM, megatron/core/optimizer/optimizer_config.py:OptimizerConfig",
     ),
-    Rule(
+    TriageRule(
         id="fsdp-wrap",
         fault=Fault.CODE,
         stage=Stage.FSDP_WRAP,
@@ -830,7 +830,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: v2 does not currently support: tensor_model_parallel_size=2",
         source="Megatron-LM, megatron/core/distributed/fsdp/mcore_fsdp_adapter.py:_validate_config",
     ),
-    Rule(
+    TriageRule(
         id="fsdp-config",
         fault=Fault.CODE,
         stage=Stage.FSDP_WRAP,
@@ -843,7 +843,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: megatron_fsdp_version must be either 1 or 2",
         source="Megatron-LM, megatron/core/distributed/distributed_data_parallel_config.py:__post_init__",
     ),
-    Rule(
+    TriageRule(
         id="ddp-wrap",
         fault=Fault.CODE,
         stage=Stage.DDP_WRAP,
@@ -859,7 +859,7 @@ RULES: tuple[Rule, ...] = (
         "KeyError: 'module.decoder.layers.0.mlp.linear_fc1.to_wrap.weight'",
         source="Megatron-LM, megatron/core/distributed/distributed_data_parallel.py:DistributedDataParallel",
     ),
-    Rule(
+    TriageRule(
         id="ddp-config",
         fault=Fault.CODE,
         stage=Stage.DDP_WRAP,
@@ -874,7 +874,7 @@ RULES: tuple[Rule, ...] = (
         source="Megatron-LM, "
         "megatron/core/distributed/distributed_data_parallel_config.py:DistributedDataParallelConfig",
     ),
-    Rule(
+    TriageRule(
         id="peft",
         fault=Fault.CODE,
         stage=Stage.PEFT,
@@ -887,7 +887,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Unsupported class (TELinear)",
         source="Megatron-Bridge, src/megatron/bridge/peft/lora.py:transform",
     ),
-    Rule(
+    TriageRule(
         id="hf-config",
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
@@ -900,7 +900,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: Unsupported activation function: nonsense. Supported: ['gelu', 'relu', 'silu']",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py:hf_to_megatron_activation",
     ),
-    Rule(
+    TriageRule(
         id="hf-import",
         fault=Fault.CODE,
         stage=Stage.HF_IMPORT,
@@ -925,7 +925,7 @@ RULES: tuple[Rule, ...] = (
         "KeyError: \"Keys not found in safetensors: {'model.norm.weight'}\"",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:load_tensors",
     ),
-    Rule(
+    TriageRule(
         id="parallel-init",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -940,7 +940,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError: world_size (2) is not divisible by 4",
         source="Megatron-LM, megatron/core/parallel_state.py:initialize_model_parallel",
     ),
-    Rule(
+    TriageRule(
         id="bridge-provider",
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
@@ -962,7 +962,7 @@ RULES: tuple[Rule, ...] = (
         "AssertionError: num_layers=4 should be divisible by config.pipeline_model_parallel_size=3",
         source="Megatron-LM, megatron/core/transformer/transformer_block.py:get_num_layers_to_build",
     ),
-    Rule(
+    TriageRule(
         id="model-part",
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
@@ -978,7 +978,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: num_attention_heads (16) must be a multiple of num_query_groups (3).",
         source="Megatron-LM, megatron/core/transformer/transformer_config.py:__post_init__",
     ),
-    Rule(
+    TriageRule(
         id="model-download",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -995,7 +995,7 @@ RULES: tuple[Rule, ...] = (
         source="transformers, tokenization_utils.py:_from_pretrained, below verl "
         "verl/utils/tokenizer/tokenizer.py:hf_tokenizer",
     ),
-    Rule(
+    TriageRule(
         id="verl-config",
         fault=Fault.OUTSIDE,
         undecided=True,
@@ -1010,7 +1010,7 @@ RULES: tuple[Rule, ...] = (
         "_per_gpu form.",
         source="verl, verl/workers/config/actor.py:__post_init__",
     ),
-    Rule(
+    TriageRule(
         id="ray",
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
@@ -1026,7 +1026,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError: Timed out waiting for file in the session directory",
         source="Ray, python/ray/_private/node.py:start_gcs_server",
     ),
-    Rule(
+    TriageRule(
         id="trainer",
         fault=Fault.CODE,
         stage=Stage.TRAIN_STEP,
@@ -1045,7 +1045,7 @@ RULES: tuple[Rule, ...] = (
         "IndexError: list index out of range",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
-    Rule(
+    TriageRule(
         id="model-build",
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
@@ -1063,7 +1063,7 @@ RULES: tuple[Rule, ...] = (
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
     ),
-    Rule(
+    TriageRule(
         id="watchdog",
         fault=Fault.OUTSIDE,
         kind=r"^WatchdogTimeout$",
@@ -1073,7 +1073,7 @@ RULES: tuple[Rule, ...] = (
         "Watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
         source="SGLang, python/sglang/srt/utils/watchdog.py",
     ),
-    Rule(
+    TriageRule(
         id="native-error",
         fault=Fault.OUTSIDE,
         kind=r"^NativeError$",
@@ -1083,7 +1083,7 @@ RULES: tuple[Rule, ...] = (
         "F1120 14:10:32.300000 77 tensor.cc:12] Check failed: rows == columns",
         source="glog, src/logging.cc:LogMessage",
     ),
-    Rule(
+    TriageRule(
         id="failed-exit",
         fault=Fault.OUTSIDE,
         stage=Stage.SHUTDOWN,
@@ -1094,7 +1094,7 @@ RULES: tuple[Rule, ...] = (
         "srun: error: n1: task 0: Exited with exit code 1",
         source="Slurm, src/srun/libsrun/launch.c",
     ),
-    Rule(
+    TriageRule(
         id="after-construction",
         fault=Fault.CODE,
         places=True,
@@ -1108,7 +1108,7 @@ RULES: tuple[Rule, ...] = (
         "ValueError: no such thing",
         source="CPython, Objects/exceptions.c, for code that no other rule places",
     ),
-    Rule(
+    TriageRule(
         id="other-checkout",
         fault=Fault.OUTSIDE,
         fact=silent.other_checkout,
@@ -1128,7 +1128,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="CPython, Lib/warnings.py:formatwarning",
     ),
-    Rule(
+    TriageRule(
         id="not-as-asked",
         fault=Fault.OUTSIDE,
         fact=silent.not_as_asked,
@@ -1143,7 +1143,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, tests/special_e2e/run_ppo_trainer_megatron.sh",
     ),
-    Rule(
+    TriageRule(
         id="adapter-empty",
         fault=Fault.CODE,
         fact=silent.adapter_empty,
@@ -1160,7 +1160,7 @@ RULES: tuple[Rule, ...] = (
         "Total parameters:     17,940,992\nAdapter parameters:   0\n",
         source="Megatron-Bridge, src/megatron/bridge/peft; our Level 0 with a matcher that matches nothing",
     ),
-    Rule(
+    TriageRule(
         id="weights-unmapped",
         fault=Fault.CODE,
         fact=silent.weights_unmapped,
@@ -1179,7 +1179,7 @@ RULES: tuple[Rule, ...] = (
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py; NVIDIA-NeMo/Megatron-Bridge "
         "issue 1272",
     ),
-    Rule(
+    TriageRule(
         id="export-incomplete",
         fault=Fault.CODE,
         fact=silent.export_incomplete,
@@ -1194,7 +1194,7 @@ RULES: tuple[Rule, ...] = (
         "Error: 2 tensors from the original checkpoint were not written. See warnings above for details.",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:save_generator",
     ),
-    Rule(
+    TriageRule(
         id="weights-refused",
         fault=Fault.CODE,
         fact=silent.weights_refused,
@@ -1212,7 +1212,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="vLLM, vllm/model_executor/models/qwen3_next.py:load_weights",
     ),
-    Rule(
+    TriageRule(
         id="rollout-from-file",
         fault=Fault.OUTSIDE,
         fact=silent.rollout_from_file,
@@ -1224,7 +1224,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/skip/rollout_skip.py:RolloutSkip",
     ),
-    Rule(
+    TriageRule(
         id="no-samples",
         fault=Fault.OUTSIDE,
         fact=silent.no_samples,
@@ -1241,7 +1241,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
     ),
-    Rule(
+    TriageRule(
         id="metrics-not-finite",
         fault=Fault.CODE,
         fact=silent.metrics_not_finite,
@@ -1252,7 +1252,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
-    Rule(
+    TriageRule(
         id="agreement-unknown",
         fault=Fault.OUTSIDE,
         fact=silent.agreement_unknown,
@@ -1265,7 +1265,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
     ),
-    Rule(
+    TriageRule(
         id="actor-not-updated",
         fault=Fault.OUTSIDE,
         fact=silent.not_updated,
@@ -1276,7 +1276,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/v1/trainer_base.py:fit",
     ),
-    Rule(
+    TriageRule(
         id="advantage-zero",
         fault=Fault.OUTSIDE,
         fact=silent.no_advantage,
@@ -1287,7 +1287,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/core_algos.py:compute_grpo_outcome_advantage",
     ),
-    Rule(
+    TriageRule(
         id="gradient-zero",
         fault=Fault.CODE,
         fact=silent.no_gradient,
@@ -1303,7 +1303,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/workers/engine_workers.py:train_mini_batch",
     ),
-    Rule(
+    TriageRule(
         id="rollout-disagrees",
         fault=Fault.CODE,
         fact=silent.agreement_low,
@@ -1320,7 +1320,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
     ),
-    Rule(
+    TriageRule(
         id="rate-zero",
         fault=Fault.OUTSIDE,
         fact=silent.no_rate,
@@ -1332,7 +1332,7 @@ RULES: tuple[Rule, ...] = (
         "Training Progress: 100%|###| 2/2 [00:01<00:00, 1.0s/it]",
         source="verl, verl/workers/engine_workers.py:train_mini_batch",
     ),
-    Rule(
+    TriageRule(
         id="reward-constant",
         fault=Fault.OUTSIDE,
         fact=silent.constant_reward,

@@ -22,15 +22,15 @@ from verl_e2e.core.triage import silent
 from verl_e2e.core.triage.candidates import (
     CAUGHT,
     Candidate,
-    Standing,
+    CandidateStanding,
     candidates,
     furthest,
     missing_metrics,
     other_trainer,
     survived_errors,
 )
-from verl_e2e.core.triage.origin import death_reason, involves_trees, origin_of
-from verl_e2e.core.triage.rules import Fault, Rule
+from verl_e2e.core.triage.origin import death_reason, error_origin, involves_trees
+from verl_e2e.core.triage.rules import Fault, TriageRule
 from verl_e2e.core.triage.table import NOISE, RULES
 
 COMPLETED, INCOMPLETE, UNEXPLAINED, FORMAT = "completed", "incomplete", "unexplained", "format"
@@ -223,7 +223,7 @@ _FIXES = {
 }
 
 
-def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
+def triage(facts: LogFacts, rules: Sequence[TriageRule] = RULES) -> Triage:
     """Judge a log by the furthest stage reached and whose fault its root exception is.
 
     Never `pass` without the requested steps, their metrics, and an explanation for every error. Of several runs in
@@ -244,7 +244,7 @@ def triage_of_run(facts: LogFacts, *, learning_signal: bool = False, stopped: bo
     return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
-def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
+def _triage_run(facts: LogFacts, rules: Sequence[TriageRule]) -> Triage:
     ranked, noise = weigh(facts)
     other = other_trainer(facts)
     root = next((candidate for candidate in ranked if candidate.decides), None)
@@ -252,9 +252,9 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     if fault is not None and (root is None or _comes_first(fault, root)):
         return _judge_silent(fault, facts, noise)
     if root is None and facts.completed_at is None:
-        root = next((candidate for candidate in ranked if candidate.standing is Standing.WARNING), None)
+        root = next((candidate for candidate in ranked if candidate.standing is CandidateStanding.WARNING), None)
     if root is None and facts.completed_at is not None:
-        root = next((candidate for candidate in ranked if candidate.standing is Standing.SURVIVED), None)
+        root = next((candidate for candidate in ranked if candidate.standing is CandidateStanding.SURVIVED), None)
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
     if facts.misread is not None and (facts.completed_at is None or (facts.misread.headers and facts.misread.frames)):
@@ -274,13 +274,13 @@ def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
     return candidates(every, facts), noise
 
 
-def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
+def rule_of(error: LoggedError, rules: Sequence[TriageRule] = RULES) -> TriageRule | None:
     """The first rule that explains an error."""
-    origin = origin_of(error)
+    origin = error_origin(error)
     return next((rule for rule in rules if rule.matches(error, origin)), None)
 
 
-def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts | None = None) -> Stage:
+def stage_of(error: LoggedError, rules: Sequence[TriageRule] = RULES, facts: LogFacts | None = None) -> Stage:
     """Where an error happened: what its frames say, else where the run stood.
 
     Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
@@ -324,13 +324,13 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
 class _SilentFault:
     """The rule of a fault that raises nothing, where it happened, the line that shows it, and the cause in words."""
 
-    rule: Rule
+    rule: TriageRule
     stage: Stage
     at: Excerpt
     cause: str
 
 
-def _silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> _SilentFault | None:
+def _silent_fault(facts: LogFacts, rules: Sequence[TriageRule]) -> _SilentFault | None:
     """The first fault of the table that the facts show; of those read from one step, that of the earliest step."""
     found = (
         _SilentFault(rule, rule.stage or seen[0], seen[1], seen[2] or rule.cause)
@@ -346,7 +346,11 @@ def _silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> _SilentFault | None
 def _comes_first(fault: _SilentFault, root: Candidate) -> bool:
     # Neither a pass nor an error of another run than the one asked for says anything.
     decides = fault.rule.fact in _ASKED
-    return decides or fault.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+    return (
+        decides
+        or fault.at.line <= root.error.at.line
+        or root.standing in (CandidateStanding.ECHO, CandidateStanding.CUT)
+    )
 
 
 def _judge_silent(fault: _SilentFault, facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
@@ -358,7 +362,7 @@ def _judge_silent(fault: _SilentFault, facts: LogFacts, noise: tuple[Noise, ...]
     return Triage(verdict, fault.stage, f"{fault.cause}{trained_with(backend)}", at.line, at.text, noise, name, fix)
 
 
-def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
+def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[TriageRule]) -> Triage:
     rule = rule_of(error, rules)
     stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
     stage = outer_stage(stage, error)
@@ -379,7 +383,7 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
-        cause=f"{cause}: {shown(error)}{beyond}{trained_with(backend)}",
+        cause=f"{cause}: {shown_error(error)}{beyond}{trained_with(backend)}",
         reached=reached,
         line=error.at.line,
         excerpt=error.at.text,
@@ -392,23 +396,23 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     )
 
 
-def _fails(rule: Rule, stage: Stage) -> bool:
+def _fails(rule: TriageRule, stage: Stage) -> bool:
     """Whether an error that the rule explains is a Fail at that stage."""
     return rule.fault is Fault.TREES or (rule.fault is Fault.CODE and _under_construction(stage))
 
 
-def _whatever_trains(rule: Rule, stage: Stage) -> bool:
+def _whatever_trains(rule: TriageRule, stage: Stage) -> bool:
     """Whether an error tells of the run itself, by its words or by its checkpoints, and not of who built the model."""
     return (not rule.places and bool(rule.message)) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
 
 
-def fix_of(name: str, rule: Rule | None = None) -> str:
+def fix_of(name: str, rule: TriageRule | None = None) -> str:
     """What to do about a cause, in a sentence, with its section of the runbook."""
     fix = _FIXES[name] if rule is None else rule.fix
     return f"{fix} See {RUNBOOK}#{name}." if fix else ""
 
 
-def shown(error: LoggedError) -> str:
+def shown_error(error: LoggedError) -> str:
     """An error in at most 160 characters; of the report of a death its reason."""
     reason = error.full_message.partition("is dead because ")[2] if death_reason(error) is not None else ""
     message = " ".join(reason.split()) or error.message
