@@ -213,19 +213,17 @@ def of_device(text: str) -> Origin | None:
     result = _NCCL.search(text)
     if result is not None and result.lastgroup is not None:
         return _NCCL_ORIGIN[result.lastgroup]
-    return Origin.DEVICE_SETUP if _INDEX.search(text) else _of_makers(text)
-
-
-def _of_makers(text: str) -> Origin | None:
-    """What the codes of runtimes other than CUDA and ROCm say."""
+    if _INDEX.search(text):
+        return Origin.DEVICE_SETUP
+    # The codes of runtimes other than CUDA and ROCm.
     acl = _ACL.search(text)
     if acl is not None:
         setup, memory = acl["kind"] == "1", (acl["kind"], acl["rest"]) == ("2", "001")
         return None if memory else Origin.DEVICE_SETUP if setup else Origin.DEVICE
-    code = _MAKERS.search(text)
-    if code is not None:
-        known = next((row for row in _MAKERS_WORDS if row[0].search(code["word"])), (None, Origin.DEVICE))[1]
-        return Origin.NETWORK if code["comm"] and known is not Origin.PROGRAM else known
+    maker = _MAKERS.search(text)
+    if maker is not None:
+        known = next((row for row in _MAKERS_WORDS if row[0].search(maker["word"])), (None, Origin.DEVICE))[1]
+        return Origin.NETWORK if maker["comm"] and known is not Origin.PROGRAM else known
     ascend = _ASCEND.search(text)
     if ascend is not None:
         return Origin.NETWORK if ascend["comm"] else Origin.DEVICE
@@ -236,11 +234,6 @@ def http_status(text: str) -> int | None:
     """The status of an HTTP answer that an error reports, None when it names none."""
     found = _HTTP.search(text)
     return None if found is None else int(next(number for number in found.groups() if number))
-
-
-def of_http(status: int) -> Origin | None:
-    """Whose fault an HTTP status is: None for a request that was wrong by itself."""
-    return None if status in _BAD_REQUEST else Origin.NETWORK
 
 
 _TRACKERS = r"wandb|mlflow|swanlab|trackio|clearml|comet_ml|neptune|tensorboardX?"
@@ -293,38 +286,22 @@ _NET_FRAME = re.compile(
 _OTHER_USE = re.compile(r"(?:^|/)datasets/|rl_dataset|reward_(?:loop|model|manager|score)", re.MULTILINE)
 
 
-def tracked(frames: str) -> bool:
-    """Whether frames, one on a line, are those of an experiment tracker."""
-    return _TRACKER_FRAME.search(frames) is not None
-
-
 def of_class(kind: str, message: str) -> Origin | None:
     """What the class of an exception says; `PROGRAM` for a request that was wrong, or that the run's server refused."""
     if _TRACKER_CLASS.match(kind):
         return Origin.TRACKER
     if _NOT_FOR_US.search(kind):
         return Origin.MODEL_FILES
+    status = http_status(message)
     hub = (_HUB_CLASS.match(kind) or _BARE_HUB.match(kind)) is not None and not _NO_HUB.search(kind)
-    if not hub and not _NET_CLASS.match(kind) and not _of_a_service(kind, message):
+    named = _FOREIGN_CLASS.match(kind) is not None and (_SERVICE_NAME.search(kind) is not None or status is not None)
+    if not (hub or _NET_CLASS.match(kind) or named):
         return None
     if _WRONG_SERVICE_CALL.search(kind) or _WRONG_REQUEST.search(message):
         return Origin.PROGRAM
-    status = http_status(message)
     if status is None:
         return Origin.HUB if hub else Origin.NETWORK
-    return Origin.PROGRAM if _OWN_SERVER.search(message) else of_http(status) or Origin.PROGRAM
-
-
-def _of_a_service(kind: str, message: str) -> bool:
-    named = _SERVICE_NAME.search(kind) is not None or http_status(message) is not None
-    return named and _FOREIGN_CLASS.match(kind) is not None
-
-
-def of_frames(message: str, below: str) -> Origin | None:
-    """What the frames below the project's own say of an exception whose class says nothing."""
-    if _HUB_FRAME.search(below):
-        return Origin.HUB
-    return Origin.NETWORK if _NET_FRAME.search(below) and not _OWN_SERVER.search(message) else None
+    return Origin.PROGRAM if _OWN_SERVER.search(message) or status in _BAD_REQUEST else Origin.NETWORK
 
 
 def service(found: Origin | None, message: str, frames: str) -> Origin | None:
@@ -404,21 +381,28 @@ def of_file(kind: str, message: str, calls: Sequence[str], below: Sequence[str])
     innermost = calls[-1] if calls else ""
     if _WRITER.search(message) or (kind == "RuntimeError" and _CLOSING.search(innermost)):
         return Origin.SPACE
+    own = _OWN_PATH.search(message) or _OWN_FRAME.search("\n".join(calls))
     if kind.endswith("FileNotFoundError"):
-        return Origin.STORAGE if _NO_TEMPORARY.search(innermost) else _missing(message, calls)
+        if _NO_TEMPORARY.search(innermost):
+            return Origin.STORAGE
+        if own:
+            return Origin.PROGRAM
+        if _PUBLISHED.search(message):
+            return Origin.DAMAGED_FILE
+        if _CACHE.search(message):
+            return Origin.STORAGE
+        return Origin.GIVEN_PATH if _names_given_path(message, calls) else None
     if _SQLITE.match(kind):
         return Origin.STORAGE if _SQLITE_DISK.search(message) else None
-    if _damaged(kind, message, below):
-        return None if _own(message, calls) else Origin.DAMAGED_FILE
-    if kind in _CHECKS and _amiss(message, calls):
+    refused = _UNPICKLING.search(kind) is not None and _REFUSED.search(message) is not None
+    ended = _ENDED.search(kind) and _READING_FRAME.search("\n".join(below))
+    if _READER_CLASS.search(kind) or _READER.search(message) or (_UNPICKLING.search(kind) and not refused) or ended:
+        return None if own else Origin.DAMAGED_FILE
+    amiss = _GIVEN.search(message) and _AMISS.search(message)
+    if kind in _CHECKS and amiss and _names_given_path(message, calls):
         return Origin.GIVEN_PATH
     bare = kind == "OSError" and not _WITH_ERRNO.search(message)
     return Origin.STORAGE if bare and _IO.search(innermost) else None
-
-
-def _amiss(message: str, calls: Sequence[str]) -> bool:
-    """Whether a message complains of a path that was given to the run."""
-    return bool(_GIVEN.search(message) and _AMISS.search(message)) and _names_given_path(message, calls)
 
 
 def _names_given_path(message: str, calls: Sequence[str]) -> bool:
@@ -427,29 +411,6 @@ def _names_given_path(message: str, calls: Sequence[str]) -> bool:
         return False
     found = _PATH.search(message)
     return found is not None and _OF_CODE.search(found[1]) is None
-
-
-def _damaged(kind: str, message: str, below: Sequence[str]) -> bool:
-    if _READER_CLASS.search(kind) or _READER.search(message):
-        return True
-    if _UNPICKLING.search(kind):
-        return _REFUSED.search(message) is None
-    return _ENDED.search(kind) is not None and _READING_FRAME.search("\n".join(below)) is not None
-
-
-def _missing(message: str, calls: Sequence[str]) -> Origin | None:
-    """A file that is not there: the run's own, one of a published model, or one of a cache."""
-    if _own(message, calls):
-        return Origin.PROGRAM
-    if _PUBLISHED.search(message):
-        return Origin.DAMAGED_FILE
-    if _CACHE.search(message):
-        return Origin.STORAGE
-    return Origin.GIVEN_PATH if _names_given_path(message, calls) else None
-
-
-def _own(message: str, calls: Sequence[str]) -> bool:
-    return _OWN_PATH.search(message) is not None or _OWN_FRAME.search("\n".join(calls)) is not None
 
 
 # Imports that failed because something is not there. Python names the module in the message, and the file of the import
@@ -494,7 +455,9 @@ def broken_import(error: LoggedError) -> BrokenImport | None:
         return BrokenImport(missing[1])
     if error.kind == "ImportError" and (unnamed := _NO_NAME.match(message)):
         return BrokenImport(unnamed[2], unnamed[1], unnamed[3])
-    if error.kind == "AttributeError" and _importing(error) and (without := _NO_ATTRIBUTE.match(message)):
+    # The innermost frame is the body of a module.
+    importing = error.frame is not None and error.frame.function in _IMPORTING
+    if error.kind == "AttributeError" and importing and (without := _NO_ATTRIBUTE.match(message)):
         return BrokenImport(without[1], without[2])
     return None
 
@@ -502,7 +465,10 @@ def broken_import(error: LoggedError) -> BrokenImport | None:
 def between_trees(error: LoggedError) -> bool:
     """Whether Megatron-Bridge or Megatron-LM imports what neither of them has."""
     broken = broken_import(error)
-    if broken is None or not _raised_in_trees(error):
+    if broken is None or error.frame is None or not in_trees(error.frame.path):
+        return False
+    innermost = error.calls[-1].rpartition(":")[0] if error.calls else ""
+    if not innermost or not error.frame.path.endswith(innermost):
         return False
     if _OPTIONAL.match(broken.module) or is_compiled(broken.name or broken.module):
         return False
@@ -528,19 +494,6 @@ def is_compiled(module: str) -> bool:
 def in_trees(path: str) -> bool:
     """Whether a file is one of Megatron-Bridge or Megatron-LM that is not an installed package."""
     return _TREE_FILE.search(path) is not None and _INSTALLED.search(path) is None
-
-
-def _raised_in_trees(error: LoggedError) -> bool:
-    """Whether the innermost frame is a file of the trees."""
-    if error.frame is None or not in_trees(error.frame.path):
-        return False
-    innermost = error.calls[-1].rpartition(":")[0] if error.calls else ""
-    return bool(innermost) and error.frame.path.endswith(innermost)
-
-
-def _importing(error: LoggedError) -> bool:
-    """Whether the innermost frame is the body of a module."""
-    return error.frame is not None and error.frame.function in _IMPORTING
 
 
 MAX_KIND = 200
@@ -653,9 +606,11 @@ def error_origin(error: LoggedError) -> Origin | None:
     """
     if between_trees(error):
         return Origin.TREES
-    below = tuple(_below(error.calls))
+    # The frames below the last one of the projects under test.
+    last = max((at for at, call in enumerate(error.calls) if _PROJECT.search(call)), default=-1)
+    below = error.calls[last + 1 :]
     frames = "\n".join(below)
-    if tracked("\n".join(error.calls[-NEAR_FRAMES:])):
+    if _TRACKER_FRAME.search("\n".join(error.calls[-NEAR_FRAMES:])):
         return Origin.TRACKER
     reason = death_reason(error)
     if reason is not None:
@@ -688,12 +643,6 @@ def others(error: LoggedError) -> Iterator[tuple[str, str]]:
             yield kind, message
 
 
-def _below(calls: Sequence[str]) -> Sequence[str]:
-    """The frames below the last one of the projects under test."""
-    last = max((at for at, call in enumerate(calls) if _PROJECT.search(call)), default=-1)
-    return calls[last + 1 :]
-
-
 def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -> Origin | None:
     """What an exception says by its class or by a code in its message."""
     known = of_class(kind, message) or _of_class(kind)
@@ -708,26 +657,18 @@ def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -
     of_a_file = of_file(kind, message, calls, below)
     if of_a_file is not None or kind.endswith("FileNotFoundError"):
         return of_a_file
-    return _of_host(kind, message) or _of_quoted_class(message)
-
-
-def _of_class(kind: str) -> Origin | None:
-    return next((origin for pattern, origin in _CLASSES if pattern.search(kind)), None)
-
-
-def _of_quoted_class(message: str) -> Origin | None:
+    text = next((origin for pattern, origin in _TEXTS if pattern.search(message)), None)
+    found = text or of_errno(message, by_text=kind not in _COMPLAINTS)
+    if found is not None:
+        return Origin.HOST_LIMITS if found is Origin.SPACE and _SHARED.search(message) else found
     quoted = _QUOTED_CLASS.search(message)
     if quoted is None:
         return None
     return Origin.STORAGE if quoted[1] in _PLAIN else _of_class(quoted[1])
 
 
-def _of_host(kind: str, message: str) -> Origin | None:
-    text = next((origin for pattern, origin in _TEXTS if pattern.search(message)), None)
-    if text is not None:
-        return text
-    found = of_errno(message, by_text=kind not in _COMPLAINTS)
-    return Origin.HOST_LIMITS if found is Origin.SPACE and _SHARED.search(message) else found
+def _of_class(kind: str) -> Origin | None:
+    return next((origin for pattern, origin in _CLASSES if pattern.search(kind)), None)
 
 
 def _raised_in(error: LoggedError, below: str) -> Origin | None:
@@ -741,4 +682,8 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
         return Origin.PEER
     if error.kind in _READING and _TOKENIZERS.search(innermost):
         return Origin.MODEL_FILES if error.kind != "RuntimeError" or "sentencepiece/" in innermost else None
-    return Origin.HOST_LIMITS if _HANDLES.search(innermost) else of_frames(error.message, below)
+    if _HANDLES.search(innermost):
+        return Origin.HOST_LIMITS
+    if _HUB_FRAME.search(below):
+        return Origin.HUB
+    return Origin.NETWORK if _NET_FRAME.search(below) and not _OWN_SERVER.search(error.message) else None
