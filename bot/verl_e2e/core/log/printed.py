@@ -98,19 +98,15 @@ def _overrides(command: Sequence[Echo]) -> Iterator[AskedSetting]:
     """The overrides of a command over one line or several, or of the list that Hydra prints."""
     text = " ".join(text for _, text in command)
     listed = _LISTED.search(text)
-    for word in _items(listed[1]) if listed else _words(text):
+    try:
+        words = [item for item in ast.literal_eval(listed[1]) if isinstance(item, str)] if listed else _words(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        words = []
+    for word in words:
         found = _OVERRIDE.fullmatch(word)
         if found is not None:
             number = next((number for number, text in command if found[0] in text), command[0][0])
             yield AskedSetting(found[1], found[2], _at(number, found[0]), override=True)
-
-
-def _items(listed: str) -> list[str]:
-    try:
-        items = ast.literal_eval(listed)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return []
-    return [item for item in items if isinstance(item, str)]
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:
@@ -213,20 +209,16 @@ def parse_step(text: str) -> tuple[int, dict[str, float]] | None:
         return None
     values: dict[str, float] = {}
     for piece in text[match.end() :].split(" - "):
-        name, colon, shown = _parted(piece) if "(" in piece else piece.rpartition(":")
+        name, colon, shown = piece.rpartition(":")
+        head, bracket, rest = piece.partition("(")
+        if rest.endswith(")") and ":" in head:
+            # A constructor may hold colons itself, as `tensor(nan, device='cuda:0')`.
+            name, colon, begun = head.rpartition(":")
+            shown = begun + bracket + rest
         value = parse_number(shown) if colon else None
         if value is not None and name and len(values) < MAX_KEYS:
             values.setdefault(name.strip(), value)
     return int(match[1]), values
-
-
-def _parted(piece: str) -> tuple[str, str, str]:
-    """Name, colon and value; a value in a constructor may hold colons itself, as `tensor(nan, device='cuda:0')`."""
-    head, bracket, rest = piece.partition("(")
-    if not (rest.endswith(")") and ":" in head):
-        return piece.rpartition(":")
-    name, colon, begun = head.rpartition(":")
-    return name, colon, begun + bracket + rest
 
 
 def parse_number(shown: str) -> float | None:
@@ -317,7 +309,9 @@ class ConfigCollector:
         """Take the next line of the same source; lines that are not part of a dict are passed over."""
         self.last = line.number
         if not _CONTINUES.match(line.text):
-            self._pass_over()
+            self._foreign += 1
+            if self._foreign > MAX_FOREIGN_LINES:
+                self._give_up("the printed configuration is cut before its last bracket")
             return
         self._parts.append(line.text)
         self._size += len(line.text)
@@ -339,11 +333,6 @@ class ConfigCollector:
             return ResolvedConfig(self.line, read_dict("\n".join(self._parts)))
         except ValueError as error:
             return ResolvedConfig(self.line, None, str(error))
-
-    def _pass_over(self) -> None:
-        self._foreign += 1
-        if self._foreign > MAX_FOREIGN_LINES:
-            self._give_up("the printed configuration is cut before its last bracket")
 
     def _give_up(self, problem: str) -> None:
         self._problem = problem
@@ -381,15 +370,10 @@ def lora_rank(config: ResolvedConfig) -> float:
 
 
 def _literal(match: re.Match[str]) -> str:
-    if match["string"]:
-        return match[0]
-    if match["inner"]:
-        return match["inner"]
-    if match["argument"]:
-        return match["argument"]
+    kept = match["string"] or match["inner"] or match["argument"]
     word = match[0]
-    if word in _KEPT_WORDS:
-        return word
+    if kept or word in _KEPT_WORDS:
+        return kept or word
     return {"inf": "1e999", "nan": repr(_NAN)}.get(word, repr(word))
 
 

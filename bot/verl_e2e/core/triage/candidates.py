@@ -113,7 +113,7 @@ def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
         return ()
     assert facts.completed_at is not None  # a run that ended well has ended
     end = facts.completed_at.line
-    return tuple(error for error in facts.errors if _is_noise(error, end))
+    return tuple(error for error in facts.errors if not (error.driver or error.soft) and _is_noise(error, end))
 
 
 def went_on(error: LoggedError, facts: LogFacts) -> bool:
@@ -138,24 +138,17 @@ def signs_after(error: LoggedError, facts: LogFacts) -> int:
 
 
 def _is_noise(error: LoggedError, end: int) -> bool:
-    if error.driver or error.soft:
-        return False
     if not error.calls:
         return error.record is TracebackRecord.WARNING
-    text = error.record is not TracebackRecord.RAISED
     # Nothing shows that the process went on after an exception below the last line of the run.
     aside = error.at.line < end and any(_ASIDE.search(call) for call in error.calls)
-    return (text or aside) and not _touches_weights(error)
-
-
-def _touches_weights(error: LoggedError) -> bool:
+    if error.record is TracebackRecord.RAISED and not aside:
+        return False
     calls = [call for call in error.calls if not _IMPORT.search(call)]
     if calls and _DISPATCHES.search(calls[-1]):
         calls.pop()
-    if any(_WEIGHTS.search(call) for call in calls):
-        return True
     ours = _BRIDGE if error.record is TracebackRecord.WARNING else _OURS
-    return any(ours.search(call) for call in calls)
+    return not any(_WEIGHTS.search(call) or ours.search(call) for call in calls)
 
 
 SIGNAL_LINES = 6
@@ -199,13 +192,24 @@ def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidat
     The driver's own exception comes first, unless it is cut or only an echo: then the errors before it do, by line.
     Warnings and what the run survived come last.
     """
-    waited_out = _waited_out(errors)
+    # Where processes began to abort themselves over a collective that timed out; 0 when none did.
+    waited = min((error.at.line for error in errors if error.kind == _TIMEOUT), default=0)
+    aborts = sorted(error.at.line for error in errors if _aborts(error))
+    waited_out = next((line for line in aborts if 0 < waited < line), 0)
     # What a library says right before or after the signal that it ended with.
     natives = [error.at.line for error in errors if error.kind == "NativeError" and not error.soft]
     ranked = [Candidate(error, _standing(error, facts, waited_out=waited_out, natives=natives)) for error in errors]
     ranked = [replace(item, standing=_until_the_end(item, ranked, facts)) for item in ranked]
     driver = next((item.error.at.line for item in ranked if item.error.driver and item.decides), None)
-    return tuple(sorted(ranked, key=lambda item: _key(item, driver)))
+
+    def rank(item: Candidate) -> tuple[int, bool, bool, int]:
+        # What came before the driver's end, then the driver and echoes that say what died, then the line.
+        late = driver is not None and item.error.at.line > driver
+        echo = item.standing is CandidateStanding.ECHO and error_origin(item.error) is not None
+        first = item.error.driver or echo
+        return list(CandidateStanding).index(item.standing), late, not first, item.error.at.line
+
+    return tuple(sorted(ranked, key=rank))
 
 
 def _until_the_end(item: Candidate, ranked: Sequence[Candidate], facts: LogFacts) -> CandidateStanding:
@@ -227,13 +231,6 @@ def _is_over(error: LoggedError, facts: LogFacts) -> bool:
     """Whether what comes and goes is followed by any progress, or by other work of the same process."""
     signs = signs_after(error, facts)
     return signs >= SIGNS or (error_origin(error) in _PASSES and (error.over or signs > 0))
-
-
-def _waited_out(errors: Sequence[LoggedError]) -> int:
-    """The line where processes began to abort themselves over a collective that timed out; 0 when none did."""
-    waited = min((error.at.line for error in errors if error.kind == _TIMEOUT), default=0)
-    aborts = (error.at.line for error in errors if _aborts(error))
-    return next((line for line in sorted(aborts) if 0 < waited < line), 0)
 
 
 def _aborts(error: LoggedError) -> bool:
@@ -264,12 +261,3 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int, natives: 
     if error.repeated:
         return CandidateStanding.REPEAT
     return CandidateStanding.DRIVER if error.driver else CandidateStanding.PRIMARY
-
-
-def _key(candidate: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
-    """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
-    late = driver is not None and candidate.error.at.line > driver
-    first = candidate.error.driver or (
-        candidate.standing is CandidateStanding.ECHO and error_origin(candidate.error) is not None
-    )
-    return (list(CandidateStanding).index(candidate.standing), late, not first, candidate.error.at.line)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.candidates import Candidate
 from verl_e2e.core.triage.rules import Fault
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import (
@@ -66,7 +65,13 @@ def _rows(file: str, answer: Triage) -> Iterable[str]:
             yield f"          {answer.frame.source}"
     if answer.line:
         yield f"  log:    line {answer.line}: {answer.excerpt.strip()}"
-    yield from _message(answer.message)
+    # The lines of the message that the cause does not show already.
+    first, *more = answer.message.split("\n")
+    lines = more if len(first) <= SHOWN_IN_CAUSE else [first, *more]
+    rows = [row for line in lines for row in textwrap.wrap(line, MESSAGE_WIDTH, subsequent_indent="    ") or [""]]
+    yield from (f"          {row}".rstrip() for row in rows[:MESSAGE_ROWS])
+    if len(rows) > MESSAGE_ROWS:
+        yield f"          and {len(rows) - MESSAGE_ROWS} lines more"
     if answer.fix:
         yield f"  to do:  {answer.fix}"
     for noise in answer.residual_noise[:NOISE_ROWS]:
@@ -76,16 +81,6 @@ def _rows(file: str, answer: Triage) -> Iterable[str]:
         yield f"  run:    the answer is about run {answer.run} of the {count} in this log"
     for run in answer.others:
         yield f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
-
-
-def _message(message: str) -> Iterable[str]:
-    """The lines of a message that the cause does not show already."""
-    first, *more = message.split("\n")
-    lines = more if len(first) <= SHOWN_IN_CAUSE else [first, *more]
-    rows = [row for line in lines for row in textwrap.wrap(line, MESSAGE_WIDTH, subsequent_indent="    ") or [""]]
-    yield from (f"          {row}".rstrip() for row in rows[:MESSAGE_ROWS])
-    if len(rows) > MESSAGE_ROWS:
-        yield f"          and {len(rows) - MESSAGE_ROWS} lines more"
 
 
 def outcome_text(run: RunOutcome) -> str:
@@ -123,23 +118,18 @@ def _seconds(lines: Iterable[Excerpt]) -> dict[Excerpt, float]:
     rows = list(lines)
     for find in (_AT_START.match, _IN_TEXT.search):
         timed = [(line, found) for line in rows if (found := find(line.text)) is not None]
-        if timed:
-            return _since([(line, _of_day(found)) for line, found in timed])
+        since: dict[Excerpt, float] = {}
+        start, before, days = 0.0, 0.0, 0
+        for line, found in timed:
+            second = int(found["h"]) * 3600 + int(found["m"]) * 60 + float(found["s"].replace(",", "."))
+            start = start if since else second
+            # Workers report a little out of order; half a day back is the next day.
+            days += second < before - DAY_S / 2
+            before = second
+            since[line] = max(0.0, second + days * DAY_S - start)
+        if since:
+            return since
     return {}
-
-
-def _of_day(found: re.Match[str]) -> float:
-    return int(found["h"]) * 3600 + int(found["m"]) * 60 + float(found["s"].replace(",", "."))
-
-
-def _since(timed: list[tuple[Excerpt, float]]) -> dict[Excerpt, float]:
-    start, days, before, since = timed[0][1], 0, timed[0][1], {}
-    for line, second in timed:
-        # Workers report a little out of order; half a day back is the next day.
-        days += second < before - DAY_S / 2
-        before = second
-        since[line] = max(0.0, second + days * DAY_S - start)
-    return since
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +161,14 @@ def explain_log(facts: LogFacts, events: Mapping[Stage, float] | None = None) ->
     answer = triage(facts)
     run = judged_facts(facts, answer)
     ranked, _ = weigh(run)
-    candidates = tuple(_weighed(candidate, run, answer) for candidate in ranked)
-    return Explained(answer, timeline(run, events), candidates, _decided(answer), facts.runs)
-
-
-def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
-    error = candidate.error
-    rule = rule_of(error)
-    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(error, facts=facts)
-    name = UNEXPLAINED if rule is None else rule.id
-    chosen = (error.at.line, name) == (answer.line, answer.rule)
-    return Weighed(error.at.line, shown_error(error), candidate.standing, stage, name, error.count, chosen)
+    weighed = []
+    for candidate in ranked:
+        error, rule = candidate.error, rule_of(candidate.error)
+        stage = rule.stage if rule is not None and rule.stage is not None else stage_of(error, facts=run)
+        name, at = UNEXPLAINED if rule is None else rule.id, error.at.line
+        chosen = (at, name) == (answer.line, answer.rule)
+        weighed.append(Weighed(at, shown_error(error), candidate.standing, stage, name, error.count, chosen))
+    return Explained(answer, timeline(run, events), tuple(weighed), _decided(answer), facts.runs)
 
 
 def _decided(answer: Triage) -> str:
@@ -226,7 +213,10 @@ def _lines(file: str, message: Explained) -> Iterable[str]:
         clock = " " * 8 + "-" if phase.seconds is None else f"{phase.seconds:9.1f}"
         yield f"  {phase.at.line:>7} {clock} {phase.stage:<19} {_cut(phase.at.text)}"
     yield "Candidates for the root cause, as they were weighed:" if message.candidates else "Candidates: no error"
-    yield from map(_candidate, message.candidates[:SHOWN_CANDIDATES])
+    for weighed in message.candidates[:SHOWN_CANDIDATES]:
+        times = f", {weighed.count}x" if weighed.count > 1 else ""
+        mark, where = ">" if weighed.chosen else " ", f"{weighed.stage}, rule {weighed.rule}"
+        yield f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]"
     left = len(message.candidates) - SHOWN_CANDIDATES
     yield from [f"    and {left} more"] if left > 0 else []
     for noise in answer.residual_noise:
@@ -235,13 +225,6 @@ def _lines(file: str, message: Explained) -> Iterable[str]:
         yield f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}"
     yield f"Decided by {message.decided}"
     yield from [f"What to do: {answer.fix}"] if answer.fix else []
-
-
-def _candidate(weighed: Weighed) -> str:
-    times = f", {weighed.count}x" if weighed.count > 1 else ""
-    mark = ">" if weighed.chosen else " "
-    where = f"{weighed.stage}, rule {weighed.rule}"
-    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]"
 
 
 def explain_json(file: str, message: Explained) -> dict[str, object]:

@@ -107,17 +107,16 @@ class TriageRule:
             return False
         if self.origin is not None and self.origin is origin:
             return True
-        return self._says(error, origin) if self.message else self.origin is None
-
-    def may_stand(self, error: LoggedError) -> bool:
-        """Whether the run was in a stage that the rule is for."""
-        return self.stood is None or error.stage in self.stood
-
-    def _says(self, error: LoggedError, origin: Origin | None) -> bool:
+        if not self.message:
+            return self.origin is None
         texts = [f"{error.kind}: {error.message}", *error.chain]
         if origin is Origin.PROGRAM and self.fault is Fault.OUTSIDE:
             texts = [f"{kind}: {message}" for kind, message in others(error)]
         return any(_compiled(self.message).search(text) for text in texts)
+
+    def may_stand(self, error: LoggedError) -> bool:
+        """Whether the run was in a stage that the rule is for."""
+        return self.stood is None or error.stage in self.stood
 
     def locates(self, calls: tuple[str, ...]) -> bool:
         """Whether frames are those of this rule; False for a rule without `calls`."""

@@ -290,22 +290,23 @@ def is_as_wanted(found: object, wanted: object) -> bool:
 
 
 def same_text(left: str, right: str) -> bool:
-    """Equality of two texts, or of two paths or lists of paths as the operating system reads them."""
+    """Equality of two texts, or of two paths or lists of paths as the operating system reads them.
+
+    A home folder is that of a user who is not known here, and `./` stands for a folder that is not known.
+    """
+
+    def normal(path: str) -> str:
+        return re.sub("^//", "/", posixpath.normpath(path)) if "/" in path else path
+
+    def same_path(left: str, right: str) -> bool:
+        for one, other in ((left, right), (right, left)):
+            unknown = _UNKNOWN.match(one)
+            if unknown is not None and other.startswith("/"):
+                return normal(other).endswith(normal(one[unknown.end() :]).removesuffix("/"))
+        return normal(left) == normal(right)
+
     parts = left.split(":"), right.split(":")
-    return len(parts[0]) == len(parts[1]) and all(map(_same_path, *parts))
-
-
-def _same_path(left: str, right: str) -> bool:
-    """A home folder is that of a user who is not known here, and `./` stands for a folder that is not known."""
-    for one, other in ((left, right), (right, left)):
-        unknown = _UNKNOWN.match(one)
-        if unknown is not None and other.startswith("/"):
-            return _normal(other).endswith(_normal(one[unknown.end() :]).removesuffix("/"))
-    return _normal(left) == _normal(right)
-
-
-def _normal(path: str) -> str:
-    return re.sub("^//", "/", posixpath.normpath(path)) if "/" in path else path
+    return len(parts[0]) == len(parts[1]) and all(map(same_path, *parts))
 
 
 def _read(value: object) -> object:
@@ -336,8 +337,12 @@ def other_checkout(facts: LogFacts) -> FoundFault | None:
     local = {
         (item.package, item.actor) for item in facts.packages if any(_holds(entry, item.root) for entry, _ in entries)
     }
+    names = {entry for entry, _ in entries}
     for found in facts.packages:
-        asked = _asked(found.package, entries)
+        # The first entry that is a checkout of the package.
+        of_core = found.package == "megatron.core"
+        checkouts = (row for row in entries if (row[0].endswith(_SUBMODULE) if of_core else _is_bridge(row[0], names)))
+        asked = next(checkouts, None)
         known = (found.package, found.actor) in local or (found.traced and not _INSTALLED.search(found.root))
         if asked is not None and not known:
             entry, setting = asked
@@ -356,14 +361,6 @@ def _entries(setting: AskedSetting) -> Iterator[str]:
     elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):
         root = posixpath.normpath(value)
         yield from (root, f"{root}/src", f"{root}/{_SUBMODULE}")
-
-
-def _asked(package: str, entries: list[tuple[str, AskedSetting]]) -> tuple[str, AskedSetting] | None:
-    """The first entry that is a checkout of the package."""
-    if package == "megatron.core":
-        return next((row for row in entries if row[0].endswith(_SUBMODULE)), None)
-    names = {entry for entry, _ in entries}
-    return next((row for row in entries if _is_bridge(row[0], names)), None)
 
 
 def _is_bridge(entry: str, others: set[str]) -> bool:
@@ -429,7 +426,8 @@ class _Wanted:
     def of_variable(self, key: str) -> AskedSetting | None:
         """The wrapper's variable that decides a key."""
         names = VARIABLES.get(key, ())
-        if key == MODEL_PATH and self._says("USE_DUMMY_MODEL") == "True":
+        dummy = self._variables.get("USE_DUMMY_MODEL")
+        if key == MODEL_PATH and dummy is not None and dummy.value == "True":
             names = ("DUMMY_MODEL_PATH",)
         return next((self._variables[name] for name in names if name in self._variables), None)
 
@@ -438,18 +436,11 @@ class _Wanted:
         overrides = self.overrides.get(key)
         return overrides[-1] if overrides else self.of_variable(key)
 
-    def every_key(self) -> Iterator[str]:
-        """Every key that something was asked for."""
-        return iter(dict.fromkeys((*VARIABLES, *self.overrides)))
-
     def number(self, key: str) -> int | None:
         """The whole number asked for under a key."""
         setting = self.get(key)
-        return None if setting is None else _whole(setting)
-
-    def _says(self, variable: str) -> str:
-        setting = self._variables.get(variable)
-        return setting.value if setting is not None else ""
+        value = None if setting is None else read_value(setting.value)
+        return int(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}", value) else None
 
 
 def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[FoundFault]:
@@ -465,7 +456,7 @@ def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[FoundFault]:
 
 def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """A value of the printed configuration that is not the one asked for."""
-    for key in wanted.every_key():
+    for key in dict.fromkeys((*VARIABLES, *wanted.overrides)):
         setting = wanted.get(key)
         if setting is None or "." not in key or key in _SET_BY_VERL:
             continue
@@ -561,9 +552,3 @@ def _against(setting: AskedSetting, got: str, line: int) -> FoundFault:
 
 def _shown(setting: AskedSetting) -> str:
     return f"{setting.at.text[:120]} (line {setting.at.line})"
-
-
-def _whole(setting: AskedSetting) -> int | None:
-    """The whole number that a setting asks for."""
-    value = read_value(setting.value)
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}", value) else None

@@ -249,8 +249,19 @@ def _triage_run(facts: LogFacts, rules: Sequence[TriageRule]) -> Triage:
     other = other_trainer(facts)
     root = next((candidate for candidate in ranked if candidate.decides), None)
     fault = _silent_fault(facts, rules) if other is None else None
-    if fault is not None and (root is None or _comes_first(fault, root)):
-        return _judge_silent(fault, facts, noise)
+    if fault is not None and (
+        root is None
+        # Neither a pass nor an error of another run than the one asked for says anything.
+        or fault.rule.fact in _ASKED
+        or fault.at.line <= root.error.at.line
+        or root.standing in (CandidateStanding.ECHO, CandidateStanding.CUT)
+    ):
+        code, backend = fault.rule.fault is Fault.CODE, other_backend(facts)
+        rule = None if code and backend else fault.rule
+        name = OTHER_BACKEND if rule is None else rule.id
+        verdict = TriageVerdict.FAIL if code and not backend else TriageVerdict.BLOCKED
+        cause, at = f"{fault.cause}{trained_with(backend)}", fault.at
+        return Triage(verdict, fault.stage, cause, at.line, at.text, noise, name, fix_of(name, rule))
     if root is None and facts.completed_at is None:
         root = next((candidate for candidate in ranked if candidate.standing is CandidateStanding.WARNING), None)
     if root is None and facts.completed_at is not None:
@@ -264,7 +275,24 @@ def _triage_run(facts: LogFacts, rules: Sequence[TriageRule]) -> Triage:
         )
     if other is not None:
         return _blocked(facts, noise, other[1], other[0], OTHER_TRAINER)
-    return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
+    end, bar = facts.completed_at, facts.progress
+    if end is None:
+        how_far = f"at {found}" if (found := furthest(facts)) else f"in {facts.stood}"
+        begun = facts.stood is not None or facts.stages
+        cause = f"incomplete: the log ends {how_far} without an error" if begun else "no sign of a verl run in this log"
+        return _blocked(facts, noise, cause, facts.last)
+    if missing := missing_metrics(facts):
+        return _blocked(facts, noise, missing, end)
+    return Triage(
+        verdict=TriageVerdict.PASS,
+        stage=Stage.SHUTDOWN if noise or (bar is not None and bar.done >= bar.total) else Stage.TRAIN_STEP,
+        cause=f"the requested steps completed, and nothing is left unexplained{trained_with(other_backend(facts))}",
+        line=end.line,
+        excerpt=end.text,
+        residual_noise=noise,
+        rule=COMPLETED,
+        fix="",
+    )
 
 
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
@@ -284,21 +312,17 @@ def stage_of(error: LoggedError, rules: Sequence[TriageRule] = RULES, facts: Log
     """Where an error happened: what its frames say, else where the run stood.
 
     Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
-    workers: the other cut tracebacks of its kind are asked too.
+    workers: the other cut tracebacks of the same kind of process close by are asked too.
     """
-    for calls in (error.calls, *_torn(error, facts)):
+    torn = (
+        [other for other in facts.errors if other.actor == error.actor and not other.kind] if facts is not None else []
+    )
+    near = [other for other in torn if error.actor and abs(other.at.line - error.at.line) <= NEAR_LINES]
+    for calls in (error.calls, *(other.calls for other in near)):
         rule = next((rule for rule in rules if rule.places and rule.may_stand(error) and rule.locates(calls)), None)
         if rule is not None and rule.stage is not None:
             return rule.stage
     return error.stage
-
-
-def _torn(error: LoggedError, facts: LogFacts | None) -> Sequence[tuple[str, ...]]:
-    """The frames of cut tracebacks of the same kind of process, close by."""
-    if facts is None or not error.actor:
-        return ()
-    near = (other for other in facts.errors if other.actor == error.actor and not other.kind)
-    return [other.calls for other in near if abs(other.at.line - error.at.line) <= NEAR_LINES]
 
 
 def triage_json(file: str, triaged: Triage) -> dict[str, object]:
@@ -343,25 +367,6 @@ def _silent_fault(facts: LogFacts, rules: Sequence[TriageRule]) -> _SilentFault 
     return min((first, *(fault for fault in found if fault.rule.fact in _OF_A_STEP)), key=lambda fault: fault.at.line)
 
 
-def _comes_first(fault: _SilentFault, root: Candidate) -> bool:
-    # Neither a pass nor an error of another run than the one asked for says anything.
-    decides = fault.rule.fact in _ASKED
-    return (
-        decides
-        or fault.at.line <= root.error.at.line
-        or root.standing in (CandidateStanding.ECHO, CandidateStanding.CUT)
-    )
-
-
-def _judge_silent(fault: _SilentFault, facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
-    rule, at, backend = fault.rule, fault.at, other_backend(facts)
-    fails = rule.fault is Fault.CODE and not backend
-    name = OTHER_BACKEND if backend and rule.fault is Fault.CODE else rule.id
-    verdict = TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED
-    fix = fix_of(name, rule if name == rule.id else None)
-    return Triage(verdict, fault.stage, f"{fault.cause}{trained_with(backend)}", at.line, at.text, noise, name, fix)
-
-
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[TriageRule]) -> Triage:
     rule = rule_of(error, rules)
     stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
@@ -370,16 +375,23 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         stage = Stage.SHUTDOWN
     backend = other_backend(facts, error.calls)
     stage = stage_with(stage, backend)
-    elsewhere = bool(backend) and rule is not None and rule.fault is Fault.CODE and not _whatever_trains(rule, stage)
+    code, begun = rule is not None and rule.fault is Fault.CODE, stage.order >= Stage.BRIDGE_PROVIDER.order
+    # Words and checkpoints tell of the run itself, whoever built the model.
+    whatever_trains = rule is not None and not rule.places and bool(rule.message)
+    whatever_trains = whatever_trains or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
+    elsewhere = bool(backend) and code and not whatever_trains
     # A bare line is too little to blame someone by.
-    fails = rule is not None and _fails(rule, stage) and not elsewhere and not error.soft
+    blames = rule is not None and (rule.fault is Fault.TREES or (code and begun))
+    fails = blames and not elsewhere and not error.soft
     cause = "an error that no rule explains" if rule is None else rule.cause
-    reached = None if fails else _construction_reached(facts, stage)
+    marks = (mark.stage for mark in facts.stages if mark.stage.order >= Stage.BRIDGE_PROVIDER.order)
+    last = max((mark for mark in marks if mark is not stage), key=lambda mark: mark.order, default=None)
+    reached = None if fails or last is Stage.SHUTDOWN else last
     beyond = "" if reached is None else f"; construction had reached {reached}"
     name = UNEXPLAINED if rule is None else rule.id
     if elsewhere:
         name, rule = OTHER_BACKEND, None
-    may_be_the_changes = rule is None or rule.fault is Fault.CODE or rule.undecided
+    may_be_the_changes = rule is None or code or rule.undecided
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
@@ -396,16 +408,6 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     )
 
 
-def _fails(rule: TriageRule, stage: Stage) -> bool:
-    """Whether an error that the rule explains is a Fail at that stage."""
-    return rule.fault is Fault.TREES or (rule.fault is Fault.CODE and _under_construction(stage))
-
-
-def _whatever_trains(rule: TriageRule, stage: Stage) -> bool:
-    """Whether an error tells of the run itself, by its words or by its checkpoints, and not of who built the model."""
-    return (not rule.places and bool(rule.message)) or stage in (Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD)
-
-
 def fix_of(name: str, rule: TriageRule | None = None) -> str:
     """What to do about a cause, in a sentence, with its section of the runbook."""
     fix = _FIXES[name] if rule is None else rule.fix
@@ -420,35 +422,6 @@ def shown_error(error: LoggedError) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _under_construction(stage: Stage) -> bool:
-    return stage.order >= Stage.BRIDGE_PROVIDER.order
-
-
-def _construction_reached(facts: LogFacts, stage: Stage) -> Stage | None:
-    marks = [mark.stage for mark in facts.stages if _under_construction(mark.stage) and mark.stage is not stage]
-    reached = max((mark for mark in marks), key=lambda mark: mark.order, default=None)
-    return None if reached is Stage.SHUTDOWN else reached
-
-
-def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
-    assert facts.completed_at is not None
-    missing = missing_metrics(facts)
-    if missing:
-        return _blocked(facts, noise, missing, facts.completed_at)
-    bar = facts.progress is not None and facts.progress.done >= facts.progress.total
-    at = facts.completed_at
-    return Triage(
-        verdict=TriageVerdict.PASS,
-        stage=Stage.SHUTDOWN if bar or noise else Stage.TRAIN_STEP,
-        cause=f"the requested steps completed, and nothing is left unexplained{trained_with(other_backend(facts))}",
-        line=at.line,
-        excerpt=at.text,
-        residual_noise=noise,
-        rule=COMPLETED,
-        fix="",
-    )
-
-
 def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
     """The answer about a log whose end could not be unpacked: it says so, and a half line completes nothing."""
     if not facts.truncated:
@@ -461,14 +434,6 @@ def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
             cut = _blocked(facts, answer.residual_noise, cause, facts.last)
             answer = replace(cut, run=answer.run, others=answer.others)
     return replace(answer, cause=f"{answer.cause}; {TRUNCATED}")
-
-
-def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
-    stood = facts.stood
-    if stood is None and not facts.stages:
-        return _blocked(facts, noise, "no sign of a verl run in this log", facts.last)
-    how_far = f"at {found}" if (found := furthest(facts)) else f"in {stood}"
-    return _blocked(facts, noise, f"incomplete: the log ends {how_far} without an error", facts.last)
 
 
 def _blocked(
