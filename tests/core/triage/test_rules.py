@@ -34,6 +34,7 @@ def test_each_rule_explains_its_example(rule: TriageRule) -> None:
 def test_without_a_rule_its_example_is_judged_otherwise(rule: TriageRule) -> None:
     with_it, without = judged(rule, RULES), judged(rule, tuple(other for other in RULES if other is not rule))
     assert (with_it.verdict, with_it.stage, with_it.cause) != (without.verdict, without.stage, without.cause)
+    assert with_it.verdict.capitalize() in rule.outcome
 
 
 def test_ids_are_unique_and_fit_for_an_anchor() -> None:
@@ -46,11 +47,11 @@ def test_the_table_is_one_file_of_rows_and_nothing_else() -> None:
     allowed = (ast.Expr, ast.ImportFrom, ast.Assign, ast.AnnAssign)
     assert all(isinstance(node, allowed) for node in tree.body)
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    assert called == {"Rule", "NoiseRule"}
+    assert called == {"TriageRule", "NoiseRule"}
     computing = (ast.IfExp, ast.BinOp, ast.comprehension, ast.Lambda, ast.FormattedValue)
     assert not any(isinstance(node, computing) for node in ast.walk(tree))
     others = [path for path in (ROOT / "bot").rglob("*triage*.py") if path != TABLE]
-    assert not any(re.search(r"\b(?:Noise)?Rule\(\n?\s*(?:id|name)=", path.read_text()) for path in others)
+    assert not any(re.search(r"\b(?:Noise|Triage)Rule\(\n?\s*(?:id|name)=", path.read_text()) for path in others)
 
 
 def test_every_silent_fault_has_one_row() -> None:

@@ -11,7 +11,6 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.triage.explain import explain_log, explain_text
-from verl_e2e.core.triage.rules import TriageRule
 from verl_e2e.core.triage.silent import UNREADABLE, is_as_wanted, read_value
 from verl_e2e.core.triage.table import RULES
 from verl_e2e.core.triage.triage import TriageVerdict, triage, triage_of_run
@@ -40,20 +39,13 @@ def test_explanation_and_verdict_have_one_word(name: str) -> None:
     assert not any(word in decided for word in others)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
-def test_the_runbook_says_what_the_table_comes_to(rule: TriageRule) -> None:
-    answer = triage(scan([rule.example.encode()]))
-    words = {TriageVerdict.FAIL: "Fail", TriageVerdict.BLOCKED: "Blocked", TriageVerdict.PASS: "Pass"}
-    assert words[answer.verdict] in rule.outcome
-
-
 # Rows that only lines, frames or class names of Bridge can match.
 OF_BRIDGE = frozenset({"import-between-trees", "hf-config", "bridge-provider", "weights-unmapped"})
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
-def test_no_row_names_bridge_that_another_backend_can_reach(rule: TriageRule) -> None:
-    assert rule.id in OF_BRIDGE or "Bridge" not in f"{rule.cause} {rule.fix}"
+def test_no_row_names_bridge_that_another_backend_can_reach() -> None:
+    named = {rule.id for rule in RULES if "Bridge" in f"{rule.cause} {rule.fix}"}
+    assert named <= OF_BRIDGE
 
 
 CAUGHT = (
