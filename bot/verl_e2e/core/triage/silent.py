@@ -380,7 +380,7 @@ def _holds(entry: str, root: str) -> bool:
 
 _ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
 _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
-_LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
+LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
 MODEL_PATH = "actor_rollout_ref.model.path"
 STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
 _SAVED_METRIC = "timing_s/save_checkpoint"
@@ -468,7 +468,7 @@ def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
 
 def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """An adapter of a rank that no model was asked to have."""
-    setting, ranks = wanted.get(_LORA_RANK), [wanted.number(key) for key in (_LORA_RANK, CRITIC_LORA_RANK)]
+    setting, ranks = wanted.get(LORA_RANK), [wanted.number(key) for key in (LORA_RANK, CRITIC_LORA_RANK)]
     if setting is None or ranks[0] is None:
         return
     printed = (lookup(config.values, CRITIC_LORA_RANK) for config in facts.configs)
