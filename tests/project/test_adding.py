@@ -29,7 +29,7 @@ SETTING = """    GATING = AxisRow(
     )
 """
 COMMAND = '    Verb("wave", Capability.ASK, "Say hello.", f"{PREFIX} wave"),\n'
-RULE = """    Rule(
+RULE = """    TriageRule(
         id="tea-break",
         fault=Fault.OUTSIDE,
         message="the kettle boils",
@@ -129,6 +129,6 @@ def test_a_triage_rule_is_added_by_one_row_in_one_file(packages: Path, tmp_path:
     log.write_text('Traceback (most recent call last):\n  File "x.py", line 1, in f\nRuntimeError: the kettle boils\n')
     command = ("-m", "verl_e2e", "triage", "--json", log)
     assert "that no rule explains" in json.loads(python(packages, *command))["cause"]
-    add(packages, "triage/table.py", ("RULES: tuple[Rule, ...] = (\n", RULE))
+    add(packages, "triage/table.py", ("RULES: tuple[TriageRule, ...] = (\n", RULE))
     found = json.loads(python(packages, *command))
     assert found["cause"].startswith("someone makes tea")
