@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
@@ -105,7 +105,7 @@ Loss = tuple[EndReason, str]
 @dataclass(slots=True)
 class _Watch:
     process: WrapperProcess
-    scanner: Scanner
+    scanner: LogScanner
     recorder: Recorder
     limits: WatchLimits
     imports: ImportLines
@@ -256,7 +256,7 @@ class _Watch:
 
 def watch(
     process: WrapperProcess,
-    scanner: Scanner,
+    scanner: LogScanner,
     recorder: Recorder,
     *,
     limits: WatchLimits,
