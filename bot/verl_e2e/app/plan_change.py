@@ -34,7 +34,7 @@ from verl_e2e.core.reach.diff import FileDifference, compare, symbols_of
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.other_paths import TreeNames, changed_requirements, is_among, same_build, stand_ins
-from verl_e2e.core.reach.program import SUMMARY_VERSION, ModuleView, Program, Summary, Views, module_name
+from verl_e2e.core.reach.program import SUMMARY_VERSION, ModuleView, Program, Summary, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
@@ -177,7 +177,6 @@ class Planner:
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
         self._trees: dict[tuple[str, str], _Tree] = {}
-        self._views = Views()
         self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(
@@ -336,13 +335,10 @@ class Planner:
         ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
         paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
         summaries = self._summaries_of({files[path] for path in paths.values()})
-        program = Program(paths, lambda path: summaries[files[path]], self._views)
+        program = Program(paths, lambda path: summaries[files[path]])
         try:
             ran = entered_by_runs(reach.package, reach.roots)
-            entries = self._uses.entries
-            known = (tree.reach.in_program(program, entries, ran) for tree in reversed(self._trees.values()))
-            # What was followed in another tree that differs in nothing that this depends on, where there is one.
-            followed = next((same for same in known if same is not None), None) or Reach(program, entries, ran)
+            followed = Reach(program, self._uses.entries, ran)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
         unread = tuple(

@@ -30,8 +30,6 @@ def found(name: str, *added: str, links: dict[str, str] | None = None) -> str:
         # Two names for one module.
         ("src/lib/b.py", ("src/lib/b.py",), {}, "a module and a package have one name: src/lib/b"),
         ("more/lib/a.py", ("more/lib/a.py",), {}, "a module and a package have one name"),
-        # Two names for one file where letters' case does not count.
-        ("src/lib/A.py", ("src/lib/A.py",), {}, "by the case of letters"),
         # Links.
         ("src/lib/c", (), {"src/lib/c": "../../docs"}, "it is a link or a submodule"),
         ("src/lib/c", (), {"src/lib/c": ""}, "it is a link or a submodule"),

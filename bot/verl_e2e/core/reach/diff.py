@@ -78,10 +78,12 @@ def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     assert isinstance(before, ast.Module)
     assert isinstance(after, ast.Module)
     try:
-        code = _compiled(after)
-        if isinstance(code, str):
-            return FileDifference((), code)
-        return _compared(before, after, (_compiled_base(before), code), both=old is not None and new is not None)
+        codes = _compiled(before), _compiled(after)
+        if isinstance(codes[1], str):
+            return FileDifference((), codes[1])
+        # An older version that Python does not compile could not run.
+        known = (None if isinstance(codes[0], str) else codes[0], codes[1])
+        return _compared(before, after, known, both=old is not None and new is not None)
     except (RecursionError, MemoryError) as error:
         return FileDifference((), f"it nests too deeply to be compared ({type(error).__name__})")
 
@@ -94,15 +96,6 @@ def _compiled(tree: ast.Module) -> CodeLines | str:
         return f"it is not Python ({error})"
 
 
-def _compiled_base(tree: ast.Module) -> CodeLines | None:
-    """The code of the older tree, None where Python does not compile it: then none of it could run."""
-    try:
-        code = _compiled(tree)
-    except (RecursionError, MemoryError):
-        return None
-    return code if isinstance(code, CodeLines) else None
-
-
 def _compared(
     before: ast.Module, after: ast.Module, codes: tuple[CodeLines | None, CodeLines], *, both: bool
 ) -> FileDifference:
@@ -112,35 +105,31 @@ def _compared(
     numbers = TreeNumbers()
     if both and numbers.of(before) == numbers.of(after):
         return FileDifference(())
-    sides = _compare_trees(before, after, numbers)
+    sides = _Side(before), _Side(after)
+    # An error of the file's own may be caught by what only one of them has.
+    sides[0].caught = sides[1].caught = sides[0].caught | sides[1].caught
+    _Comparison(numbers).bodies(before.body, after.body, sides[0].scope, sides[1].scope)
     functions = changed_functions((sides[0].marked, sides[1].marked), (before, after), codes)
     newly = _imports(after) - _imports(before)
-    imports = (SymbolChange(BODY, "imports", (newly,)),) if newly else ()
-    changes = (*imports, *_symbol_changes(before, after, sides))
-    if not both:
-        return FileDifference(changes, "", (SymbolChange(BODY, IMPORT_TIME),), functions)
-    at_import = tuple(_import_time_changes(before, after, _ImportNumbers(numbers, common.plain)))
-    # Whatever differs and belongs to nothing counts as executed by the import.
-    found = at_import or (() if changes else (SymbolChange(BODY, IMPORT_TIME),))
-    return FileDifference(changes, "", found, functions)
-
-
-def _symbol_changes(before: ast.Module, after: ast.Module, sides: tuple["_Side", "_Side"]) -> Iterator[SymbolChange]:
-    """The symbols that differ, in the order of their lines."""
+    changes = [SymbolChange(BODY, "imports", (newly,))] if newly else []
+    # The symbols that differ, in the order of their lines.
     ours, theirs = _lines(before), _lines(after)
     lines = ours | theirs
-    names = sides[0].pieces.keys() | sides[1].pieces.keys()
-    for name in sorted(names, key=lambda name: (lines.get(name, 1), name)):
+    for name in sorted(sides[0].pieces.keys() | sides[1].pieces.keys(), key=lambda name: (lines.get(name, 1), name)):
         kind = "added" if name not in ours else "changed" if name in theirs else "removed"
-        yield SymbolChange(name, kind, _differing(*(side.pieces.get(name, []) for side in sides)))
-
-
-def _differing(old: list[Piece], new: list[Piece]) -> tuple[frozenset[str], ...]:
-    """The identifiers of what one side alone has; of all where nothing but the order or the place differs."""
-    had, has = Counter(piece.key for piece in old), Counter(piece.key for piece in new)
-    alone = (had - has).keys() | (has - had).keys()
-    found = (piece.words for piece in (*old, *new) if piece.key in alone or not alone)
-    return tuple(dict.fromkeys(words for words in found if words))
+        old, new = (side.pieces.get(name, []) for side in sides)
+        had, has = Counter(piece.key for piece in old), Counter(piece.key for piece in new)
+        # What one side alone has; all where nothing but the order or the place differs.
+        alone = (had - has).keys() | (has - had).keys()
+        found = (piece.words for piece in (*old, *new) if piece.key in alone or not alone)
+        changes.append(SymbolChange(name, kind, tuple(dict.fromkeys(words for words in found if words))))
+    if not both:
+        return FileDifference(tuple(changes), "", (SymbolChange(BODY, IMPORT_TIME),), functions)
+    at_import = _import_time_changes(before, after, _ImportNumbers(numbers, common.plain))
+    # Whatever differs and belongs to nothing counts as executed by the import.
+    if not changes and not at_import:
+        at_import = (SymbolChange(BODY, IMPORT_TIME),)
+    return FileDifference(tuple(changes), "", at_import, functions)
 
 
 def symbols_of(content: bytes) -> tuple[str, ...]:
@@ -215,14 +204,14 @@ class _ImportNumbers(TreeNumbers):
         return (type(node), *(self._whole.of(getattr(node, name)) for name in node._fields if name != "body"))
 
 
-def _import_time_changes(before: ast.Module, after: ast.Module, numbers: TreeNumbers) -> Iterator[SymbolChange]:
+def _import_time_changes(before: ast.Module, after: ast.Module, numbers: TreeNumbers) -> tuple[SymbolChange, ...]:
     """The statements that only one import executes; where both execute the same in another order, the module's."""
     ours, theirs = list(_executed(before.body, numbers)), list(_executed(after.body, numbers))
     had, has = Counter(ours), Counter(theirs)
-    alone = dict.fromkeys(symbol for symbol, _ in (*(has - had), *(had - has)))
+    alone = {symbol for symbol, _ in (*(has - had), *(had - has))}
     if not alone and ours != theirs:
-        alone = {BODY: None}
-    yield from (SymbolChange(symbol, IMPORT_TIME) for symbol in sorted(alone))
+        alone = {BODY}
+    return tuple(SymbolChange(symbol, IMPORT_TIME) for symbol in sorted(alone))
 
 
 def _executed(body: Iterable[ast.stmt], numbers: TreeNumbers, outer: str = "") -> Iterator[tuple[str, Hashable]]:
@@ -280,8 +269,7 @@ class _Scope:
 
     def note(self, node: ast.AST, pieces: Iterable[Piece] = ()) -> None:
         """Note what differs of a statement for what it belongs to."""
-        names = (self.symbol,) if self.symbol is not None else _names_of(node)
-        for name in names:
+        for name in (self.symbol,) if self.symbol is not None else _names_of(node):
             own = self.side.pieces.setdefault(name, [])
             own.extend(piece.guarded(self.guards) for piece in pieces)
 
@@ -312,13 +300,12 @@ class _Scope:
         inner = replace(self, caught=self.side.callers.get(called, frozenset()))
         own = of_function(node, in_protocol=self.in_protocol)
         excuse = self.excuse or inner._unless_caught(own, node.body)
-        return self._inner(node, self._symbol(node.name), excuse, inner.caught, whole=whole)
-
-    def _symbol(self, name: str) -> str:
-        """What a function that is defined here belongs to."""
-        if self.symbol is None:
-            return name
-        return f"{self.symbol}.{name}" if self.of_methods else self.symbol
+        symbol = self.symbol
+        if symbol is None:
+            symbol = node.name
+        elif self.of_methods:
+            symbol = f"{symbol}.{node.name}"
+        return self._inner(node, symbol, excuse, inner.caught, whole=whole)
 
     def of_lambda(self, node: ast.Lambda, excuse: Excuse | None, *, whole: bool) -> "_Scope":
         """The body of a lambda that is made here."""
@@ -394,10 +381,6 @@ def _names_of(node: ast.AST) -> tuple[str, ...]:
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-class UnnamedHead(ast.Pass):
-    """The head of a block that no node stands for."""
-
-
 def _lambdas_of(part: object) -> Iterator[ast.Lambda]:
     """The lambdas in a part of a statement, without those in functions that it defines."""
     if isinstance(part, ast.AST):
@@ -457,7 +440,7 @@ def _mark_block(block: Block, of: ast.AST, scope: _Scope) -> None:
     scope = scope.within(of)
     if block.head or block.node is not None:
         excuse = scope.head_excuse_of(block)
-        scope.mark(block.line, block.node or UnnamedHead(), excuse, whole=True, first=block.line, last=block.last)
+        scope.mark(block.line, block.node or ast.Pass(), excuse, whole=True, first=block.line, last=block.last)
         scope.note(of, _pieces_of_head(block, of))
         _mark_lambdas(block.head, scope, excuse)
     for item in block.body:
@@ -509,15 +492,6 @@ def _head_pieces(node: Function) -> Iterator[Piece]:
 _Part = tuple[int, ast.Lambda | None]
 
 
-def _compare_trees(before: ast.Module, after: ast.Module, numbers: TreeNumbers) -> tuple[_Side, _Side]:
-    """What differs in the older and in the newer version."""
-    sides = _Side(before), _Side(after)
-    # An error of the file's own may be caught by what only one of them has.
-    sides[0].caught = sides[1].caught = sides[0].caught | sides[1].caught
-    _Comparison(numbers).bodies(before.body, after.body, sides[0].scope, sides[1].scope)
-    return sides
-
-
 class _Comparison:
     def __init__(self, numbers: TreeNumbers) -> None:
         self._numbers = numbers
@@ -529,7 +503,9 @@ class _Comparison:
             return
         definitions = [[item for item in body if isinstance(item, Definition)] for body in (old, new)]
         others = [[item for item in body if not isinstance(item, Definition)] for body in (old, new)]
-        for before, after in numbers.paired(definitions[0], definitions[1], (self._head, _title)):
+        # A property and its setter have one name and other decorators.
+        heads = (lambda node: (_title(node), numbers.of(getattr(node, "decorator_list", None))), _title)
+        for before, after in numbers.paired(definitions[0], definitions[1], heads):
             self._pair(before, after, ours, theirs)
         self._reordered(definitions[0], definitions[1], theirs)
         pairs = list(numbers.aligned(others[0], others[1], (self._target, type)))
@@ -589,10 +565,6 @@ class _Comparison:
             elif theirs.block_lines:
                 first, last = theirs.block_lines[0], theirs.block_lines[-1]
                 theirs.mark(first, ast.Pass(), None, whole=False, first=first, last=last)
-
-    def _head(self, node: ast.AST) -> Hashable:
-        """What tells definitions of one name apart, as a property and its setter."""
-        return _title(node), self._numbers.of(getattr(node, "decorator_list", None))
 
     def _target(self, node: ast.AST) -> Hashable:
         """What two versions of one statement have in common: what is assigned, called, tested or gone through."""
@@ -685,7 +657,9 @@ class _Comparison:
             self._block(text, other, (old, new), ours, theirs)
         by_node = {id(block.node): block for block in (*before, *after) if block.node is not None}
         nodes = [[block.node for block in blocks if block.node is not None] for blocks in (before, after)]
-        for one, two in self._numbers.aligned(nodes[0], nodes[1], (_caught, type)):
+        # What tells the handlers of one statement apart.
+        caught = (lambda node: (type(node), self._numbers.of(getattr(node, "type", None))), type)
+        for one, two in self._numbers.aligned(nodes[0], nodes[1], caught):
             if one is None:
                 _mark_block(by_node[id(two)], new, theirs)
             elif two is None:
@@ -704,7 +678,7 @@ class _Comparison:
         ours.note(of[0], _pieces_of_head(old, of[0]))
         theirs.note(of[1], _pieces_of_head(new, of[1]))
         for text, other, scope in ((old, new, theirs), (new, old, ours)):
-            parts, node = (list(text.head), list(other.head)), other.node or UnnamedHead(lineno=other.line)
+            parts, node = (list(text.head), list(other.head)), other.node or ast.Pass()
             self._mark_parts(*parts, scope, scope.head_excuse_of(other), node, first=other.line, last=other.last)
 
     def _parts(self, old: object, new: object, line: int, within: ast.Lambda | None = None) -> Iterator[_Part]:
@@ -751,11 +725,6 @@ def _class_head(node: ast.ClassDef) -> Block:
 
 def _title(node: ast.AST) -> Hashable:
     return isinstance(node, ast.ClassDef), getattr(node, "name", None)
-
-
-def _caught(node: ast.AST) -> Hashable:
-    """What tells the handlers of one statement apart."""
-    return type(node), ast.dump(node.type) if isinstance(node, ast.ExceptHandler) and node.type else None
 
 
 def _called_by(node: Function) -> tuple[object, ...]:

@@ -1,15 +1,15 @@
 """The normal form of a syntax tree: a whitelist of what may differ between two versions without effect on a run.
 
-Positions are not part of a tree's content, so comments and layout do not count. Everything else counts unless a
-function here removes it, and each of them relies only on what holds in both versions (`Common`):
+Positions are not part of a tree's content, so comments and layout do not count. Everything else counts unless it is one
+of these, each of which relies only on what holds in both versions (`Common`):
 
-    strip_string_prefix           the `u` of `u"text"`
-    strip_docstring               a docstring, where the file reads none and no decorator of a function can
-    strip_idle_statements         `pass`, and a constant that stands alone
-    blank_message                 inside a function: the text of a log call, of a raised error or of an assertion
-    strip_local_annotation        the annotation of a function's local variable, which is never evaluated; one that
-                                  makes a generator (`yield`) or a name local (`:=`) stays
-    strip_type_checking           what is below `if TYPE_CHECKING:`, where it is nothing but imports, at module level
+- the `u` of `u"text"`
+- a docstring, where the file reads none and no decorator of a function can
+- `pass`, and a constant that stands alone
+- inside a function: the text of a log call, of a raised error or of an assertion
+- the annotation of a function's local variable, which is never evaluated; one that makes a generator (`yield`) or a
+  name local (`:=`) stays
+- what is below `if TYPE_CHECKING:`, where it is nothing but imports, at module level
 
 What a message is made of besides text must be names, constants, plain attributes or f-strings of these, and must be
 equal in both versions: an attribute may be a property, so reading it is never added or taken away unseen.
@@ -54,51 +54,52 @@ class Common:
     @classmethod
     def of(cls, *trees: ast.Module) -> "Common":
         """What holds in every one of the trees."""
-        facts = [_Facts(tree) for tree in trees]
+        nodes = [walk(tree) for tree in trees]
         return cls(
-            all(not fact.mentioned & _READS_DOCSTRINGS for fact in facts),
-            frozenset.intersection(*(fact.type_checking for fact in facts)),
-            frozenset.intersection(*(_BUILTINS - frozenset(fact.bound) for fact in facts)),
+            not any(name in _READS_DOCSTRINGS for each in nodes for name in _mentioned(each)),
+            frozenset.intersection(*map(type_checking_names, trees)),
+            _BUILTINS.difference(*map(_stored_names, nodes)),
             frozenset.intersection(*map(plain_decorators, trees)),
         )
 
 
-class _Facts:
-    """What one version binds, each name as often as it is bound, and what it mentions."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        nodes = walk(tree)
-        self.bound = Counter(_all_stored_names(nodes))
-        self.mentioned: set[str] = set()
-        for node in nodes:
-            if isinstance(node, ast.Name):
-                self.mentioned.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                self.mentioned.add(node.attr)
-            elif isinstance(node, ast.alias):
-                self.mentioned.add(node.name.rpartition(".")[2])
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                self.mentioned.add(node.value)
-        self.type_checking = _type_checking_of(tree, self.bound)
+def _mentioned(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                yield name
+            case ast.alias(name=name):
+                yield name.rpartition(".")[2]
+            case _:
+                pass
 
 
 def type_checking_names(tree: ast.Module) -> frozenset[str]:
-    """The expressions that are typing's TYPE_CHECKING in a tree, as `Common` has them."""
-    return _type_checking_of(tree, Counter(_all_stored_names(walk(tree))))
+    """The expressions that are typing's own TYPE_CHECKING in a tree, as dotted names."""
+    bound = Counter(_stored_names(walk(tree)))
+    found: set[str] = set()
+    for node in tree.body if not bound["*"] else ():
+        aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+        names = {alias.name for alias in aliases if not alias.asname}
+        of_typing = isinstance(node, ast.ImportFrom) and node.module == "typing" and not node.level
+        if of_typing and "TYPE_CHECKING" in names and bound["TYPE_CHECKING"] == 1:
+            found.add("TYPE_CHECKING")
+        if isinstance(node, ast.Import) and "typing" in names and bound["typing"] == 1 and not bound["TYPE_CHECKING"]:
+            found.add("typing.TYPE_CHECKING")
+    return frozenset(found)
 
 
-def _type_checking_of(tree: ast.Module, bound: Counter[str]) -> frozenset[str]:
-    return frozenset(_type_checking_names(tree, _bound_once(bound), stored="TYPE_CHECKING" in bound))
-
-
-def _bound_once(bound: Counter[str]) -> frozenset[str]:
-    return frozenset(name for name, count in bound.items() if count == 1 and not bound["*"])
-
-
-def _all_stored_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
+def _stored_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The names that nodes bind and the attributes that they store, each as often as that happens."""
-    yield from all_bound_names(nodes)
-    yield from (node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load))
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                yield node.id
+        elif isinstance(node, ast.Attribute):
+            if not isinstance(node.ctx, ast.Load):
+                yield node.attr
+        elif type(node) in _BINDING:
+            yield from bound_names(node)
 
 
 # The nodes of type parameters, which Python has since 3.12.
@@ -109,16 +110,6 @@ _BINDING = frozenset(
     | {ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping}
     | {getattr(ast, name) for name in _TYPE_PARAMETERS if hasattr(ast, name)}
 )
-
-
-def all_bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that nodes bind, each as often as it is bound."""
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            if not isinstance(node.ctx, ast.Load):
-                yield node.id
-        elif type(node) in _BINDING:
-            yield from bound_names(node)
 
 
 def bound_names(node: ast.AST) -> Iterator[str]:
@@ -141,25 +132,24 @@ def bound_names(node: ast.AST) -> Iterator[str]:
                 yield getattr(node, "name", "")
 
 
-def _type_checking_names(tree: ast.Module, once: frozenset[str], *, stored: bool) -> Iterator[str]:
-    for node in tree.body:
-        match node:
-            case ast.ImportFrom(module="typing", level=0):
-                if any(alias.name == "TYPE_CHECKING" and alias.asname is None for alias in node.names):
-                    yield from {"TYPE_CHECKING"} & once
-            case ast.Import():
-                if any(alias.name == "typing" and alias.asname is None for alias in node.names):
-                    yield from {"typing.TYPE_CHECKING"} if "typing" in once and not stored else ()
-            case _:
-                pass
+_HOLDS_STATEMENTS = ast.mod | ast.stmt | ast.ExceptHandler | ast.match_case
+_HOLDS_DOCSTRING = ast.Module | ast.ClassDef | _Function
+# Below a `yield` a function is a generator, and what `:=` binds is local, evaluated or not.
+_COMPILED_UNEVALUATED = ast.Yield | ast.YieldFrom | ast.NamedExpr
 
 
 def normalize(tree: ast.Module, common: Common) -> None:
     """Bring a tree into its normal form."""
-    _Normal(common).module(tree)
-
-
-_HOLDS_STATEMENTS = ast.stmt | ast.ExceptHandler | ast.match_case
+    for node in walk(tree):
+        if isinstance(node, ast.Constant):
+            node.kind = None
+    for item in tree.body:
+        # The test itself is executed, so it stays; only the bare positive one of typing's own constant is meant.
+        if isinstance(item, ast.If) and not item.orelse and isinstance(item.test, ast.Name | ast.Attribute):
+            imports = all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in item.body)
+            if imports and dotted(item.test) in common.type_checking:
+                item.body = []
+    _Normal(common).visit(tree)
 
 
 class _Normal(ast.NodeTransformer):
@@ -167,118 +157,44 @@ class _Normal(ast.NodeTransformer):
         self._common = common
         self._in_function = False
 
-    def module(self, tree: ast.Module) -> None:
-        """The whole tree."""
-        for constant in (node for node in walk(tree) if isinstance(node, ast.Constant)):
-            strip_string_prefix(constant)
-        tree.body = self._body(tree.body, plain=True)
-        strip_type_checking(tree.body, self._common)
-        for node in tree.body:
-            self.visit(node)
-
-    def _body(self, body: list[ast.stmt], *, plain: bool) -> list[ast.stmt]:
-        """A body without what is idle; its docstring goes where the file reads none and the decorators are plain."""
-        kept = [] if self._common.docstrings_unread and plain else body[: len(body) - len(strip_docstring(body))]
-        return [*kept, *strip_idle_statements(body[len(kept) :])]
-
     def visit(self, node: ast.AST) -> ast.AST:
         # Below an expression there are no statements.
         if not isinstance(node, _HOLDS_STATEMENTS):
             return node
         if self._in_function and isinstance(node, ast.Expr | ast.Raise | ast.Assert):
             blank_message(node, self._common)
-        result: ast.AST = super().visit(node)
-        return result
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if self._in_function and isinstance(node, ast.AnnAssign):
+            if any(isinstance(part, _COMPILED_UNEVALUATED) for part in walk(node.annotation)):
+                return node
+            if node.value is not None:
+                return ast.copy_location(ast.Assign([node.target], node.value), node)
+            # Without a value it still makes the name local.
+            node.annotation = ast.Constant(None)
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
-            if isinstance(body, list) and not isinstance(node, _Function | ast.ClassDef | ast.Module):
-                setattr(node, name, strip_idle_statements(body))
-        return super().generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.body = self._body(node.body, plain=True)
-        outer, self._in_function = self._in_function, False
-        super().generic_visit(node)
-        self._in_function = outer
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: _Function) -> ast.AST:
-        plain = is_plainly_decorated(node, self._common.plain)
-        node.body = self._body(node.body, plain=plain)
+            if isinstance(body, list):
+                kept = body[:1] if self._is_read_docstring(node, body) else []
+                rest = (item for item in body[len(kept) :] if not isinstance(item, ast.Pass) and not _is_constant(item))
+                setattr(node, name, [*kept, *rest])
         outer = self._in_function
-        self._in_function = True
-        node.body = [self._statement(item) for item in node.body]
+        if isinstance(node, _Function | ast.ClassDef):
+            self._in_function = isinstance(node, _Function)
+        self.generic_visit(node)
         self._in_function = outer
         return node
 
-    def _statement(self, node: ast.stmt) -> ast.stmt:
-        found = self.visit(node)
-        assert isinstance(found, ast.stmt)
-        return found
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        found = strip_local_annotation(node) if self._in_function else node
-        return super().generic_visit(found)
-
-
-def strip_string_prefix(node: ast.Constant) -> None:
-    """`u"text"` is `"text"`."""
-    node.kind = None
+    def _is_read_docstring(self, node: ast.AST, body: list[ast.stmt]) -> bool:
+        """Whether a body begins with a docstring that the file or a decorator may read."""
+        match body:
+            case [ast.Expr(value=ast.Constant(value=str())), *_] if isinstance(node, _HOLDS_DOCSTRING):
+                plain = not isinstance(node, _Function) or is_plainly_decorated(node, self._common.plain)
+                return not (self._common.docstrings_unread and plain)
+            case _:
+                return False
 
 
-def strip_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A body without its docstring."""
-    return body[1:] if body and _docstring(body[0]) else body
-
-
-def strip_idle_statements(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A body without `pass` and without constants that stand alone: neither does anything."""
-    return [
-        item
-        for item in body
-        if not isinstance(item, ast.Pass) and not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
-    ]
-
-
-# Below a `yield` a function is a generator, and what `:=` binds is local, evaluated or not.
-_COMPILED_UNEVALUATED = ast.Yield | ast.YieldFrom | ast.NamedExpr
-
-
-def strip_local_annotation(node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
-    """In a function an annotation is never evaluated; without a value the statement still makes the name local.
-
-    What Python's compiler reads of it all the same decides what the function is, so such an annotation stays.
-    """
-    if any(isinstance(part, _COMPILED_UNEVALUATED) for part in walk(node.annotation)):
-        return node
-    if node.value is not None:
-        return ast.copy_location(ast.Assign([node.target], node.value), node)
-    node.annotation = ast.Constant(None)
-    return node
-
-
-def strip_type_checking(body: list[ast.stmt], common: Common) -> None:
-    """Empty the `if TYPE_CHECKING:` blocks of a module that hold imports alone; the test itself is executed."""
-    for item in body:
-        if isinstance(item, ast.If) and is_typing_block(item, common):
-            item.body = []
-
-
-def is_typing_block(node: ast.stmt, common: Common) -> bool:
-    """Whether a statement is the bare positive test of typing's own TYPE_CHECKING, with nothing but imports inside."""
-    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Name | ast.Attribute):
-        return False
-    return dotted(node.test) in common.type_checking and all(
-        isinstance(item, ast.Import | ast.ImportFrom) for item in node.body
-    )
+def _is_constant(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> None:
@@ -338,10 +254,6 @@ def _without_text(node: ast.expr) -> ast.expr:
             return ast.JoinedStr(kept) if kept else ast.Constant("")
         case _:
             return node
-
-
-def _docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 # By module the decorators that keep what they decorate, or run it when it is called and not before.

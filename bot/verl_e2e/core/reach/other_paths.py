@@ -19,7 +19,6 @@ _LINK = "it is a link or a submodule among the sources, at base or head"
 _OUTSIDE = "it lies next to the package under test, where Python looks for other packages"
 _CACHED = "Python would run it in the place of a source file"
 _ATTRIBUTES = "it changes what a checkout of the sources holds, whatever they say"
-_CASE = "its name differs from another by the case of letters alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +40,20 @@ def stand_ins(
     for tree in sides:
         found.update(_through_links(names, tree.links, roots))
     doubled = [*_shadows(sides[0].files, roots), *_shadows(sides[1].files, roots)]
-    cases = _case_variants(sides[1].files)
     for name in names:
-        reason = _by_name(name, roots, package)
-        if not reason and any(name in pair for pair in doubled):
-            reason = (
-                f"a module and a package have one name: {' and '.join(sorted(next(p for p in doubled if name in p)))}"
-            )
-        if not reason and name in cases:
-            reason = _CASE
+        reason, root = "", next((root for root in roots if name.startswith(root)), None)
+        folder, _, own = name.rpartition("/")
+        if own == ".gitattributes" and is_among(folder or ".", roots):
+            reason = _ATTRIBUTES
+        elif root is not None and not name.startswith(f"{root}{package.replace('.', '/')}/"):
+            reason = _OUTSIDE
+        elif root is not None and ("/__pycache__/" in name or any(f"{end}/" in f"{name}/" for end in _COMPILED)):
+            reason = _CACHED
+        elif pair := next((pair for pair in doubled if name in pair), None):
+            reason = f"a module and a package have one name: {' and '.join(sorted(pair))}"
         if reason:
             found.setdefault(name, reason)
     return found
-
-
-def _by_name(name: str, roots: tuple[str, ...], package: str) -> str:
-    root = next((root for root in roots if name.startswith(root)), None)
-    if name.rpartition("/")[2] == ".gitattributes" and is_among(name.rpartition("/")[0] or ".", roots):
-        return _ATTRIBUTES
-    if root is None:
-        return ""
-    if not name.startswith(f"{root}{package.replace('.', '/')}/"):
-        return _OUTSIDE
-    return _CACHED if "/__pycache__/" in name or any(f"{ending}/" in f"{name}/" for ending in _COMPILED) else ""
 
 
 def _through_links(
@@ -108,20 +98,6 @@ def _shadows(files: frozenset[str], roots: tuple[str, ...]) -> Iterator[frozense
             other = found.setdefault(name, path)
             if other != path:
                 yield frozenset({other, path})
-
-
-def _case_variants(files: frozenset[str]) -> frozenset[str]:
-    """The files whose name, or a folder of it, differs from another one by case alone."""
-    spelled: dict[str, set[str]] = {}
-    for path in files:
-        parts = path.split("/")
-        for end in range(1, len(parts) + 1):
-            whole = "/".join(parts[:end])
-            spelled.setdefault(whole.casefold(), set()).add(whole)
-    doubled = {item for several in spelled.values() if len(several) > 1 for item in several}
-    if not doubled:
-        return frozenset()
-    return frozenset(path for path in files if any(_overlap(path, text) for text in doubled))
 
 
 # What describes the project to people, and the lists whose entries `changed_requirements` compares.

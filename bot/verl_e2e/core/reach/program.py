@@ -2,10 +2,9 @@
 
 import ast
 import tokenize
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from verl_e2e.core.reach.syntax import beyond_limits
@@ -67,39 +66,11 @@ class Summary:
     # The files that texts name, each with its folder where the text has one.
     files: tuple[str, ...] = ()
 
-    # A summary is kept as long as its file's content is in use, and these with it.
-
+    # Kept with the summary, which is there as long as its file's content is in use.
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """What reads like a full name in texts."""
-        if "!" not in self._references:
-            return ()
         return tuple(dict.fromkeys(ref[1:] for symbol in self.symbols for ref in symbol.refs if ref[0] == "!"))
-
-    def naming(self, part: str) -> tuple[str, ...]:
-        """The symbols that have a part in one of their references, in order."""
-        # Most files have no part of this name, and a text is searched in far less time than the table takes to make.
-        return self._naming.get(part, ()) if part in self._references else ()
-
-    @cached_property
-    def _references(self) -> str:
-        """All references, one on each line."""
-        return "\n".join([ref for symbol in self.symbols for ref in symbol.refs])
-
-    @cached_property
-    def _naming(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = {}
-        for symbol in self.symbols:
-            for part in {part for ref in symbol.refs for part in ref.strip("!?^=").replace("()", "").split(".")}:
-                found.setdefault(part, []).append(symbol.name)
-        return {part: tuple(names) for part, names in found.items()}
-
-
-def references(summary: Summary) -> Summary:
-    """The summary without lines and files that texts name: equal where the same symbols refer to the same."""
-    symbols = tuple(symbol._replace(line=0) for symbol in summary.symbols)
-    imports = tuple(item._replace(line=0) for item in summary.imports)
-    return replace(summary, symbols=symbols, imports=imports, files=())
 
 
 def encoding_of(source: bytes | None) -> str:
@@ -125,37 +96,12 @@ def parse(source: bytes) -> ast.Module | str:
         return f"it is not Python ({type(error).__name__})"
 
 
-# The contents whose trees are kept, together; a tree takes about thirty times as much memory.
-_MOST_BYTES = 2 << 20
-
-
-class ReadTrees:
-    """The trees of the contents that were asked for last, so many bytes of them; no one may change a tree."""
-
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most = most_bytes
-        self._trees: OrderedDict[bytes, ast.Module | str] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, source: bytes) -> ast.Module | str:
-        """What `parse` says of a content."""
-        found = self._trees.pop(source, None)
-        if found is None:
-            found = parse(source)
-            self._bytes += len(source)
-        self._trees[source] = found
-        while self._bytes > self._most:
-            gone, _ = self._trees.popitem(last=False)
-            self._bytes -= len(gone)
-        return found
-
-
-parse_to_read = ReadTrees().get
+# What `parse` says of the contents that were asked for last; no one may change such a tree. A tree takes about thirty
+# times as much memory as its content.
+parse_to_read = lru_cache(maxsize=4)(parse)
 
 
 _MOST_REEXPORTS = 12
-# Among the modules that were asked for: all of them, one after the other. No module has this name.
-EVERY_MODULE = "*"
 
 
 class Node(NamedTuple):
@@ -221,23 +167,6 @@ def absolute(importer: str, module: str, dots: int, *, package: bool) -> str:
     return ".".join([*kept, module] if module else kept)
 
 
-class Views:
-    """The tables of modules that programs share: from one tree to the next most modules stay the same."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
-        self._views: dict[str, ModuleView] = {}
-
-    def of(self, name: str, summary: Summary, *, package: bool) -> ModuleView:
-        """The table of a module, the one that was made last for this name where it has the same summary."""
-        found = self._views.get(name)
-        if found is None or found.summary is not summary or found.package != package:
-            if len(self._views) >= self._most:
-                self._views.clear()
-            found = self._views[name] = ModuleView(name, summary, package=package)
-        return found
-
-
 def module_name(path: str, roots: Iterable[str]) -> str | None:
     """The dotted name of a source file below one of the import roots, None for any other file."""
     for root in roots:
@@ -247,65 +176,30 @@ def module_name(path: str, roots: Iterable[str]) -> str | None:
     return None
 
 
-def _outer_packages(name: str) -> Iterable[str]:
-    parts = name.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts)))
-
-
 class Program:
     """All modules of one tree, read when first asked for; `paths` gives each module's file."""
 
-    def __init__(self, paths: Mapping[str, str], load: Callable[[str], Summary], tables: Views | None = None) -> None:
+    def __init__(self, paths: Mapping[str, str], load: Callable[[str], Summary]) -> None:
         self.paths = paths
         self._load = load
-        self._tables = tables or Views()
         self._views: dict[str, ModuleView] = {}
         self._names: dict[tuple[str, str], Found | None] = {}
-        self._packages = {outer for name in paths for outer in _outer_packages(name)}
-        # The modules whose presence or content was asked for.
-        self._asked: set[str] = set()
+        parts = (name.split(".") for name in paths)
+        self._packages = {".".join(name[:end]) for name in parts for end in range(1, len(name))}
 
     def __contains__(self, module: str) -> bool:
-        self._asked.add(module)
         return module in self.paths or module in self._packages
-
-    @property
-    def asked(self) -> frozenset[str]:
-        """The modules that anything asked for so far depends on, those that are not there included."""
-        return frozenset(self._asked.union(self._views))
 
     def all_views(self) -> Iterator[ModuleView]:
         """Every module of the tree."""
-        # Whether another module comes or goes matters from here on.
-        self._asked.add(EVERY_MODULE)
         return (view for module in self.paths if (view := self.view(module)) is not None)
-
-    def answers_like(self, other: "Program", asked: Collection[str]) -> bool:
-        """Whether this program holds the same as another one in all modules of `asked`, but for line numbers."""
-        if EVERY_MODULE in asked and list(self.paths) != list(other.paths):
-            return False
-        return all((name in self) == (name in other) and self._is_like(other, name) for name in asked)
-
-    def _is_like(self, other: "Program", module: str) -> bool:
-        path, theirs = self.paths.get(module), other.paths.get(module)
-        if path is None or theirs is None:
-            return path is theirs
-        if path.endswith("__init__.py") != theirs.endswith("__init__.py"):
-            return False
-        summary, before = self._load(path), other._load(theirs)
-        return summary is before or references(summary) == references(before)
 
     def view(self, module: str) -> ModuleView | None:
         """A module's table; None for a namespace package, which has no file, and for a foreign module."""
-        found = self._views.get(module)
-        if found is None:
-            path = self.paths.get(module)
-            if path is None:
-                self._asked.add(module)
-                return None
-            found = self._tables.of(module, self._load(path), package=path.endswith("__init__.py"))
-            self._views[module] = found
-        return found
+        path = self.paths.get(module)
+        if path is not None and module not in self._views:
+            self._views[module] = ModuleView(module, self._load(path), package=path.endswith("__init__.py"))
+        return self._views.get(module)
 
     def symbol(self, node: Node) -> Symbol | None:
         """The symbol that a node stands for, None when the tree has no such symbol."""
@@ -326,34 +220,29 @@ class Program:
         view = self.view(module)
         if depth > _MOST_REEXPORTS:
             return None
+        imported = view.imports.get(name) if view is not None else None
         if view is not None:
             symbol = view.symbols.get(name)
             if symbol is not None and name:
                 return Found(Node(module, name), symbol.kind)
-            imported = view.imports.get(name)
             if imported is not None:
-                return self._imported(view, imported, depth)
-            for star in view.stars:
+                target = view.target(imported)
+                if target not in self:
+                    return None
+                if imported.attribute is None:
+                    return Found(Node(target, BODY), "module")
+                if (target, imported.attribute) != (module, name):
+                    return self.lookup(target, imported.attribute, depth + 1)
+            for star in view.stars if imported is None else ():
                 found = self.lookup(view.target(star), name, depth + 1) if view.target(star) in self else None
                 if found is not None:
                     return found
-            if name in view.lazy:
+            if name in view.lazy and imported is None:
                 bare = view.lazy[name].lstrip(".")
                 source = view.absolute(bare, len(view.lazy[name]) - len(bare))
                 return self.lookup(source, name, depth + 1) if source in self and source != module else None
         inner = f"{module}.{name}"
         return Found(Node(inner, BODY), "module") if inner in self else None
-
-    def _imported(self, view: ModuleView, item: Import, depth: int) -> Found | None:
-        target = view.target(item)
-        if target not in self:
-            return None
-        if item.attribute is None:
-            return Found(Node(target, BODY), "module")
-        if target == view.name and item.attribute == item.name:
-            inner = f"{target}.{item.name}"
-            return Found(Node(inner, BODY), "module") if inner in self else None
-        return self.lookup(target, item.attribute, depth + 1)
 
     def full_name(self, dotted: str) -> Found | None:
         """What a full dotted name means, or the longest beginning of it that is a module."""

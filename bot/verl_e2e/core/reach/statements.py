@@ -10,7 +10,7 @@ from types import CodeType
 
 from verl_e2e.core.model.execution import Excuse
 from verl_e2e.core.reach.normal import Frozen, freeze, is_log_call
-from verl_e2e.core.reach.syntax import copied, dotted, own_nodes, walk
+from verl_e2e.core.reach.syntax import copied, dotted, own_name, own_nodes, walk
 
 _RESUME = opcode.opmap["RESUME"]
 # Set in the flags of a function's code, as `inspect.CO_OPTIMIZED`.
@@ -54,16 +54,11 @@ def _key(node: Function | ast.Lambda) -> tuple[str, int]:
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
     """Every function in a code object; a comprehension belongs to the function around it."""
-    todo = [code]
-    while todo:
-        for inner in _inner(todo.pop()):
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
             if _is_function(inner):
                 yield inner
-            todo.append(inner)
-
-
-def _inner(code: CodeType) -> Iterator[CodeType]:
-    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+            yield from _functions(inner)
 
 
 def _is_function(code: CodeType) -> bool:
@@ -73,19 +68,14 @@ def _is_function(code: CodeType) -> bool:
 
 def _reported(code: CodeType) -> Iterator[int]:
     """The lines of a function and of what belongs to it."""
-    todo = [code]
-    while todo:
-        here = todo.pop()
-        yield from _own_lines(here)
-        todo.extend(inner for inner in _inner(here) if not _is_function(inner))
-
-
-def _own_lines(code: CodeType) -> Iterator[int]:
     # What is on the line on which a frame begins is reported by some interpreters, and by others it is not.
     resumes = 2 * code.co_code[::2].index(_RESUME)
     table = list(code.co_lines())
     begin = next(line for first, end, line in table if first <= resumes < end)
     yield from (line for _, end, line in table if line and line != begin and end > resumes)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and not _is_function(inner):
+            yield from _reported(inner)
 
 
 _ABSTRACT = frozenset({"abstractmethod", "abstractproperty", "abstractclassmethod", "abstractstaticmethod"})
@@ -113,22 +103,14 @@ def of_statement(node: ast.stmt) -> Excuse | None:
             return Excuse.ERROR_PATH
         case ast.Pass() | ast.Global() | ast.Nonlocal() | ast.Expr(value=ast.Constant()) | ast.AnnAssign(value=None):
             return Excuse.IDLE
-        case ast.Expr(value=ast.Call() as call) if is_log_call(call, _PRINT) and _arguments_do_nothing(call):
-            return Excuse.LOGGING
+        case ast.Expr(value=ast.Call() as call) if is_log_call(call, _PRINT):
+            # Building a message must only read.
+            parts = [part for argument in (*call.args, *call.keywords) for part in walk(argument)]
+            called = {own_name(part.func) or dotted(part.func) for part in parts if isinstance(part, ast.Call)}
+            acts = not called <= _READING or any(isinstance(part, _DOES_SOMETHING) for part in parts)
+            return None if acts else Excuse.LOGGING
         case _:
             return None
-
-
-def _arguments_do_nothing(call: ast.Call) -> bool:
-    """Whether building a message only reads."""
-    for node in (part for argument in (*call.args, *call.keywords) for part in walk(argument)):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-            if name not in _READING:
-                return False
-        elif isinstance(node, _DOES_SOMETHING):
-            return False
-    return True
 
 
 def of_function(node: Function, *, in_protocol: bool) -> Excuse | None:
@@ -176,18 +158,18 @@ def may_go_on(nodes: Iterable[ast.AST], here: frozenset[str], elsewhere: frozens
     `here` are the errors that are caught around them, `elsewhere` the file's own ones that another place of it catches.
     """
     raised = (item for node in nodes for item in own_nodes(node) if isinstance(item, ast.Raise))
-    names = {_last_name(item.exc) for item in raised}
-    return bool(names & (_CONTROL | elsewhere)) or any(_may_be(name, caught) for name in names for caught in here)
-
-
-def _may_be(name: str, caught: str) -> bool:
-    """Whether an error of one name may be of the class of another; an empty name is an error that is not known."""
-    error, other = (getattr(builtins, text, None) for text in (name, caught))
-    if caught in {"Exception", "BaseException"} or not name or name == caught:
-        return True
-    if isinstance(error, type):
-        return isinstance(other, type) and issubclass(error, other)
-    return True
+    for name in {_last_name(item.exc) for item in raised}:
+        if name in _CONTROL or name in elsewhere:
+            return True
+        error = getattr(builtins, name, None)
+        for caught in here:
+            # An error that is not known, or not Python's own, may be of any class.
+            other = getattr(builtins, caught, None)
+            if caught in {"Exception", "BaseException"} or not isinstance(error, type):
+                return True
+            if isinstance(other, type) and issubclass(error, other):
+                return True
+    return False
 
 
 def errors_caught(node: ast.AST) -> frozenset[str]:
@@ -299,9 +281,9 @@ def blocks_of(node: ast.AST) -> tuple[Block, ...]:
     match node:
         case ast.If(test=test) | ast.While(test=test):
             typing = of_test(test)
-            excuse = typing or _conditional(node, node.body)
-            body = Block((test,), node.body, test_line(test), None, excuse, typing, end=_end_of_body(node))
-            return body, Block((), node.orelse, excuse=_conditional(node, node.orelse))
+            excuse, other = map(of_block, (node.body, node.orelse)) if isinstance(node, ast.If) else (None, None)
+            body = Block((test,), node.body, test_line(test), None, typing or excuse, typing, end=_end_of_body(node))
+            return body, Block((), node.orelse, excuse=other)
         case ast.For() | ast.AsyncFor():
             head = (node.target, node.iter)
             return Block(head, node.body, node.lineno, end=_end_of_body(node)), Block((), node.orelse)
@@ -310,31 +292,25 @@ def blocks_of(node: ast.AST) -> tuple[Block, ...]:
             return (Block(tuple(node.items), node.body, node.lineno, caught=caught, end=node.end_lineno or 0),)
         case ast.Try() | ast.TryStar():
             body = Block((), node.body, caught=errors_caught(node))
-            return body, Block((), node.orelse), Block((), node.finalbody), *map(_handler, node.handlers)
+            return body, Block((), node.orelse), Block((), node.finalbody), *map(_clause, node.handlers)
         case ast.Match():
-            return Block((node.subject,), [], node.lineno), *map(_case, node.cases)
+            return Block((node.subject,), [], node.lineno), *map(_clause, node.cases)
         case _:
             return ()
-
-
-def _conditional(node: ast.If | ast.While, body: list[ast.stmt]) -> Excuse | None:
-    return of_block(body) if isinstance(node, ast.If) else None
 
 
 def _end_of_body(node: ast.If | ast.While | ast.For | ast.AsyncFor) -> int:
     return node.orelse[0].lineno - 1 if node.orelse else node.end_lineno or 0
 
 
-def _handler(node: ast.ExceptHandler) -> Block:
+def _clause(node: ast.ExceptHandler | ast.match_case) -> Block:
+    """A handler of a `try`, or a case of a `match`."""
     excuse = of_block(node.body)
-    head = (node.type,) if node.type else ()
-    return Block(head, node.body, node.lineno, node, excuse, excuse, end=node.end_lineno or 0)
-
-
-def _case(node: ast.match_case) -> Block:
-    excuse = of_block(node.body)
-    head = (node.pattern, node.guard) if node.guard else (node.pattern,)
-    return Block(head, node.body, node.pattern.lineno, node, excuse, excuse)
+    if isinstance(node, ast.ExceptHandler):
+        head = (node.type,) if node.type else ()
+        return Block(head, node.body, node.lineno, node, excuse, excuse, end=node.end_lineno or 0)
+    parts = (node.pattern, node.guard) if node.guard else (node.pattern,)
+    return Block(parts, node.body, node.pattern.lineno, node, excuse, excuse)
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -369,15 +345,12 @@ def pieces(node: ast.AST) -> Iterator[Piece]:
     Tables are lists, dictionaries and the named arguments of calls that have many.
     """
     elements: list[ast.AST] = []
-    if any(map(_is_table, walk(node))):
+    tables = ast.List | ast.Dict
+    if any(isinstance(part, tables) or len(getattr(part, "keywords", ())) > _SHORT_CALL for part in walk(node)):
         node = _Elements(elements).visit(copied(node))
     yield Piece.of(node)
     for item in elements:
         yield from pieces(item)
-
-
-def _is_table(node: ast.AST) -> bool:
-    return isinstance(node, ast.List | ast.Dict) or (isinstance(node, ast.Call) and len(node.keywords) > _SHORT_CALL)
 
 
 class _Elements(ast.NodeTransformer):

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -84,7 +83,7 @@ class Reach:
         self._unserved: set[Node] = set()
         self._todo: deque[Node] = deque()
         self._later: deque[Node] = deque()
-        self.entries = entries = tuple(entries)
+        entries = tuple(entries)
         for entry in entries:
             if entry.module:
                 self._enter(entry)
@@ -92,25 +91,13 @@ class Reach:
             if not entry.module and entry.attribute:
                 self._call(entry.attribute, entry)
         self._drain()
-        self.ran = tuple(ran)
-        for entry in self.ran:
+        for entry in ran:
             node = Node(entry.module, entry.attribute or "")
             symbol = program.symbol(node)
             if symbol is not None and node not in self.steps:
                 self._use(node, symbol.kind, [], entry)
                 self._import(node.module, entry)
         self._drain()
-        self._rests_on = program.asked
-
-    def in_program(self, program: Program, entries: Iterable[Entry], ran: Iterable[Entry] = ()) -> "Reach | None":
-        """The same for another program in which nothing differs that was asked for here; None where something does."""
-        if (self.entries, self.ran) != (tuple(entries), tuple(ran)) or not program.answers_like(
-            self._program, self._rests_on
-        ):
-            return None
-        same = copy(self)
-        same._program = program
-        return same
 
     def chain(self, node: Node) -> tuple[Step, ...]:
         """The steps from an entry to a node, outermost first; empty for a node that is not reached."""
