@@ -14,6 +14,7 @@ from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.engines import LocalEngine, order, ready, runners_of, unending, until
 from tests.runners.world import World
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
+from verl_e2e.adapters.dispatch.shared_disk import GRACE_S
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import Capacity, SiteNeeds
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -114,13 +115,13 @@ def test_a_runner_that_will_not_end_is_ended(slow: Job, engine: LocalEngine, clo
     stubborn = tmp_path / "stubborn"
     stubborn.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
     stubborn.chmod(0o755)
-    backend = engine.with_changes(clock=clock, command=(str(stubborn),), grace_s=30.0)
+    backend = engine.with_changes(clock=clock, command=(str(stubborn),))
     run = order(slow)
     backend.submit(run)
     time.sleep(0.3)
     backend.cancel(run)
     assert state(backend, run) is RunState.CANCELLING
-    clock.time += timedelta(seconds=31)
+    clock.time += timedelta(seconds=GRACE_S + 1)
     until(lambda: state(backend, run) is RunState.CANCELLED)
 
 

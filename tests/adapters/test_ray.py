@@ -77,9 +77,9 @@ def test_what_a_job_asks_of_a_node(world: World, tmp_path: Path, count: int, sha
 
 def test_what_is_told_to_the_processes_of_a_run(world: World, tmp_path: Path) -> None:
     run = order(world.job())
-    described = runtime_env(run, RaySettings(tmp_path, grace_s=120))
+    described = runtime_env(run, RaySettings(tmp_path))
     assert set(described) == {"env_vars"}
-    assert described["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == "120"
+    assert described["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == "300"
 
 
 SHOW = "import os, sys; print(sorted(name for name in os.environ if 'RAY' in name or name.startswith('OMP')), sys.argv)"
@@ -92,7 +92,7 @@ def ordered(world: World, tmp_path: Path) -> tuple[Run, OrderFolder]:
     root.mkdir()
     run = order(world.job())
     folder = OrderFolder.of(root, run.key)
-    folder.write_order(run, ("--more",))
+    folder.write_order(run)
     return run, folder
 
 
@@ -101,7 +101,7 @@ def start(run: Run, folder: OrderFolder, command: tuple[str, ...]) -> subprocess
     cluster = {"RAY_ADDRESS": "head:6379", "RAY_AUTH_TOKEN": "s3cret", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
     cluster |= {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
     settings = RaySettings(folder.path.parent, command=command)
-    words = entrypoint(run, ("--more",), folder, settings)
+    words = entrypoint(run, folder, settings)
     return subprocess.run(words, shell=True, env=cluster, cwd="/", capture_output=True, text=True, check=False)
 
 
@@ -109,7 +109,7 @@ def test_a_job_runs_its_order_once_and_sees_nothing_of_the_cluster(ordered: tupl
     run, folder = ordered
     assert start(run, folder, (sys.executable, "-c", SHOW)).returncode == 0
     words = ["run", "--job", f"{folder.job_file}", "--out", f"{folder.run_folder}"]
-    words += ["--work", f"{folder.path.parent / 'work'}", "--more"]
+    words += ["--work", f"{folder.path.parent / 'work'}", "--follow-ups"]
     assert folder.read("runner.log") == f"[] {['-c', *words]}\n"
     begun = folder.read(CLAIM).split()
     assert (begun[0], begun[2]) == ("begun", submission_id(run))

@@ -11,7 +11,7 @@ from tests.fakes.engines import LocalEngine, order, ready, unending, until
 from tests.runners.world import World
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
 from verl_e2e.adapters.dispatch.ray_backend import RaySettings, resources
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmContainer, SlurmSettings, batch_script, sbatch_words
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmSettings, batch_script, sbatch_words
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.actions import DispatchSettings, order_inputs
 from verl_e2e.app.analysis import judge_ended
@@ -73,12 +73,12 @@ def test_a_workflow_gets_it_without_an_image_for_a_runner_of_github() -> None:
 
 
 def test_slurm_is_asked_for_cores_and_no_gpu_and_makes_no_container(tmp_path: Path) -> None:
-    settings = SlurmSettings(folder=tmp_path, gpus="--gres=gpu:N", container=SlurmContainer.PYXIS)
+    settings = SlurmSettings(folder=tmp_path, gpus="--gres=gpu:N", pyxis=True)
     folder = OrderFolder.of(tmp_path, rehearsal().key)
     words = sbatch_words(rehearsal(), folder, settings)
     assert "--cpus-per-task=2" in words
     assert not any("gpu" in word for word in words)
-    script = batch_script(rehearsal(), (), folder, settings)
+    script = batch_script(rehearsal(), folder, settings)
     assert "--container-image" not in script
     assert " run --job " in script
 

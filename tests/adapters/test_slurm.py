@@ -20,17 +20,13 @@ from tests.runners.world import World
 from verl_e2e.adapters.dispatch.order_folder import OrderFolder
 from verl_e2e.adapters.dispatch.shared_disk import ClusterJob, JobPhase
 from verl_e2e.adapters.dispatch.slurm_backend import (
-    HANDED_DOWN,
     SLURM_FAILURES,
     SlurmBackend,
     SlurmCommands,
-    SlurmContainer,
     SlurmSettings,
     batch_script,
     check_cluster,
     container_words,
-    enroot_image,
-    enroot_words,
     read_jobs,
     read_submitted,
     sbatch_words,
@@ -82,19 +78,6 @@ def test_the_number_of_a_submitted_job(printed: str, number: str) -> None:
     assert read_submitted(printed) == number
 
 
-@pytest.mark.parametrize(
-    ("image", "named"),
-    [
-        ("verlai/verl:vllm", "verlai/verl:vllm"),
-        ("nvcr.io/nvidia/pytorch:26.01-py3", "nvcr.io#nvidia/pytorch:26.01-py3"),
-        ("localhost:5000/verl", "localhost:5000#verl"),
-        ("/images/verl.sqsh", "/images/verl.sqsh"),
-    ],
-)
-def test_an_image_is_named_as_enroot_does(image: str, named: str) -> None:
-    assert enroot_image(image) == named
-
-
 def test_the_options_of_a_job(world: World, tmp_path: Path) -> None:
     run = order(world.job())
     assert run.job is not None
@@ -109,68 +92,27 @@ def test_the_options_of_a_job(world: World, tmp_path: Path) -> None:
     ]
 
 
-def test_a_container_has_the_image_of_the_job_and_the_folder_of_orders(world: World, tmp_path: Path) -> None:
-    settings = SlurmSettings(tmp_path, container=SlurmContainer.PYXIS, mounts=("/models:/models:ro",))
-    job = world.job(site=world.site(image="verlai/verl:vllm"))
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("verlai/verl:vllm", "verlai/verl:vllm"),
+        ("nvcr.io/nvidia/pytorch:26.01-py3", "nvcr.io#nvidia/pytorch:26.01-py3"),
+        ("localhost:5000/verl", "localhost:5000#verl"),
+        ("/images/verl.sqsh", "/images/verl.sqsh"),
+    ],
+)
+def test_a_container_has_the_image_of_the_job_and_the_folder_of_orders(
+    world: World, tmp_path: Path, image: str, named: str
+) -> None:
+    settings = SlurmSettings(tmp_path, pyxis=True, mounts=("/models:/models:ro",))
+    job = world.job(site=world.site(image=image))
     mounts = f"--container-mounts={tmp_path}:{tmp_path},/models:/models:ro"
-    assert container_words(job, settings) == ["--container-image=verlai/verl:vllm", mounts]
-    script = batch_script(order(job), (), OrderFolder.of(tmp_path, "a" * 64), settings)
-    assert f"--kill-on-bad-exit=1 --container-image=verlai/verl:vllm {mounts} bash -c" in script
+    assert container_words(job, settings) == [f"--container-image={named}", mounts]
+    script = batch_script(order(job), OrderFolder.of(tmp_path, "a" * 64), settings)
+    assert f" {mounts} bash -c" in script
     assert container_words(job, SlurmSettings(tmp_path)) == []
     with pytest.raises(BackendError, match="no container image is named"):
         container_words(world.job(site=world.site(image="")), settings)
-
-
-# Records its words, and runs the command behind the container's name as Enroot does.
-ENROOT = """#!/bin/bash
-printf '%s\\n' "$*" >> "$RECORD"
-case $1 in
-    import) : > "$3" ;;
-    start)
-        while [ "$1" != verl-e2e-7-0 ]; do shift; done
-        shift
-        exec "$@"
-        ;;
-esac
-"""
-
-
-def test_enroot_makes_the_image_once_and_runs_the_step_in_a_container(world: World, tmp_path: Path) -> None:
-    """By a stand-in for `enroot`, whose options are those of its documentation (doc/cmd/*.md)."""
-    settings = SlurmSettings(
-        tmp_path, container=SlurmContainer.ENROOT, mounts=("/models:/models:ro",), command=("/bin/echo", "called")
-    )
-    for name, text in {"enroot": ENROOT, "srun": '#!/bin/bash\nshift 3\nexec "$@"\n'}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    record = tmp_path / "record"
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "RECORD": str(record)}
-    for attempt in (1, 2):
-        run = order(world.job(site=world.site(image="nvcr.io/nvidia/pytorch:26.01")), attempt=attempt)
-        folder = OrderFolder.of(tmp_path, run.key)
-        folder.write_order(run, ())
-        script = batch_script(run, (), folder, settings)
-        ended = subprocess.run(["bash"], input=script, env=environ, capture_output=True, text=True, check=False)
-        assert (ended.returncode, ended.stdout.startswith("called run --job")) == (0, True), ended
-    words = [
-        line.split(" bash -c ")[0]
-        for line in record.read_text().splitlines()
-        if line.startswith(("im", "cr", "st", "re"))
-    ]
-    imported, *_ = words
-    image = imported.split()[2].removesuffix(".part")
-    start = f"start --rw --env={' --env='.join(HANDED_DOWN)} --mount={tmp_path}:{tmp_path}:none:x-create=auto,rbind"
-    each = [
-        f"create --name verl-e2e-7-0 {image}",
-        f"{start} --mount=/models:/models:none:x-create=auto,rbind,ro verl-e2e-7-0",
-        "remove --force verl-e2e-7-0",
-    ]
-    assert words == [f"import --output {image}.part docker://nvcr.io#nvidia/pytorch:26.01", *each, *each]
-    assert Path(image).is_file()
-    named = world.job(site=world.site(image="/images/verl.sqsh"))
-    assert enroot_words(named, settings)[-2:] == ["/images/verl.sqsh", ""]
-    with pytest.raises(BackendError, match="no container image is named"):
-        enroot_words(world.job(site=world.site(image="")), settings)
 
 
 def test_a_job_of_several_nodes_asks_for_the_gpus_of_each(world: World, tmp_path: Path) -> None:
@@ -190,9 +132,9 @@ def test_a_script_of_any_folder_is_one_that_bash_reads(world: World, tmp_path: P
     root = tmp_path / "with space; touch $(date) 'quoted'"
     run = order(world.job())
     folder = OrderFolder.of(root, run.key)
-    folder.write_order(run, ())
+    folder.write_order(run)
     settings = SlurmSettings(root, command=("/bin/sh", "-c", 'echo "$@" > called', "sh"))
-    script = batch_script(run, ("--follow-ups",), folder, settings)
+    script = batch_script(run, folder, settings)
     (tmp_path / "srun").write_text('#!/bin/bash\nshift 3\nexec "$@"\n')
     (tmp_path / "srun").chmod(0o755)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
@@ -214,9 +156,9 @@ def test_a_second_job_of_a_run_that_is_over_begins_nothing(world: World, tmp_pat
     """After a lost answer two jobs can wait; the one that was found is cancelled, and the other begins later."""
     run = order(world.job())
     folder = OrderFolder.of(tmp_path / "orders", run.key)
-    folder.write_order(run, ())
+    folder.write_order(run)
     folder.write("claim", note)
-    script = batch_script(run, (), folder, SlurmSettings(tmp_path / "orders"))
+    script = batch_script(run, folder, SlurmSettings(tmp_path / "orders"))
     (tmp_path / "srun").write_text("#!/bin/bash\ntouch begun\n")
     (tmp_path / "srun").chmod(0o755)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}

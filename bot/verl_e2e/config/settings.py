@@ -13,7 +13,7 @@ from verl_e2e.core.pulls.forge import Attestation
 
 _LEVELS = ("debug", "info", "warning", "error")
 BACKENDS = ("github-actions", "local", "slurm", "ray")
-CONTAINERS = ("none", "pyxis", "enroot")
+CONTAINERS = ("none", "pyxis")
 DEFAULT_VERL = "https://github.com/verl-project/verl"
 
 

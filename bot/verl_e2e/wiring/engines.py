@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.dispatch.ray_backend import RayRefusedError, RaySettings, no_place, resources_of
-from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, SlurmContainer, SlurmSettings, check_cluster
+from verl_e2e.adapters.dispatch.slurm_backend import SlurmCommands, SlurmSettings, check_cluster
 from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
@@ -97,7 +97,7 @@ def slurm_cluster(settings: Settings, orders: Path) -> SlurmSettings:
         options=settings.slurm_options,
         command=settings.slurm_command,
         setup=settings.slurm_setup,
-        container=SlurmContainer(settings.slurm_container),
+        pyxis=settings.slurm_container == "pyxis",
         mounts=settings.slurm_mounts,
         token_file=settings.fetch_token_file,
     )

@@ -18,7 +18,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,10 +42,9 @@ from verl_e2e.adapters.dispatch.order_folder import (
     OpenLog,
     OrderFolder,
     disk_errors,
-    follow_ups,
     safe_environment,
 )
-from verl_e2e.adapters.dispatch.shared_disk import SharedDiskBackend
+from verl_e2e.adapters.dispatch.shared_disk import GRACE_S, SharedDiskBackend
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
@@ -102,7 +101,11 @@ class LocalDispatcher:
         An interruption is passed to the runner, which ends its run and completes the folder; then
         KeyboardInterrupt is raised. DispatchError when the runner left no folder.
         """
-        command = self._command(job, out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.with_name(f"{out.name}.job.json")
+        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        work = ["--work", str(self._work)] if self._work else []
+        command = [*COMMAND, "run", "--job", str(file), "--out", str(out), *work]
         with _held_signals() as received:
             # Its own process group: Ctrl-C would otherwise reach it twice, and the second one skips the clean end.
             runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
@@ -113,13 +116,6 @@ class LocalDispatcher:
         if not (out / EVENTS_FILE).exists():
             raise DispatchError(f"{out}: the runner left no folder (exit code {code}); see its message above")
         return code
-
-    def _command(self, job: Job, out: Path) -> list[str]:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        file = out.with_name(f"{out.name}.job.json")
-        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        work = ["--work", str(self._work)] if self._work else []
-        return [*COMMAND, "run", "--job", str(file), "--out", str(out), *work]
 
 
 # A note: when the runner ended.
@@ -134,8 +130,7 @@ class LocalBackend(SharedDiskBackend):
     """One GPU host that is this machine.
 
     `environ` is the environment to hand down, without secrets and without the service's own settings; `command` is how
-    `verl-e2e` is called. A run that does not end within `grace_s` of being asked to is ended with everything it
-    started. `capacity` says how many runs the host takes at the same time.
+    `verl-e2e` is called. `capacity` says how many runs the host takes at the same time.
     """
 
     def __init__(
@@ -145,17 +140,14 @@ class LocalBackend(SharedDiskBackend):
         environ: Mapping[str, str],
         clock: Clock,
         open_log: OpenLog,
-        arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
         command: Sequence[str] = COMMAND,
-        grace_s: float = 300.0,
         caps: Caps = CAPS,
         capacity: Capacity = ONE_RUN,
     ) -> None:
-        super().__init__(root.resolve(), clock=clock, open_log=open_log, arguments=arguments, caps=caps)
+        super().__init__(root.resolve(), clock=clock, open_log=open_log, caps=caps)
         kept = {name: value for name, value in environ.items() if name in (HOST_VARIABLE, TOKEN_VARIABLE)}
         self._environ = {**safe_environment(environ), **kept}
         self._command = tuple(command)
-        self._grace_s = grace_s
         self._capacity = capacity
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -163,7 +155,7 @@ class LocalBackend(SharedDiskBackend):
         """Write the order to disk once and start it if the host is free; the handle is the run's key."""
         folder = self._folder(run)
         with disk_errors():
-            folder.write_order(run, self._arguments(run))
+            folder.write_order(run)
             self._start_next()
         return run.key
 
@@ -176,13 +168,30 @@ class LocalBackend(SharedDiskBackend):
         folder = self._folder(run)
         with disk_errors():
             self._start_next()
-            return self._progress(folder, run)
+            if not folder.ordered:
+                return folder.gone(run)
+            if self._is_live(run):
+                if not folder.cancelled:
+                    return Progress(RunState.RUNNING, folder.where())
+                if folder.asked_for_s(self._clock.now()) > GRACE_S:
+                    self._end(folder)
+                return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
+            if not _began(folder) and not folder.cancelled:
+                return Progress(RunState.SUBMITTED, "it waits for an earlier run on this host")
+            _end_all(folder.path.name)
+            if folder.cancelled:
+                return folder.cancelled_end()
+            if folder.has_end():
+                return Progress(RunState.FINISHED, "", took=self._took(folder))
+            runner = self._started.get(folder.path.name)
+            # Its lock is free a moment before the other thread has noted how it ended.
+            return folder.lost(runner.wait() if runner else folder.exit_code(), self._took(folder))
 
     def cancel(self, run: Run) -> None:
         """Send SIGTERM to the runner, which ends its run and completes the folder; a waiting run never starts."""
         folder = self._folder(run)
         with disk_errors():
-            if not folder.ordered or self._ended(folder):
+            if not folder.ordered or (_began(folder) and not self._is_live(run)):
                 return
             folder.ask_for_end(self._clock.now())
             runner = self._runner(folder)
@@ -192,27 +201,6 @@ class LocalBackend(SharedDiskBackend):
 
     def _is_live(self, run: Run) -> bool:
         return _held(self._folder(run).path / "run.lock")
-
-    def _ended(self, folder: OrderFolder) -> bool:
-        return (folder.has("process.json") or folder.has(RUN_FOLDER)) and not _held(folder.path / "run.lock")
-
-    def _progress(self, folder: OrderFolder, run: Run) -> Progress:
-        if not folder.ordered:
-            return folder.gone(run)
-        if _held(folder.path / "run.lock"):
-            return self._alive(folder)
-        if not self._ended(folder):
-            if folder.cancelled:
-                return Progress(RunState.CANCELLED, "it was cancelled before it began")
-            return Progress(RunState.SUBMITTED, "it waits for an earlier run on this host")
-        _end_all(folder.path.name)
-        if folder.cancelled:
-            return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
-        if folder.has_end():
-            return Progress(RunState.FINISHED, "", took=self._took(folder))
-        runner = self._started.get(folder.path.name)
-        # Its lock is free a moment before the other thread has noted how it ended.
-        return folder.lost(runner.wait() if runner else folder.exit_code(), self._took(folder))
 
     def _took(self, folder: OrderFolder) -> BackendTimes:
         """When the runner began, by the process table, and when it ended; by when, where no one waited for its end."""
@@ -225,14 +213,8 @@ class LocalBackend(SharedDiskBackend):
             return BackendTimes(who="the runner on this host", started=began, ended=ended)
         return BackendTimes(who="the runner on this host")
 
-    def _alive(self, folder: OrderFolder) -> Progress:
-        if not folder.cancelled:
-            return Progress(RunState.RUNNING, folder.where())
-        if folder.asked_for_s(self._clock.now()) > self._grace_s:
-            self._kill(folder)
-        return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
-
-    def _kill(self, folder: OrderFolder) -> None:
+    def _end(self, folder: OrderFolder) -> None:
+        """Kill a runner that does not end, with all that it started."""
         runner = self._runner(folder)
         if runner is not None:
             with suppress(psutil.NoSuchProcess):
@@ -248,49 +230,46 @@ class LocalBackend(SharedDiskBackend):
         return next((item for item in _of_order(folder.path.name) if os.getsid(item.pid) == item.pid), None)
 
     def _start_next(self) -> None:
-        """Start the orders that wait, the oldest first, as long as the host has slots for the next."""
+        """Start the orders that wait, rehearsals and then the oldest, as long as the host has slots for the next."""
         self._root.mkdir(parents=True, exist_ok=True)
-        while self._has_started_one():
-            pass
+        while True:
+            with ExitStack() as held:
+                if _lock(held, self._root / "start.lock") is None:
+                    return
+                orders = [OrderFolder(path.parent) for path in self._root.glob("*/job.json")]
+                waiting = [
+                    order
+                    for order in orders
+                    if not order.cancelled and not _began(order) and not _held(order.path / "run.lock")
+                ]
+                folder = min(
+                    waiting,
+                    key=lambda order: (not order.is_rehearsal, _order(order)["at"], order.path.name),
+                    default=None,
+                )
+                if folder is None:
+                    return
+                slots = () if folder.is_rehearsal else self._free_slots(held, folder)
+                own = _lock(held, folder.path / "run.lock") if slots is not None else None
+                if slots is None or own is None:
+                    return
+                self._start(folder, (*slots, own))
 
-    def _has_started_one(self) -> bool:
-        """Start the oldest order that waits, if the host has slots for it; whether it was started."""
-        with ExitStack() as held:
-            turn = _lock(held, self._root / "start.lock")
-            folder = turn is not None and next(iter(self._waiting()), None)
-            if not folder:
-                return False
-            slots: tuple[int, ...] = ()
-            if not folder.is_rehearsal:
-                slots = self._slots(held, self._capacity.slots_of(_needs(folder)))
-                if not slots:
-                    return False
-            own = _lock(held, folder.path / "run.lock")
-            if own is None:
-                return False
-            self._start(folder, (*slots, own))
-            return True
-
-    def _slots(self, held: ExitStack, count: int) -> tuple[int, ...]:
-        """Free slots of the host, locked; none where there are too few."""
-        names = ("host.lock", *(f"slot-{number}.lock" for number in range(1, self._capacity.slots)))
+    def _free_slots(self, held: ExitStack, folder: OrderFolder) -> tuple[int, ...] | None:
+        """Slots of the host for an order, locked; None where too few are free."""
+        needs: Needs | None = None
+        with suppress(OSError, ValidationError):
+            needs = Job.model_validate_json(folder.job_file.read_bytes()).required_of_host
+        count = self._capacity.slots_of(needs)
         found: list[int] = []
-        for name in names:
+        for name in ("host.lock", *(f"slot-{number}.lock" for number in range(1, self._capacity.slots))):
             slot = _lock(held, self._root / name) if len(found) < count else None
             found += [] if slot is None else [slot]
-        return tuple(found) if len(found) == count else ()
-
-    def _waiting(self) -> list[OrderFolder]:
-        """Orders that never began and that no one cancelled: rehearsals, then the oldest."""
-        orders = [OrderFolder(path.parent) for path in self._root.glob("*/job.json")]
-        waiting = [order for order in orders if not order.cancelled and not self._begun(order)]
-        return sorted(waiting, key=lambda folder: (not folder.is_rehearsal, _order(folder)["at"], folder.path.name))
-
-    def _begun(self, folder: OrderFolder) -> bool:
-        return folder.has("process.json") or folder.has(RUN_FOLDER) or _held(folder.path / "run.lock")
+        return tuple(found) if found and len(found) == count else None
 
     def _start(self, folder: OrderFolder, locks: tuple[int, ...]) -> None:
         words = folder.call(self._command, _order(folder)["arguments"])
+        key = folder.path.name
         with (folder.path / RUNNER_LOG).open("wb") as log:
             runner = subprocess.Popen(
                 words,
@@ -299,28 +278,30 @@ class LocalBackend(SharedDiskBackend):
                 stderr=log,
                 start_new_session=True,
                 pass_fds=locks,
-                env={
-                    **self._environ,
-                    ORDER_VARIABLE: folder.path.name,
-                    KEY_VARIABLE: str(self._root / RECORDER_KEY),
-                },
+                env={**self._environ, ORDER_VARIABLE: key, KEY_VARIABLE: str(self._root / RECORDER_KEY)},
             )
-        self._started[folder.path.name] = runner
+        self._started[key] = runner
+
+        def await_end() -> None:
+            """Note when the runner ended, where the service outlives it, and take it out of the process table."""
+            code = runner.wait()
+            with suppress(OSError):
+                folder.write(EXIT_CODE, str(code))
+                folder.write(_ENDED, str(self._clock.now().timestamp()))
+            self._started.pop(key, None)
+
         # Only then is its end awaited: a runner that ended at once and was awaited is in no process table, and without
         # a note of its process the order would seem never to have begun.
         try:
             started = psutil.Process(runner.pid).create_time()
             folder.write("process.json", json.dumps({"pid": runner.pid, "started": started}))
         finally:
-            threading.Thread(target=self._await_end, args=(runner, folder), daemon=True).start()
+            threading.Thread(target=await_end, daemon=True).start()
 
-    def _await_end(self, runner: subprocess.Popen[bytes], folder: OrderFolder) -> None:
-        """Note when the runner ended, where the service outlives it; else a child would stay in the process table."""
-        code = runner.wait()
-        with suppress(OSError):
-            folder.write(EXIT_CODE, str(code))
-            folder.write(_ENDED, str(self._clock.now().timestamp()))
-        self._started.pop(folder.path.name, None)
+
+def _began(folder: OrderFolder) -> bool:
+    """Whether a runner of the order was started."""
+    return folder.has("process.json") or folder.has(RUN_FOLDER)
 
 
 def _lock(held: ExitStack, file: Path, kind: int = fcntl.LOCK_EX) -> int | None:
@@ -346,13 +327,6 @@ def _order(folder: OrderFolder) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(folder.read("order.json"))
         return found
     return {"at": 0.0, "arguments": []}
-
-
-def _needs(folder: OrderFolder) -> Needs | None:
-    """What the job of an order takes of the host, None for one that cannot be read."""
-    with suppress(OSError, ValidationError):
-        return Job.model_validate_json(folder.job_file.read_bytes()).required_of_host
-    return None
 
 
 def _of_order(key: str) -> Iterator[psutil.Process]:

@@ -282,14 +282,14 @@ class OrderFolder:
         with self._folder() as folder:
             return write_file(folder, name, text, once=True)
 
-    def write_order(self, run: Run, arguments: tuple[str, ...]) -> None:
+    def write_order(self, run: Run) -> None:
         """Write the order once; BackendError, final, for a run without a job."""
         if run.order is None:
             raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
         self.path.mkdir(parents=True, exist_ok=True)
         if self.ordered:
             return
-        order = {"job_id": run.job_id, "arguments": [*arguments], "at": run.created.timestamp()}
+        order = {"job_id": run.job_id, "arguments": [*follow_ups(run)], "at": run.created.timestamp()}
         self.write("order.json", json.dumps(order))
         if run.nonce:
             self.write(NONCE_FILE, run.nonce)

@@ -5,7 +5,7 @@ the claim of the order does. Nothing here imports Ray; `ray_client` asks it.
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from verl_e2e.adapters.dispatch.shared_disk import (
     BEGUN,
     CLAIM,
     CLAIMING,
+    GRACE_S,
     ClusterBackend,
     ClusterJob,
     EngineFailure,
@@ -154,8 +155,6 @@ class RaySettings:
     """A bash script that is read before that; empty for none."""
     token_file: str = ""
     """The file on the nodes with the token for fetching repositories; empty for none."""
-    grace_s: int = 300
-    """Seconds that a run has to end itself before Ray kills it."""
 
 
 # After the claim: `$4` is a script to read first, the command follows. `exec` makes the runner the process that Ray
@@ -175,10 +174,10 @@ def submission_id(run: Run) -> str:
     return f"verl-e2e-{run.key}"
 
 
-def entrypoint(run: Run, arguments: tuple[str, ...], folder: OrderFolder, settings: RaySettings) -> str:
+def entrypoint(run: Run, folder: OrderFolder, settings: RaySettings) -> str:
     """The command that a shell of the node runs; Ray keeps its text, so no one who can write the folder changes it."""
     given = [str(folder.path), submission_id(run), folder.digest_line(run), settings.setup]
-    called = folder.call(settings.command, arguments)
+    called = folder.call(settings.command, follow_ups(run))
     return f"exec {shlex.join(['bash', '-c', _SCRIPT, 'verl-e2e', *given, *called])}"
 
 
@@ -189,7 +188,7 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
         KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
         TOKEN_VARIABLE: settings.token_file,
         # Ray's own limit is 3 s, in which no run can complete its folder.
-        "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace_s),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(GRACE_S),
     }
     return {"env_vars": variables}
 
@@ -238,16 +237,9 @@ class RayBackend(ClusterBackend):
     engine, shows_job, shows_nodes = "Ray", "ray job status", "ray status"
 
     def __init__(
-        self,
-        settings: RaySettings,
-        jobs: RayJobs,
-        *,
-        clock: Clock,
-        open_log: OpenLog,
-        arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
-        caps: Caps = CAPS,
+        self, settings: RaySettings, jobs: RayJobs, *, clock: Clock, open_log: OpenLog, caps: Caps = CAPS
     ) -> None:
-        super().__init__(settings.folder, clock=clock, open_log=open_log, arguments=arguments, caps=caps)
+        super().__init__(settings.folder, clock=clock, open_log=open_log, caps=caps)
         self._settings, self._jobs = settings, jobs
 
     def log(self, run: Run) -> Iterator[bytes]:
@@ -269,12 +261,12 @@ class RayBackend(ClusterBackend):
         state = job.error[:60] or job.state if broken else job.state
         return ClusterJob(name, state, job.phase, job.message, broken, job.submitted, job.ended, job.exit_code)
 
-    def _start(self, run: Run, arguments: tuple[str, ...], folder: OrderFolder) -> str:
+    def _start(self, run: Run, folder: OrderFolder) -> str:
         name = submission_id(run)
         try:
             self._jobs.submit(
                 name,
-                entrypoint(run, arguments, folder, self._settings),
+                entrypoint(run, folder, self._settings),
                 metadata={KEY_OF_RUN: run.key},
                 runtime_env=runtime_env(run, self._settings),
                 **resources(run, self._settings),

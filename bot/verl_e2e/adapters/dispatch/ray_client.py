@@ -70,11 +70,11 @@ class RayClient:
 
     def nodes(self) -> tuple[Mapping[str, float], ...]:
         """What each node has in all, by Ray's names of resources."""
-        return self._ask(lambda client: _living(client.get("/api/v0/nodes?limit=10000")))
+        return self._ask(_living_nodes)
 
     def grows(self) -> bool:
         """Whether an autoscaler may add nodes."""
-        return self._ask(lambda client: _has_autoscaler(client.get("/api/cluster_status")))
+        return self._ask(_has_autoscaler)
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job under a name; RefusedError where the server does not take it."""
@@ -147,15 +147,16 @@ def _read(details: Any) -> RayJob:
     )
 
 
-def _living(answer: Any) -> tuple[Mapping[str, float], ...]:
+def _living_nodes(client: _Client) -> tuple[Mapping[str, float], ...]:
     try:
-        nodes = answer["data"]["result"]["result"]
+        nodes = client.get("/api/v0/nodes?limit=10000")["data"]["result"]["result"]
         return tuple(dict(node["resources_total"]) for node in nodes if node["state"] == "ALIVE")
     except (KeyError, TypeError) as error:
         raise ValueError(f"its list of nodes has no {error}") from error
 
 
-def _has_autoscaler(answer: Any) -> bool:
+def _has_autoscaler(client: _Client) -> bool:
+    answer = client.get("/api/cluster_status")
     status = answer.get("data") if isinstance(answer, dict) else None
     return isinstance(status, dict) and bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
 

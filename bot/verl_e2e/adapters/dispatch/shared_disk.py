@@ -4,14 +4,14 @@ On a cluster a file in the order, `claim`, decides whether the run begins: the j
 and no one makes it twice. So a run that waits can be cancelled, and of two jobs for one order one runs anything.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from pathlib import Path
 from typing import ClassVar
 
-from verl_e2e.adapters.dispatch.order_folder import CAPS, Caps, OpenLog, OrderFolder, disk_errors, follow_ups
+from verl_e2e.adapters.dispatch.order_folder import CAPS, Caps, OpenLog, OrderFolder, disk_errors
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -22,6 +22,8 @@ CLAIM = "claim"
 BEGUN, CANCELLED, OVERDUE = "begun", "cancelled", "overdue"
 # A note in an order: asked by us to end, and the engine took it for the job that it names.
 _SENT = "cancel-sent"
+# A run that does not end within so many seconds of being asked to is ended by force.
+GRACE_S = 300
 
 # Of a job's script: `$1` is the folder of the order, `$2` the job's name, `$3` the line for sha256sum. The engine keeps
 # this text, so no one who can write the folder changes what is checked here.
@@ -92,22 +94,10 @@ class ClusterJob:
 
 
 class SharedDiskBackend:
-    """Runs whose orders lie below `root/<run key>`, on a disk that this process and the runner share.
+    """Runs whose orders lie below `root/<run key>`, on a disk that this process and the runner share."""
 
-    `open_log` reads a compressed log; `arguments` are more words for `verl-e2e run`.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        *,
-        clock: Clock,
-        open_log: OpenLog,
-        arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
-        caps: Caps = CAPS,
-    ) -> None:
-        self._root, self._clock = root, clock
-        self._open_log, self._arguments, self._caps = open_log, arguments, caps
+    def __init__(self, root: Path, *, clock: Clock, open_log: OpenLog, caps: Caps = CAPS) -> None:
+        self._root, self._clock, self._open_log, self._caps = root, clock, open_log, caps
 
     def end_doubles(self, run: Run) -> None:
         """Nothing to end: there is one job for each key."""
@@ -132,7 +122,7 @@ class SharedDiskBackend:
 
 
 class ClusterBackend(SharedDiskBackend):
-    """The nodes of one cluster. A run that does not end within `grace_s` of being asked to is ended by force."""
+    """The nodes of one cluster."""
 
     engine: ClassVar[str]
     """Its name in sentences."""
@@ -140,20 +130,19 @@ class ClusterBackend(SharedDiskBackend):
     """The command that shows a job."""
     shows_nodes: ClassVar[str]
     """The command that shows what is free."""
-    grace_s: float = 300.0
 
     def submit(self, run: Run) -> str:
         """Submit the job once; the handle is its number or name."""
-        folder, arguments = self._folder(run), self._arguments(run)
+        folder = self._folder(run)
         with disk_errors():
-            folder.write_order(run, arguments)
+            folder.write_order(run)
         known = self._job(run, folder)
         if known is not None:
             return known.id
         if folder.cancelled or folder.has(CLAIM):
             what = f"{self.engine} no longer has its job, which began or was cancelled"
             raise BackendError(f"{what}; run it again", final=True)
-        return self._start(run, arguments, folder)
+        return self._start(run, folder)
 
     def find(self, run: Run) -> str:
         """The handle of the run's job, empty when the cluster has none."""
@@ -166,10 +155,7 @@ class ClusterBackend(SharedDiskBackend):
         if not folder.ordered:
             return folder.gone(run)
         job = self._job(run, folder)
-        if ended := self._withdrawn(folder):
-            # It may wait still, or code under test wrote so.
-            if job is not None and job.live:
-                self._send_end(job)
+        if ended := self._withdrawn(folder, job):
             return ended
         if job is not None and job.phase is None:
             what = f"{self.engine} says that job {job.id} is {job.state[:40]!r}, which this version does not know"
@@ -179,10 +165,8 @@ class ClusterBackend(SharedDiskBackend):
     def cancel(self, run: Run) -> None:
         """Ask the runner to end its run and complete the folder; a waiting job never starts."""
         folder = self._folder(run)
-        if not folder.ordered:
-            return
-        job = self._job(run, folder)
-        if job is not None and not job.live:
+        job = self._job(run, folder) if folder.ordered else None
+        if not folder.ordered or (job is not None and not job.live):
             return
         with disk_errors():
             folder.ask_for_end(self._clock.now())
@@ -198,29 +182,32 @@ class ClusterBackend(SharedDiskBackend):
         if folder.cancelled:
             if folder.read(_SENT) != job.id:
                 self._send(folder, job)
-            elif folder.asked_for_s(self._clock.now()) > self.grace_s:
+            elif folder.asked_for_s(self._clock.now()) > GRACE_S:
                 self._end_by_force(job)
             return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
-        overdue = self._clock.now() - run.ordered >= timedelta(seconds=run.queue_deadline_s)
-        if job.phase is JobPhase.WAITING and not overdue:
-            return Progress(RunState.SUBMITTED, f"it waits for a node; {self.engine} says: {job.says or job.state}")
         if job.phase is JobPhase.WAITING:
+            if self._clock.now() - run.ordered < timedelta(seconds=run.queue_deadline_s):
+                return Progress(RunState.SUBMITTED, f"it waits for a node; {self.engine} says: {job.says or job.state}")
             with disk_errors():
                 folder.write_once(CLAIM, f"{OVERDUE}\n")
-            if ended := self._withdrawn(folder):
-                self._send_end(job)
+            if ended := self._withdrawn(folder, job):
                 return ended
         return Progress(RunState.RUNNING, folder.where())
 
-    def _withdrawn(self, folder: OrderFolder) -> Progress | None:
+    def _withdrawn(self, folder: OrderFolder, job: ClusterJob | None) -> Progress | None:
         """How a run ended that its job can never begin, None for any other."""
         match folder.read(CLAIM).split():
             case [word] if word == CANCELLED:
-                return Progress(RunState.CANCELLED, "it was cancelled before it began")
+                ended = Progress(RunState.CANCELLED, "it was cancelled before it began")
             case [word] if word == OVERDUE:
                 what = f"no node of the cluster took it in time; see `{self.shows_nodes}`, and run it again"
-                return Progress(RunState.LOST, what, end=EngineEnd.NO_MACHINE)
-        return None
+                ended = Progress(RunState.LOST, what, end=EngineEnd.NO_MACHINE)
+            case _:
+                return None
+        # It may wait still, or code under test wrote so.
+        if job is not None and job.live:
+            self._send_end(job)
+        return ended
 
     def _send(self, folder: OrderFolder, job: ClusterJob) -> None:
         if self._send_end(job):
@@ -253,7 +240,7 @@ class ClusterBackend(SharedDiskBackend):
         """The run's job, None where the cluster has none; BackendError where the engine does not say."""
         raise NotImplementedError
 
-    def _start(self, run: Run, arguments: tuple[str, ...], folder: OrderFolder) -> str:
+    def _start(self, run: Run, folder: OrderFolder) -> str:
         """Submit the job, and give its handle; BackendError."""
         raise NotImplementedError
 

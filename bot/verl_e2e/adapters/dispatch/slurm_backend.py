@@ -5,16 +5,15 @@ twice: `submit` first looks for a job with the name, and of two jobs with one na
 anything.
 """
 
-import hashlib
 import re
 import secrets
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from verl_e2e.adapters.dispatch.order_folder import (
     CAPS,
@@ -56,16 +55,12 @@ _ANSWER_BYTES = 4 << 20
 _REACH_FIX = "see that slurmctld runs and can be reached (`scontrol ping`)"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandAnswer:
-    """How a command ended."""
+class CommandAnswer(NamedTuple):
+    """How a command ended: exit code, standard output, the last line of standard error."""
 
     code: int
-    """Its exit code."""
     text: str
-    """Its standard output."""
     error: str
-    """The last line of its standard error, at most 300 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +83,16 @@ class SlurmCommands:
         """
         # ssh hands one text to a shell of the other host.
         command = [*self.ssh, self.host, "--", shlex.join(words)] if self.host else [*words]
-        environment = safe_environment(self.environ)
+        environment = {
+            name: value
+            for name, value in safe_environment(self.environ).items()
+            if not name.startswith(_DEFAULTS_OF_SLURM)
+        }
         try:
             ended = subprocess.run(
                 command,
                 input=stdin.encode(),
-                env={name: environment[name] for name in environment if not name.startswith(_DEFAULTS_OF_SLURM)},
+                env=environment,
                 cwd="/",
                 capture_output=True,
                 timeout=self.time_s,
@@ -101,41 +100,36 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise self._silent(command, f"gave no answer within {self.time_s:g} s") from None
+            what = f"{command[0]} gave no answer within {self.time_s:g} s"
+            raise BackendError(f"{what}; {_REACH_FIX}", uncertain=True) from None
         except OSError as error:
             what = f"{command[0]} cannot be started: {error.strerror}"
             raise BackendError(f"{what}; install Slurm's commands, or name a host in VERL_E2E_SLURM_HOST") from error
-        answer = CommandAnswer(
-            ended.returncode, ended.stdout[:_ANSWER_BYTES].decode(errors="replace"), _last(ended.stderr)
-        )
-        if self.host and answer.code == _NO_CONNECTION:
-            raise self._silent(command, f"did not reach {self.host}: {answer.error}")
-        return answer
-
-    def _silent(self, command: Sequence[str], what: str) -> BackendError:
-        return BackendError(f"{command[0]} {what}; {_REACH_FIX}", uncertain=True)
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        said = lines[-1][:300] if lines else "no message"
+        if self.host and ended.returncode == _NO_CONNECTION:
+            raise BackendError(f"{command[0]} did not reach {self.host}: {said}; {_REACH_FIX}", uncertain=True)
+        return CommandAnswer(ended.returncode, ended.stdout[:_ANSWER_BYTES].decode(errors="replace"), said)
 
 
-def _last(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no message"
-
-
-# One line for each job, in an order that both programs can give.
-_SQUEUE_FORMAT = "%i|%T|%r|%S|%e"
-_SACCT_FORMAT = "JobIDRaw,State,Reason,Start,End"
+# Both programs print the time of their own zone, in a format that a user may change.
+_IN_UTC = ("env", "TZ=UTC", "LC_ALL=C", "SLURM_TIME_FORMAT=standard")
+# One line for each job, with the same five fields in the same order.
+_SQUEUE = (*_IN_UTC, "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%S|%e")
+_SACCT = (*_IN_UTC, "sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,Reason,Start,End")
 _FIELDS = 5
 
-_STATES: Mapping[JobPhase, tuple[str, ...]] = {
-    JobPhase.WAITING: (
-        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
-        *("RESV_DEL_HOLD", "POWER_UP_NODE"),
-    ),
-    JobPhase.RUNNING: ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
-    JobPhase.ENDED: ("COMPLETED", "FAILED"),
-    JobPhase.CANCELLED: ("CANCELLED",),
+_PHASES = {
+    state: phase
+    for phase, states in {
+        JobPhase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT "
+        "RESV_DEL_HOLD POWER_UP_NODE",
+        JobPhase.RUNNING: "RUNNING SUSPENDED STOPPED COMPLETING RESIZING SIGNALING STAGE_OUT",
+        JobPhase.ENDED: "COMPLETED FAILED",
+        JobPhase.CANCELLED: "CANCELLED",
+    }.items()
+    for state in states.split()
 }
-_PHASES = {state: phase for phase, states in _STATES.items() for state in states}
 
 # States in which Slurm ended a job, or could not run it.
 SLURM_FAILURES: Mapping[str, EngineFailure] = {
@@ -168,24 +162,6 @@ _PUT_BACK = (
 )
 
 
-def squeue_words(name: str) -> list[str]:
-    """The command that lists our jobs with a name, those that ended a few minutes ago too."""
-    listing = [f"--name={name}", "--me", "--states=all", "--noheader", f"--format={_SQUEUE_FORMAT}"]
-    return [*_in_utc(), "squeue", *listing]
-
-
-def sacct_words(name: str, since: datetime) -> list[str]:
-    """The command that lists our jobs with a name by the accounting, where a cluster has one."""
-    start = f"--starttime={since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
-    listing = [f"--name={name}", start, "--allocations", "--noheader", "--parsable2", f"--format={_SACCT_FORMAT}"]
-    return [*_in_utc(), "sacct", *listing]
-
-
-def _in_utc() -> tuple[str, ...]:
-    # Both programs print the time of their own zone, in a format that a user may change.
-    return ("env", "TZ=UTC", "LC_ALL=C", "SLURM_TIME_FORMAT=standard")
-
-
 def read_jobs(text: str) -> tuple[ClusterJob, ...]:
     """The jobs of a listing, oldest first; a line of another form is left out."""
     jobs = []
@@ -214,14 +190,6 @@ def read_submitted(text: str) -> str:
     return number if number.isascii() and number.isdecimal() else ""
 
 
-class SlurmContainer(StrEnum):
-    """What starts the container of a job."""
-
-    NONE = "none"
-    PYXIS = "pyxis"
-    ENROOT = "enroot"
-
-
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
     """How jobs are submitted to a cluster."""
@@ -236,8 +204,8 @@ class SlurmSettings:
     """How `verl-e2e` is called on a node, in the container where there is one."""
     setup: str = ""
     """A bash script that is read before that, in the same step; empty for none."""
-    container: SlurmContainer = SlurmContainer.NONE
-    """What starts the container of a job."""
+    pyxis: bool = False
+    """Whether pyxis starts a container with the image of the job."""
     mounts: tuple[str, ...] = ()
     """More mounts, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`; the folder of orders is mounted always."""
     token_file: str = ""
@@ -246,80 +214,18 @@ class SlurmSettings:
     """Seconds before the time limit at which the run is asked to end."""
 
 
-# Enroot hands down no variable by itself: who the run is, which task of Slurm it is, and its GPUs.
-HANDED_DOWN = (
-    *(
-        ORDER_VARIABLE,
-        KEY_VARIABLE,
-        TOKEN_VARIABLE,
-        "SLURM_JOB_ID",
-        "SLURM_PROCID",
-        "SLURM_NODEID",
-        "CUDA_VISIBLE_DEVICES",
-    ),
-    "NVIDIA_VISIBLE_DEVICES",
-)
-# Below the folder of orders: images as files, made once for all nodes.
-IMAGES = "images"
-
-# A container of its own for each task; `$1` is the file of the image, `$2` where it is made from, empty for nowhere.
-_ENROOT = """\
-image=$1
-source=$2
-shift 2
-name=verl-e2e-$SLURM_JOB_ID-${{SLURM_PROCID:-0}}
-if [ -n "$source" ]; then
-    mkdir -p "${{image%/*}}" || exit 80
-    exec 9> "$image.lock"
-    flock 9 || exit 80
-    if [ ! -e "$image" ]; then
-        rm -f "$image.part"
-        enroot import --output "$image.part" "$source" && mv "$image.part" "$image" || exit 80
-    fi
-    exec 9>&-
-fi
-trap 'enroot remove --force "$name" > /dev/null' EXIT
-enroot create --name "$name" "$image" || exit 80
-enroot start --rw {options} "$name" "$@"
-"""
-
-
 def container_words(job: Job, settings: SlurmSettings) -> list[str]:
     """pyxis' options of `srun` for the job's image; none without pyxis. BackendError without an image."""
-    if settings.container is not SlurmContainer.PYXIS:
+    if not settings.pyxis:
         return []
-    mounts = ",".join((f"{settings.folder}:{settings.folder}", *settings.mounts))
-    return [f"--container-image={enroot_image(_image(job))}", f"--container-mounts={mounts}"]
-
-
-def enroot_words(job: Job, settings: SlurmSettings) -> list[str]:
-    """The words before a command that run it in a container by Enroot; none without. BackendError without an image."""
-    if settings.container is not SlurmContainer.ENROOT:
-        return []
-    image = _image(job)
-    file, source = image, ""
-    if not image.startswith("/"):
-        digest = hashlib.sha256(image.encode()).hexdigest()
-        file, source = str(settings.folder / IMAGES / f"{digest[:32]}.sqsh"), f"docker://{enroot_image(image)}"
-    options = [f"--env={name}" for name in HANDED_DOWN]
-    for mount in (f"{settings.folder}:{settings.folder}", *settings.mounts):
-        place, target, *flags = mount.split(":")
-        options.append(f"--mount={place}:{target}:none:{','.join(('x-create=auto,rbind', *flags)).replace('+', ',')}")
-    return ["bash", "-c", _ENROOT.format(options=shlex.join(options)), "enroot", file, source]
-
-
-def enroot_image(image: str) -> str:
-    """An image as Enroot names it: `REGISTRY#NAME` where Docker writes `REGISTRY/NAME`; a file stays as it is."""
-    registry, slash, name = image.partition("/")
-    is_registry = slash and registry and re.search(r"[.:]", registry)
-    return f"{registry}#{name}" if is_registry else image
-
-
-def _image(job: Job) -> str:
     if not job.site.image:
         fix = "set `image` in the policy or in the site profile"
         raise BackendError(f"no container image is named for {job.id}; {fix}", final=True)
-    return job.site.image
+    # pyxis writes `REGISTRY#NAME` where Docker writes `REGISTRY/NAME`; a file stays as it is.
+    registry, slash, name = job.site.image.partition("/")
+    image = f"{registry}#{name}" if slash and re.search(r"[.:]", registry) else job.site.image
+    mounts = ",".join((f"{settings.folder}:{settings.folder}", *settings.mounts))
+    return [f"--container-image={image}", f"--container-mounts={mounts}"]
 
 
 # Runs in one step, in the container where there is one, once on each node. It alone ends the runner: a signal of Slurm
@@ -362,16 +268,16 @@ exit "$code"
 """
 
 
-def batch_script(run: Run, arguments: tuple[str, ...], folder: OrderFolder, settings: SlurmSettings) -> str:
+def batch_script(run: Run, folder: OrderFolder, settings: SlurmSettings) -> str:
     """The script that Slurm runs on the first node of the job."""
-    called = folder.call(settings.command, arguments)
+    called = folder.call(settings.command, follow_ups(run))
     if run.rehearsal is not None:
         # Its Python lies on the host, and no container is made for it.
         srun, nodes, end = ["srun", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"], "", ""
     else:
         job = _job_of(run)
         srun = ["srun", f"--nodes={job.node_count}", f"--ntasks={job.node_count}", "--kill-on-bad-exit=1"]
-        srun += [*container_words(job, settings), *enroot_words(job, settings)]
+        srun += [*container_words(job, settings)]
         nodes, end = (node_script(job), end_script()) if job.node_count > 1 else ("", "")
     step = _STEP.format(nodes=nodes, stop=STOP_FILE, exit_code=EXIT_CODE, end=end)
     srun += ["bash", "-c", step, "step", settings.setup, str(folder.path), *called]
@@ -427,10 +333,6 @@ def sbatch_words(run: Run, folder: OrderFolder, settings: SlurmSettings) -> list
     ]
 
 
-# What a node prints that has no such file.
-_MISSING = "missing"
-
-
 def check_cluster(settings: SlurmSettings, commands: SlurmCommands, *, free_node_s: int = 20) -> str:
     """What the cluster is, in words; BackendError with the fix for the first thing that keeps jobs from running.
 
@@ -444,35 +346,29 @@ def check_cluster(settings: SlurmSettings, commands: SlurmCommands, *, free_node
         answer = commands.ask(words)
         if answer.code:
             raise BackendError(f"`{' '.join(words)}` ended with {answer.code}: {answer.error}; {_REACH_FIX}")
-    size = ["--nodes=1", "--ntasks=1", "--time=10"]
-    taken = commands.ask(
-        ["sbatch", "--test-only", *size, *gpus_words(settings.gpus, 1), *settings.options], "#!/bin/bash\ntrue\n"
-    )
+    words = ["sbatch", "--test-only", "--nodes=1", "--ntasks=1", "--time=10"]
+    taken = commands.ask([*words, *gpus_words(settings.gpus, 1), *settings.options], "#!/bin/bash\ntrue\n")
     if taken.code:
         fix = "correct VERL_E2E_SLURM_OPTIONS or VERL_E2E_SLURM_GPUS"
         raise BackendError(f"Slurm would not take a job with one GPU: {taken.error}; {fix}")
     accounting = commands.ask(["sacct", "--noheader", "--allocations", "--starttime=now"])
     kept = "with accounting" if accounting.code == 0 else "without accounting"
-    return f"{version.text.strip()[:60]}, {kept}, {_on_a_node(settings, commands, free_node_s)}"
-
-
-def _on_a_node(settings: SlurmSettings, commands: SlurmCommands, free_node_s: int) -> str:
-    """Whether a node reads what this machine wrote into the folder of orders."""
+    # Does a node read what this machine wrote into the folder of orders?
     mark = secrets.token_hex(8)
     file = settings.folder / f".check-{mark}"
     with disk_errors():
         file.write_text(mark)
     try:
         words = ["srun", f"--immediate={free_node_s}", "--nodes=1", "--ntasks=1", "--time=1", *settings.options]
-        read = commands.ask([*words, "sh", "-c", f'cat "$1" 2>/dev/null || echo {_MISSING}', "sh", str(file)])
+        read = commands.ask([*words, "sh", "-c", 'cat "$1" 2>/dev/null || echo missing', "sh", str(file)])
     finally:
         file.unlink(missing_ok=True)
-    if read.text == mark:
-        return "a node sees the folder of orders"
-    if read.text.strip() == _MISSING:
+    if read.text.strip() == "missing":
         fix = "name a folder in VERL_E2E_SLURM_FOLDER that the nodes have at the same path"
         raise BackendError(f"a node does not see what lies in {settings.folder}; {fix}")
-    return f"no node looked at the folder of orders within {free_node_s} s ({read.error})"
+    seen = f"no node looked at the folder of orders within {free_node_s} s ({read.error})"
+    seen = "a node sees the folder of orders" if read.text == mark else seen
+    return f"{version.text.strip()[:60]}, {kept}, {seen}"
 
 
 # A note in an order: begun, and put back into the queue by Slurm.
@@ -491,12 +387,10 @@ class SlurmBackend(ClusterBackend):
         *,
         clock: Clock,
         open_log: OpenLog,
-        arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
-        grace_s: float = 300.0,
         caps: Caps = CAPS,
     ) -> None:
-        super().__init__(settings.folder, clock=clock, open_log=open_log, arguments=arguments, caps=caps)
-        self._settings, self._commands, self.grace_s = settings, commands, grace_s
+        super().__init__(settings.folder, clock=clock, open_log=open_log, caps=caps)
+        self._settings, self._commands = settings, commands
 
     def end_doubles(self, run: Run) -> None:
         """Cancel every other job with the run's key; none of them ran anything, for one has the order."""
@@ -511,18 +405,19 @@ class SlurmBackend(ClusterBackend):
 
     def _listed(self, run: Run) -> tuple[ClusterJob, ...]:
         """Our jobs with the run's key; BackendError where Slurm does not say."""
-        answer = self._commands.ask(squeue_words(run.key))
+        answer = self._commands.ask([*_SQUEUE, f"--name={run.key}"])
         if answer.code:
             raise BackendError(f"squeue ended with {answer.code}: {answer.error}; {_REACH_FIX}", uncertain=True)
         if jobs := read_jobs(answer.text):
             return jobs
         # The controller forgets a job some minutes after its end. Not every cluster has accounting: without it the
         # files say how the run ended.
-        kept = self._commands.ask(sacct_words(run.key, run.created - timedelta(days=1)))
+        since = run.created.astimezone(UTC) - timedelta(days=1)
+        kept = self._commands.ask([*_SACCT, f"--name={run.key}", f"--starttime={since:%Y-%m-%dT%H:%M:%S}"])
         return read_jobs(kept.text) if kept.code == 0 else ()
 
-    def _start(self, run: Run, arguments: tuple[str, ...], folder: OrderFolder) -> str:
-        script, words = batch_script(run, arguments, folder, self._settings), sbatch_words(run, folder, self._settings)
+    def _start(self, run: Run, folder: OrderFolder) -> str:
+        script, words = batch_script(run, folder, self._settings), sbatch_words(run, folder, self._settings)
         answer = self._commands.ask(words, script)
         if answer.code == 0:
             return read_submitted(answer.text)
