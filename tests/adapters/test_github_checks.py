@@ -11,7 +11,7 @@ from tests.fakes.github_standin.faults import cut, server_error
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.requester import RetryPolicy
-from verl_e2e.adapters.github.session import anonymously, as_app
+from verl_e2e.adapters.github.session import as_app
 from verl_e2e.core.pulls.forge import Annotation, CheckRun
 from verl_e2e.ports import ForgeError
 
@@ -116,32 +116,6 @@ def test_check_runs_over_all_pages(at: GithubAdapters) -> None:
     for number in range(130):
         at.world.state.checks[10_000 + number] = replace(one, id=10_000 + number, name=f"other {number}")
     assert len(checks.check_runs(REPOSITORY, at.world.head(1))) == 131
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"summary": "x" * 65_536}, "summary"),
-        ({"text": "x" * 65_536}, "text"),
-        ({"actions": BUTTONS * 2}, "buttons"),
-        ({"actions": (("l" * 21, "d", "i"),)}, "label"),
-        ({"actions": (("l", "d" * 41, "i"),)}, "description"),
-        ({"actions": (("l", "d", "i" * 21),)}, "identifier"),
-        ({"actions": (("", "d", "i"),)}, "label"),
-        ({"status": "completed"}, "conclusion"),
-        ({"conclusion": "success"}, "conclusion"),
-        ({"annotations": (Annotation("a", 0, 1, "notice", "t", "m"),)}, "annotation"),
-        ({"annotations": (Annotation("a", 2, 1, "notice", "t", "m"),)}, "annotation"),
-        ({"annotations": (Annotation("a", 1, 1, "error", "t", "m"),)}, "annotation"),
-        ({"annotations": (Annotation("a", 1, 1, "notice", "t", "m" * 65_537),)}, "annotation"),
-    ],
-)
-def test_what_github_would_refuse_is_not_sent(changes: dict[str, object], message: str) -> None:
-    github = anonymously(api_url="http://127.0.0.1:9")
-    check = replace(CheckRun("verl-e2e", "a" * 40, "in_progress"), **changes)  # type: ignore[arg-type]
-    with pytest.raises(ForgeError, match=message):
-        GithubChecks(github).write_check(REPOSITORY, check)
-    assert github.calls.total == 0
 
 
 def test_what_is_just_within_the_limits_is_sent(at: GithubAdapters) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, anonymous
 from tests.fakes.github_standin.repository import Moved
-from verl_e2e.adapters.github.answers import FileAnswer
-from verl_e2e.adapters.github.pulls import GithubPulls, as_changed_path
+from verl_e2e.adapters.github.pulls import FileAnswer, GithubPulls, as_changed_path
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.forge import OpenPull, PullRef, PullState

@@ -20,11 +20,17 @@ from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, gith
 from tests.fakes.github_standin.faults import Fault, server_error
 from tests.fakes.github_standin.world import APP_ID, living
 from verl_e2e.adapters.github.administration import GithubAdministration
-from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import ApiRequester, Lane, RateLimiter, RetryPolicy
-from verl_e2e.adapters.github.session import AppIdentity, as_app, checked_api_url, narrowed, with_token
+from verl_e2e.adapters.github.session import (
+    AppIdentity,
+    InstallationAnswer,
+    as_app,
+    checked_api_url,
+    narrowed,
+    with_token,
+)
 from verl_e2e.adapters.github.workflows import download
 from verl_e2e.core.pulls.forge import PullRef
 from verl_e2e.ports import ForgeError, UnknownPullError

@@ -7,7 +7,6 @@ import pytest
 
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
 from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
-from verl_e2e.adapters.github.checks import checked
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
@@ -71,7 +70,10 @@ def test_a_pass_and_a_failure_elsewhere_point_at_nothing_and_read_nothing() -> N
 def test_every_check_of_a_recorded_run_is_one_that_github_takes(recorded: tuple[str, ...]) -> None:
     target_state = shown_target_state(*recorded)
     checks = checks_wanted(target_state, decide_actions(target_state))
-    assert [checked(check).name for check in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
+    assert [check.name for check in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
+    assert all(0 < len(check.title) <= 255 and len(check.summary + check.text) < 65_000 for check in checks)
     (buttons, *others) = [check.actions for check in checks]
+    assert len(buttons) <= 3
+    assert all(len(label) <= 20 and len(text) <= 40 and len(name) <= 20 for label, text, name in buttons)
     assert not any(others)
     assert [label for label, _, _ in buttons] == [*(["Rerun failed"] if recorded == FAILED else []), "Run level 2"]

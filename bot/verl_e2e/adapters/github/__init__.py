@@ -2,7 +2,6 @@
 
     session         our identity (App, fixed token, none), and a requester for each repository
     requester       one request: counted, rate limited, repeated only when that is safe
-    answers         the answers of GitHub, only the keys that we use
     actions         the back end that runs jobs on GitHub Actions runners, with `workflows`
     pulls, checks, administration      the other ports
 

@@ -3,17 +3,61 @@
 from datetime import datetime
 from urllib.parse import quote
 
-from verl_e2e.adapters.github.answers import (
-    DeliveryAnswer,
-    ProtectionAnswer,
-    RuleAnswer,
-    RunnerAnswer,
-    StateAnswer,
-    read,
-)
+from pydantic import AliasChoices, AwareDatetime, Field
+
+from verl_e2e.adapters.github.requester import Answer, Named, read
 from verl_e2e.adapters.github.session import AppIdentity, GitHub
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 from verl_e2e.ports import ForgeError
+
+
+class _DeliveryAnswer(Answer):
+    id: int
+    guid: str
+    event: str
+    action: str | None = None
+    status_code: int = 0
+    delivered_at: AwareDatetime
+    redelivery: bool = False
+
+
+class _CheckRequirement(Answer):
+    # Any writer will do where `app_id` is None or negative.
+    context: str
+    app_id: int | None = Field(default=None, validation_alias=AliasChoices("app_id", "integration_id"))
+
+
+class _RequiredChecks(Answer):
+    checks: tuple[_CheckRequirement, ...] = ()
+    contexts: tuple[str, ...] = ()
+
+
+class _ProtectionAnswer(Answer):
+    required_status_checks: _RequiredChecks | None = None
+
+
+class _RuleParameters(Answer):
+    required_status_checks: tuple[_CheckRequirement, ...] = ()
+    check_response_timeout_minutes: int | None = None
+
+
+class _RuleAnswer(Answer):
+    type: str
+    ruleset_id: int = 0
+    parameters: _RuleParameters = Field(default_factory=_RuleParameters)
+
+
+class _RunnerAnswer(Answer):
+    name: str
+    status: str
+    busy: bool = False
+    labels: tuple[Named, ...] = ()
+    ephemeral: bool | None = None
+
+
+class _StateAnswer(Answer):
+    state: str
+
 
 _MOST_PAGES = 100
 
@@ -51,27 +95,31 @@ class GithubAdministration:
     def branch_rules(self, repository: str, branch: str) -> BranchRules:
         """What the branch asks for, by protection and rulesets together, as far as we may see."""
         path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
-        rules = self._github.requester(repository).read_all(RuleAnswer, path)
-        asked = [
+        rules = self._github.requester(repository).read_all(_RuleAnswer, path)
+        required = [
             RequiredCheck(check.context, _app(check.app_id), f"ruleset {rule.ruleset_id}")
             for rule in rules
             for check in rule.parameters.required_status_checks
         ]
+        path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
+        protection = self._github.requester(repository).find(_ProtectionAnswer, path)
+        if protection and (asked := protection.required_status_checks):
+            bound = {check.context: _app(check.app_id) for check in asked.checks}
+            names = sorted({*bound, *asked.contexts})
+            required = [*(RequiredCheck(name, bound.get(name), "branch protection") for name in names), *required]
         minutes = [rule.parameters.check_response_timeout_minutes for rule in rules if rule.type == "merge_queue"]
-        return BranchRules(
-            required=(*self._protected(repository, branch), *asked),
-            queue_minutes=min((found for found in minutes if found is not None), default=None),
-        )
+        least = min((found for found in minutes if found is not None), default=None)
+        return BranchRules(required=tuple(required), queue_minutes=least)
 
     def machines(self, repository: str) -> tuple[Machine, ...]:
         """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
         owner = repository.partition("/")[0]
         found = self._github.requester(repository).read_all(
-            RunnerAnswer, f"/repos/{repository}/actions/runners", "runners"
+            _RunnerAnswer, f"/repos/{repository}/actions/runners", "runners"
         )
         try:
             path = f"/orgs/{owner}/actions/runners"
-            found += self._github.requester(f"{owner}/").read_all(RunnerAnswer, path, "runners")
+            found += self._github.requester(f"{owner}/").read_all(_RunnerAnswer, path, "runners")
         except ForgeError as error:
             # A person's repository, or an organisation that does not let us look.
             if error.passing:
@@ -90,7 +138,7 @@ class GithubAdministration:
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
         path = f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
-        found = self._github.requester(repository).find(StateAnswer, path)
+        found = self._github.requester(repository).find(_StateAnswer, path)
         return found.state if found else ""
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
@@ -100,7 +148,18 @@ class GithubAdministration:
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
         for _ in range(_MOST_PAGES):
             headers, data = requester.send("GET", path, parameters=cursor)
-            page = [_as_attempt(read(DeliveryAnswer, entry, path)) for entry in data or ()]
+            page = [
+                DeliveryAttempt(
+                    id=answer.id,
+                    guid=answer.guid,
+                    event=answer.event,
+                    action=answer.action or "",
+                    code=answer.status_code,
+                    at=answer.delivered_at,
+                    redelivery=answer.redelivery,
+                )
+                for answer in (read(_DeliveryAnswer, entry, path) for entry in data or ())
+            ]
             kept += [attempt for attempt in page if attempt.at >= since]
             path, cursor = requester.next_page(headers), {}
             if not path or not page or page[-1].at < since:
@@ -111,29 +170,6 @@ class GithubAdministration:
         """Ask GitHub to deliver once more."""
         self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
 
-    def _protected(self, repository: str, branch: str) -> tuple[RequiredCheck, ...]:
-        path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
-        found = self._github.requester(repository).find(ProtectionAnswer, path)
-        asked = found.required_status_checks if found else None
-        if asked is None:
-            return ()
-        bound = {check.context: _app(check.app_id) for check in asked.checks}
-        return tuple(
-            RequiredCheck(name, bound.get(name), "branch protection") for name in sorted({*bound, *asked.contexts})
-        )
-
 
 def _app(app_id: int | None) -> int | None:
     return app_id if app_id is not None and app_id > 0 else None
-
-
-def _as_attempt(answer: DeliveryAnswer) -> DeliveryAttempt:
-    return DeliveryAttempt(
-        id=answer.id,
-        guid=answer.guid,
-        event=answer.event,
-        action=answer.action or "",
-        code=answer.status_code,
-        at=answer.delivered_at,
-        redelivery=answer.redelivery,
-    )

@@ -2,36 +2,34 @@
 
 from typing import Any
 
-from verl_e2e.adapters.github.answers import CheckAnswer, IdAnswer, read
-from verl_e2e.adapters.github.requester import once
+from pydantic import Field
+
+from verl_e2e.adapters.github.requester import Answer, IdAnswer, once, read
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import (
-    MAX_ACTIONS,
     MAX_ANNOTATIONS,
-    MAX_CHECK_TITLE,
-    MAX_DESCRIPTION,
-    MAX_IDENTIFIER,
-    MAX_LABEL,
     Annotation,
     CheckRun,
 )
-from verl_e2e.ports import ForgeError
-
-# GitHub's own figure for the summary and for the text.
-_MAX_TEXT = 65_535
-MAX_MESSAGE_BYTES = 65_536
 
 
-def checked(check: CheckRun) -> CheckRun:
-    """The check run, when it is within the limits; else ForgeError that names the limit, for GitHub only says 422."""
-    problems = [*_texts(check), *_actions(check), *_annotations(check)]
-    if check.conclusion and check.status != "completed":
-        problems.append(f"it is {check.status} and has a conclusion")
-    if check.status == "completed" and not check.conclusion:
-        problems.append("it is completed and has no conclusion")
-    if problems:
-        raise ForgeError(f"The check run {check.name!r} is not what GitHub takes: {'; '.join(problems)}")
-    return check
+class _OutputAnswer(Answer):
+    title: str | None = None
+    summary: str | None = None
+    text: str | None = None
+    annotations_count: int = 0
+
+
+class _CheckAnswer(Answer):
+    id: int
+    name: str
+    head_sha: str
+    status: str
+    conclusion: str | None = None
+    details_url: str | None = None
+    external_id: str | None = None
+    output: _OutputAnswer = Field(default_factory=_OutputAnswer)
+    app: IdAnswer | None = None
 
 
 def output(check: CheckRun, annotations: tuple[Annotation, ...] = ()) -> dict[str, Any]:
@@ -40,55 +38,18 @@ def output(check: CheckRun, annotations: tuple[Annotation, ...] = ()) -> dict[st
     if check.text:
         shown["text"] = check.text
     if annotations:
-        shown["annotations"] = [_annotation(note) for note in annotations]
-    return shown
-
-
-def _texts(check: CheckRun) -> list[str]:
-    limits = (
-        ("title", check.title, MAX_CHECK_TITLE),
-        ("summary", check.summary, _MAX_TEXT),
-        ("text", check.text, _MAX_TEXT),
-    )
-    return [
-        f"its {name} has {len(text):,} of {limit:,} characters" for name, text, limit in limits if len(text) > limit
-    ]
-
-
-def _actions(check: CheckRun) -> list[str]:
-    problems = [f"it has {len(check.actions)} of {MAX_ACTIONS} buttons"] if len(check.actions) > MAX_ACTIONS else []
-    for label, description, identifier in check.actions:
-        limits = (
-            ("label", label, MAX_LABEL),
-            ("description", description, MAX_DESCRIPTION),
-            ("identifier", identifier, MAX_IDENTIFIER),
-        )
-        problems += [
-            f"the {name} {text!r} is over {limit}" for name, text, limit in limits if not 0 < len(text) <= limit
+        shown["annotations"] = [
+            {
+                "path": note.path,
+                "start_line": note.first_line,
+                "end_line": note.last_line,
+                "annotation_level": note.level,
+                "message": note.message,
+                **({"title": note.title} if note.title else {}),
+            }
+            for note in annotations
         ]
-    return problems
-
-
-def _annotations(check: CheckRun) -> list[str]:
-    return [
-        f"the annotation of {note.path} at {note.first_line} is out of range"
-        for note in check.annotations
-        if not 1 <= note.first_line <= note.last_line
-        or note.level not in ("notice", "warning", "failure")
-        or not 0 < len(note.message.encode()) <= MAX_MESSAGE_BYTES
-        or len(note.title) > MAX_CHECK_TITLE
-    ]
-
-
-def _annotation(note: Annotation) -> dict[str, object]:
-    shown: dict[str, object] = {
-        "path": note.path,
-        "start_line": note.first_line,
-        "end_line": note.last_line,
-        "annotation_level": note.level,
-        "message": note.message,
-    }
-    return shown | ({"title": note.title} if note.title else {})
+    return shown
 
 
 class GithubChecks:
@@ -110,7 +71,6 @@ class GithubChecks:
 
         Annotations of an update are those wanted in all: what GitHub has of them already is not sent again.
         """
-        checked(check)
         if not check.id:
             remote_id, known = self._create(repository, check)
         else:
@@ -155,7 +115,7 @@ class GithubChecks:
 
     def _annotated(self, repository: str, check_id: int) -> int:
         path = f"/repos/{repository}/check-runs/{check_id}"
-        return self._github.requester(repository).read(CheckAnswer, path).output.annotations_count
+        return self._github.requester(repository).read(_CheckAnswer, path).output.annotations_count
 
     def _send(self, repository: str, check_id: int, body: dict[str, Any]) -> None:
         self._github.requester(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
@@ -163,8 +123,23 @@ class GithubChecks:
     def _list(self, repository: str, head_sha: str, name: str = "") -> tuple[CheckRun, ...]:
         wanted: dict[str, Any] = {"check_name": name, "filter": "all"} if name else {}
         path = f"/repos/{repository}/commits/{head_sha}/check-runs"
-        answers = self._github.requester(repository).read_all(CheckAnswer, path, "check_runs", **wanted)
-        return tuple(sorted((_as_check(answer) for answer in answers), key=lambda check: check.id))
+        answers = self._github.requester(repository).read_all(_CheckAnswer, path, "check_runs", **wanted)
+        return tuple(
+            CheckRun(
+                name=answer.name,
+                head_sha=answer.head_sha,
+                status=answer.status,
+                conclusion=answer.conclusion or "",
+                title=answer.output.title or "",
+                summary=answer.output.summary or "",
+                text=answer.output.text or "",
+                details_url=answer.details_url or "",
+                external_id=answer.external_id or "",
+                id=answer.id,
+                app_id=answer.app.id if answer.app else None,
+            )
+            for answer in sorted(answers, key=lambda answer: answer.id)
+        )
 
 
 def _fields(check: CheckRun) -> dict[str, Any]:
@@ -178,19 +153,3 @@ def _fields(check: CheckRun) -> dict[str, Any]:
     names = ("label", "description", "identifier")
     actions = [dict(zip(names, action, strict=True)) for action in check.actions]
     return {"name": check.name, "status": check.status, "actions": actions, **known}
-
-
-def _as_check(answer: CheckAnswer) -> CheckRun:
-    return CheckRun(
-        name=answer.name,
-        head_sha=answer.head_sha,
-        status=answer.status,
-        conclusion=answer.conclusion or "",
-        title=answer.output.title or "",
-        summary=answer.output.summary or "",
-        text=answer.output.text or "",
-        details_url=answer.details_url or "",
-        external_id=answer.external_id or "",
-        id=answer.id,
-        app_id=answer.app.id if answer.app else None,
-    )

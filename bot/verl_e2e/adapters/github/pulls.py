@@ -6,25 +6,91 @@ import re
 from functools import lru_cache
 from urllib.parse import parse_qs, quote, urlsplit
 
-from verl_e2e.adapters.github.answers import (
-    CommentAnswer,
-    CommitAnswer,
-    ComparisonAnswer,
-    ContentAnswer,
-    FileAnswer,
-    IdAnswer,
-    PullAnswer,
-    RefAnswer,
-    RoleAnswer,
-    StateAnswer,
-    User,
-    read,
-)
-from verl_e2e.adapters.github.requester import RefusedError, once
+from pydantic import AwareDatetime, Field
+
+from verl_e2e.adapters.github.requester import Answer, IdAnswer, Named, RefusedError, User, once, read
 from verl_e2e.adapters.github.session import GitHub, anonymously
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.forge import OpenPull, Pull, PullRef, PullState, api_of
 from verl_e2e.ports import Comment, ForgeError, UnknownPullError
+
+
+class _RepoAnswer(Answer):
+    full_name: str
+    default_branch: str = ""
+
+
+class _SideAnswer(Answer):
+    # `repo` is None when a fork is gone.
+    ref: str
+    sha: str
+    repo: _RepoAnswer | None = None
+
+
+class _PullAnswer(Answer):
+    number: int
+    state: str
+    title: str = ""
+    draft: bool = False
+    user: User | None = None
+    author_association: str = "NONE"
+    labels: tuple[Named, ...] = ()
+    changed_files: int = 0
+    head: _SideAnswer
+    base: _SideAnswer
+
+
+class FileAnswer(Answer):
+    """A changed file; `patch` is absent when it is binary or long."""
+
+    filename: str
+    status: str
+    sha: str | None = None
+    previous_filename: str | None = None
+    contents_url: str = ""
+    patch: str = ""
+
+
+class _CommitAnswer(Answer):
+    sha: str
+    author: User | None = None
+    committer: User | None = None
+
+
+class _RefAnswer(Answer):
+    target: _CommitAnswer = Field(alias="object")
+
+
+class _ComparisonAnswer(Answer):
+    merge_base_commit: _CommitAnswer
+
+
+class _ContentAnswer(Answer):
+    # `encoding` is `none` when it is too long to be given here.
+    type: str = ""
+    sha: str = ""
+    encoding: str = ""
+    content: str = ""
+
+
+class _CommentAnswer(Answer):
+    id: int
+    body: str | None = ""
+    user: User | None = None
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    performed_via_github_app: IdAnswer | None = None
+    minimized: object | None = None
+
+
+class _RoleAnswer(Answer):
+    # Servers that know no custom roles say only `permission`.
+    role_name: str = ""
+    permission: str
+
+
+class _StateAnswer(Answer):
+    state: str
 
 
 class GithubPeople:
@@ -36,7 +102,7 @@ class GithubPeople:
     def role(self, repository: str, login: str) -> str:
         """The role by its name, which tells maintain from write and triage from read; `none` without access."""
         path = f"/repos/{repository}/collaborators/{quote(login, safe='')}/permission"
-        found = self._github.requester(repository).find(RoleAnswer, path)
+        found = self._github.requester(repository).find(_RoleAnswer, path)
         return (found.role_name or found.permission) if found else "none"
 
     def in_team(self, team: str, login: str) -> bool:
@@ -45,7 +111,7 @@ class GithubPeople:
         if not (organisation and slash and slug):
             raise ForgeError(f"{team!r} is not a team: write organisation/team")
         path = f"/orgs/{quote(organisation, safe='')}/teams/{quote(slug, safe='')}/memberships/{quote(login, safe='')}"
-        found = self._github.requester(f"{organisation}/").find(StateAnswer, path)
+        found = self._github.requester(f"{organisation}/").find(_StateAnswer, path)
         return found is not None and found.state == "active"
 
 
@@ -63,14 +129,14 @@ class GithubConversation:
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
         """All comments, oldest first."""
-        answers = self._github.requester(ref.repository).read_all(CommentAnswer, f"{_issue(ref)}/comments")
+        answers = self._github.requester(ref.repository).read_all(_CommentAnswer, f"{_issue(ref)}/comments")
         found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
         self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
         return found
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
         """One comment, None when it is gone."""
-        found = self._github.requester(ref.repository).find(CommentAnswer, _comment(ref, comment_id))
+        found = self._github.requester(ref.repository).find(_CommentAnswer, _comment(ref, comment_id))
         return _as_comment(found) if found else None
 
     def comment(self, ref: PullRef, body: str) -> int:
@@ -112,7 +178,7 @@ class GithubConversation:
         self._github.requester(ref.repository).act("POST", path, {"content": reaction})
 
 
-def _as_comment(answer: CommentAnswer) -> Comment:
+def _as_comment(answer: _CommentAnswer) -> Comment:
     user = answer.user or User()
     # A person may act through an App too; then the App is not the author.
     through = answer.performed_via_github_app if user.type == "Bot" else None
@@ -159,16 +225,30 @@ class GithubPulls:
 
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now; UnknownPullError."""
-        found = self._github.requester(ref.repository).find(PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
+        found = self._github.requester(ref.repository).find(_PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
         if found is None:
             raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here")
-        return as_pull(found, ref)
+        return Pull(
+            ref=ref,
+            base_branch=found.base.ref,
+            base_sha=found.base.sha,
+            head_sha=found.head.sha,
+            head_repository=found.head.repo.full_name if found.head.repo else "",
+            author=found.user.login if found.user else "",
+            author_association=found.author_association,
+            draft=found.draft,
+            state=PullState.OPEN if found.state == "open" else PullState.CLOSED,
+            labels=tuple(label.name for label in found.labels),
+            changed_files=found.changed_files,
+            title=found.title,
+            default_branch=found.base.repo.default_branch if found.base.repo else "",
+        )
 
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         """Every open pull request, or those onto one base branch, oldest first."""
         onto = {"base": base} if base else {}
         answers = self._github.requester(repository).read_all(
-            PullAnswer, f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
+            _PullAnswer, f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
         )
         # A page that is read while others are opened may repeat an entry.
         listed = {
@@ -181,7 +261,7 @@ class GithubPulls:
         """The commit that a branch points at now, None when there is no such branch."""
         # One word of the path, as GitHub describes it and its own clients send it.
         name = quote(f"heads/{branch}".encode("utf-8", "surrogateescape"), safe="")
-        found = self._github.requester(repository).find(RefAnswer, f"/repos/{repository}/git/ref/{name}")
+        found = self._github.requester(repository).find(_RefAnswer, f"/repos/{repository}/git/ref/{name}")
         return found.target.sha if found else None
 
     def committers(self, pull: Pull) -> frozenset[str]:
@@ -190,7 +270,7 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the commits of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        commits = self._github.requester(name).read_all(CommitAnswer, f"/repos/{name}/pulls/{number}/commits")
+        commits = self._github.requester(name).read_all(_CommitAnswer, f"/repos/{name}/pulls/{number}/commits")
         if all(commit.sha != pull.head_sha for commit in commits) and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its commits were read", passing=True)
         named = (person for commit in commits for person in (commit.author, commit.committer))
@@ -202,93 +282,53 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the files of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        files = self._github.requester(name).read_all(FileAnswer, f"/repos/{name}/pulls/{number}/files")
-        if not _all_of(files, pull.head_sha) and self.pull(pull.ref).head_sha != pull.head_sha:
+        requester = self._github.requester(name)
+        files = requester.read_all(FileAnswer, f"/repos/{name}/pulls/{number}/files")
+        # Do they say that they are those of this head?
+        there = [parse_qs(urlsplit(file.contents_url).query).get("ref") for file in files if file.status != "removed"]
+        listed = bool(files) and all(named == [pull.head_sha] for named in there)
+        if not listed and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its files were read", passing=True)
+        # A later page of a comparison lists commits only; the first one would carry up to 300 files as well.
+        span = f"{quote(pull.base_sha, safe='')}...{quote(pull.head_sha, safe='')}"
+        compared = requester.find(
+            _ComparisonAnswer, f"/repos/{name}/compare/{span}", parameters={"page": 2, "per_page": 1}
+        )
         return Change(
             base=pull.base_sha,
             head=pull.head_sha,
-            merge_base=self._merge_base(name, pull.base_sha, pull.head_sha),
+            merge_base=compared.merge_base_commit.sha if compared else None,
             paths=tuple(as_changed_path(file) for file in files),
         )
 
     def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
         """A file's content at a revision, None when it is not there."""
-        where = quote(path.encode("utf-8", "surrogateescape"))
+        requester, where = self._github.requester(repository), quote(path.encode("utf-8", "surrogateescape"))
         try:
-            data = self._github.requester(repository).ask(
-                "GET", f"/repos/{repository}/contents/{where}", parameters={"ref": revision}
-            )
+            data = requester.ask("GET", f"/repos/{repository}/contents/{where}", parameters={"ref": revision})
         except RefusedError as error:
             if error.absent:
                 return None
             raise
         if isinstance(data, list):
             return None
-        found = read(ContentAnswer, data, path)
+        found = read(_ContentAnswer, data, path)
         if found.type not in ("file", "symlink"):
             return None
         if found.encoding == "base64":
             return _decoded(found.content, path)
-        return self._blob(repository, found.sha, path)
-
-    def _blob(self, repository: str, sha: str, path: str) -> bytes:
-        """A content that is too long for the contents endpoint."""
-        found = self._github.requester(repository).read(
-            ContentAnswer, f"/repos/{repository}/git/blobs/{quote(sha, safe='')}"
-        )
+        # Too long for this endpoint.
+        found = requester.read(_ContentAnswer, f"/repos/{repository}/git/blobs/{quote(found.sha, safe='')}")
         return found.content.encode() if found.encoding == "utf-8" else _decoded(found.content, path)
-
-    def _merge_base(self, repository: str, base: str, head: str) -> str | None:
-        # A later page lists commits only; the first one would carry up to 300 files as well.
-        span = f"{quote(base, safe='')}...{quote(head, safe='')}"
-        found = self._github.requester(repository).find(
-            ComparisonAnswer, f"/repos/{repository}/compare/{span}", parameters={"page": 2, "per_page": 1}
-        )
-        return found.merge_base_commit.sha if found else None
-
-
-def as_pull(answer: PullAnswer, ref: PullRef) -> Pull:
-    """Our pull request for GitHub's."""
-    return Pull(
-        ref=ref,
-        base_branch=answer.base.ref,
-        base_sha=answer.base.sha,
-        head_sha=answer.head.sha,
-        head_repository=answer.head.repo.full_name if answer.head.repo else "",
-        author=answer.user.login if answer.user else "",
-        author_association=answer.author_association,
-        draft=answer.draft,
-        state=PullState.OPEN if answer.state == "open" else PullState.CLOSED,
-        labels=tuple(label.name for label in answer.labels),
-        changed_files=answer.changed_files,
-        title=answer.title,
-        default_branch=answer.base.repo.default_branch if answer.base.repo else "",
-    )
 
 
 def as_changed_path(file: FileAnswer) -> ChangedPath:
-    """Our path for GitHub's file."""
-    return ChangedPath(
-        path=file.filename,
-        status=_STATUSES.get(file.status, PathStatus.CHANGED),
-        old_path=file.previous_filename,
-        submodule=_submodule(file),
-    )
-
-
-def _all_of(files: list[FileAnswer], head_sha: str) -> bool:
-    """Whether the listed files say that they are those of this head."""
-    there = (file.contents_url for file in files if file.status != "removed")
-    return bool(files) and all(parse_qs(urlsplit(url).query).get("ref") == [head_sha] for url in there)
-
-
-def _submodule(file: FileAnswer) -> SubmoduleBump | None:
-    """The bump that a patch shows; a file that only reads like one has another id than the commit it names."""
+    """Our path for GitHub's file, with the bump that the patch of a submodule shows."""
     named = dict(_SUBMODULE_LINE.findall(file.patch))
-    if not named or file.sha not in named.values():
-        return None
-    return SubmoduleBump(old=named.get("-"), new=named.get("+"))
+    # A file that only reads like one has another id than the commit it names.
+    bump = SubmoduleBump(old=named.get("-"), new=named.get("+")) if named and file.sha in named.values() else None
+    status = _STATUSES.get(file.status, PathStatus.CHANGED)
+    return ChangedPath(path=file.filename, status=status, old_path=file.previous_filename, submodule=bump)
 
 
 def _decoded(text: str, path: str) -> bytes:
@@ -315,11 +355,9 @@ def has_commit(github: GitHub, repository: str, address: str, commit: str) -> bo
     """Whether the repository at an address has a commit: seen by our App, or by anyone where it is on another site."""
     api_url, name = named_by(address)
     elsewhere = None if api_url == github.api_url else anonymously(api_url=api_url, retry_policy=github.retry_policy)
+    place = PublicRepository(elsewhere, name) if elsewhere else PublicRepository(github, name, seen_from=repository)
     try:
-        return (
-            PublicRepository(elsewhere or github, name, seen_from="" if elsewhere else repository).find(commit)
-            is not None
-        )
+        return place.find(commit) is not None
     except ForgeError as error:
         if error.passing:
             raise ForgeError(f"{urlsplit(address).netloc}: {error}", passing=True, wait_s=error.wait_s) from None

@@ -16,6 +16,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -26,19 +27,56 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import requests
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ConnectTimeout, ProxyError, RequestException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from verl_e2e.adapters.github.answers import read
 from verl_e2e.core.pulls.figures import API_RESOURCES, OTHER, ApiBudget
 from verl_e2e.git.repository import SizedCache
 from verl_e2e.ports import CREDENTIAL_FIX, NETWORK_FIX, ForgeError, UncertainError
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
+
+
+class Answer(BaseModel):
+    """A part of what GitHub answers: only the keys that we use, each with its type. Others are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Named(Answer):
+    """Something with a name."""
+
+    name: str
+
+
+class User(Answer):
+    """A person, or an App's own account (`type` is then Bot); the login is empty where GitHub knows no account."""
+
+    login: str = ""
+    type: str = "User"
+
+
+class IdAnswer(Answer):
+    """Something that has an id: an App, or what was made."""
+
+    id: int
+
+
+def read(model: type[_M], data: object, what: str) -> _M:
+    """The model of what answers a request; ForgeError when GitHub answered something else."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ForgeError(
+            f"GitHub's answer to {what} has another form than documented: {place}: {first['msg']}"
+        ) from error
+
 
 # What belongs to which permission, where GitHub does not say so itself.
 _PERMISSIONS = (
@@ -269,16 +307,6 @@ def holds_all_s(error: BaseException) -> float:
     return 0.0 if of_one or "retry-after" in headers else named_wait_s(error) or 0.0
 
 
-def _message(content: bytes) -> str:
-    """What a refusal says; empty where it is not what GitHub sends."""
-    try:
-        document = json.loads(content)
-    except ValueError:
-        return ""
-    message = document.get("message") if isinstance(document, dict) else None
-    return message[:500] if isinstance(message, str) else ""
-
-
 def _number(text: str | None) -> float | None:
     try:
         number = float(text) if text is not None else None
@@ -339,15 +367,25 @@ class Calls:
 
         `limited` says whether a rate limit refused it.
         """
-        budget, theirs = _budget(headers), server_time(headers)
+        kind = AnswerKind.LIMITED if limited else AnswerKind.FAILED
+        if status < 500 and not limited:
+            kind = AnswerKind.REFUSED if status >= 400 else AnswerKind.MOVED if status >= 300 else AnswerKind.OK
+            kind = AnswerKind.NOT_MODIFIED if status == 304 else kind
+        # What the headers say of the rate limit, where they do and in numbers.
+        texts = [headers.get(f"x-ratelimit-{name}", "") for name in ("limit", "remaining", "used", "reset")]
+        named = all(text.isascii() and text.isdigit() and len(text) <= _DIGITS for text in texts)
+        resource = headers.get("x-ratelimit-resource", "")
+        resource = resource if resource in API_RESOURCES else OTHER
+        theirs = server_time(headers)
         with self._lock:
             if theirs is not None:
                 self.booted_s = theirs.timestamp() - time.monotonic()
             if status < _REFUSALS:
                 self._last_answer_s = time.monotonic()
-            self._by_answer[verb, AnswerKind.LIMITED if limited else _answer(status)] += 1
-            if budget is not None:
-                self._budgets[owner, budget.resource] = budget
+            self._by_answer[verb, kind] += 1
+            if named:
+                limit, remaining, used, resets_s = map(int, texts)
+                self._budgets[owner, resource] = ApiBudget(resource, limit, remaining, used, float(resets_s))
 
     def silent_s(self) -> float:
         """For how long GitHub has not given what it was asked for."""
@@ -373,23 +411,6 @@ class Calls:
     def total(self) -> int:
         """All of them."""
         return sum(self.by_answer().values())
-
-
-def _answer(status: int) -> AnswerKind:
-    if status == 304:
-        return AnswerKind.NOT_MODIFIED
-    ends = ((300, AnswerKind.OK), (400, AnswerKind.MOVED), (500, AnswerKind.REFUSED))
-    return next((answer for end, answer in ends if status < end), AnswerKind.FAILED)
-
-
-def _budget(headers: Mapping[str, str]) -> ApiBudget | None:
-    """What the headers of an answer say of the rate limit; None where they do not, or not in numbers."""
-    texts = [headers.get(f"x-ratelimit-{name}", "") for name in ("limit", "remaining", "used", "reset")]
-    if not all(text.isascii() and text.isdigit() and len(text) <= _DIGITS for text in texts):
-        return None
-    limit, remaining, used, resets_s = map(int, texts)
-    resource = headers.get("x-ratelimit-resource", "")
-    return ApiBudget(resource if resource in API_RESOURCES else OTHER, limit, remaining, used, float(resets_s))
 
 
 class RateLimiter:
@@ -543,7 +564,11 @@ class ApiRequester:
             raise
         status, said = answer.status_code, ""
         if status >= _REFUSALS:
-            said = _message(next(answer.iter_content(_MOST_SAID), b""))
+            with suppress(ValueError):
+                # Empty where it is not what GitHub sends.
+                document = json.loads(next(answer.iter_content(_MOST_SAID), b""))
+                message = document.get("message") if isinstance(document, dict) else None
+                said = message[:500] if isinstance(message, str) else ""
             answer.close()
         limited = is_limit(status, answer.headers, said)
         calls.answered(self.place.partition("/")[0], verb, status, answer.headers, limited=limited)
@@ -568,7 +593,10 @@ class ApiRequester:
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
                 lane = Lane.URGENT if urgent else self.connection.lane
-                self.pace.wait(retry_policy.total_s, lane, what=_identity(verb, path, body))
+                # By this a write is known when it is attempted again later: its text may be another by then.
+                fields = body if isinstance(body, dict) else {}
+                known_by = verb, path, *(str(fields.get(name, "")) for name in ("head_sha", "name", "inputs"))
+                self.pace.wait(retry_policy.total_s, lane, what=known_by)
             try:
                 try:
                     return self._ask_once(verb, path, parameters, body)
@@ -681,9 +709,3 @@ def _document(content: bytes) -> Any:
         if content.lstrip()[:1] in (b"{", b"["):
             raise
         return content.decode("utf-8", "replace")
-
-
-def _identity(verb: str, path: str, body: Any) -> tuple[str, ...]:
-    """By what a write is known when it is attempted again later: its text may be another by then."""
-    fields = body if isinstance(body, dict) else {}
-    return verb, path, *(str(fields.get(name, "")) for name in ("head_sha", "name", "inputs"))

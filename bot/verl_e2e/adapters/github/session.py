@@ -15,13 +15,14 @@ import requests
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from pydantic import AwareDatetime, Field, PositiveInt
 from requests.adapters import HTTPAdapter
 
-from verl_e2e.adapters.github.answers import InstallationAnswer, TokenAnswer, read
 from verl_e2e.adapters.github.requester import (
     LARGEST_PART,
     LIMITER,
     MOST_KNOWN_BYTES,
+    Answer,
     ApiRequester,
     Calls,
     Connection,
@@ -31,10 +32,28 @@ from verl_e2e.adapters.github.requester import (
     RateLimiter,
     RefusedError,
     RetryPolicy,
+    read,
     server_time,
 )
 from verl_e2e.git.repository import SizedCache
 from verl_e2e.ports import ForgeError
+
+
+class InstallationAnswer(Answer):
+    """An installation of an App, as far as we read it."""
+
+    id: PositiveInt
+    app_id: PositiveInt
+    app_slug: str = ""
+    permissions: dict[str, str] = Field(default_factory=dict)
+    events: tuple[str, ...] = ()
+    suspended_at: AwareDatetime | None = None
+
+
+class _TokenAnswer(Answer):
+    token: str
+    expires_at: AwareDatetime
+
 
 # docs/install.md says what the App does with each of them.
 PERMISSIONS: Mapping[str, str] = {
@@ -155,13 +174,20 @@ class AppIdentity:
         if found is None:
             raise ForgeError(f"The App is not installed in {place}: install it there, then try again")
         self._installations[place] = found
+        name = place.partition("/")[2]
+        needed = PERMISSIONS if name else ORGANISATION
+        permissions = narrowed(found.permissions, needed)
+        if not permissions:
+            # GitHub takes an empty list for all that there is.
+            what = f"The App has none of the permissions that it needs in {place}: give it {', '.join(needed)}"
+            raise ForgeError(what)
+        path, narrow = f"/app/installations/{found.id}/access_tokens", {"repositories": [name]} if name else {}
         try:
-            path = f"/app/installations/{found.id}/access_tokens"
-            headers, data = self._app().send("POST", path, body=_narrow(place, found))
+            headers, data = self._app().send("POST", path, body={"permissions": permissions, **narrow})
         except RefusedError:
             self._installations.pop(place, None)
             raise
-        answer, now = read(TokenAnswer, data, path), server_time(headers)
+        answer, now = read(_TokenAnswer, data, path), server_time(headers)
         lifetime_s = min((answer.expires_at - now).total_seconds(), _LONGEST_S) if now else _LONGEST_S
         return _Token(answer.token, time.monotonic() + lifetime_s - _RENEWED_BEFORE_S)
 
@@ -177,16 +203,6 @@ def narrowed(granted: Mapping[str, str], needed: Mapping[str, str] = PERMISSIONS
         for name, access in needed.items()
         if name in granted
     }
-
-
-def _narrow(place: str, found: InstallationAnswer) -> dict[str, Any]:
-    name = place.partition("/")[2]
-    needed = PERMISSIONS if name else ORGANISATION
-    permissions = narrowed(found.permissions, needed)
-    if not permissions:
-        # GitHub takes an empty list for all that there is.
-        raise ForgeError(f"The App has none of the permissions that it needs in {place}: give it {', '.join(needed)}")
-    return {"permissions": permissions} | ({"repositories": [name]} if name else {})
 
 
 def checked_place(place: str) -> str:

@@ -18,28 +18,81 @@ from typing import Any, Protocol
 from urllib.parse import quote, urljoin, urlsplit
 
 import requests
+from pydantic import AwareDatetime, Field
 
-from verl_e2e.adapters.github.answers import (
-    ArtifactAnswer,
-    AttestationsAnswer,
-    DispatchAnswer,
-    WorkflowJobAnswer,
-    WorkflowRunAnswer,
-    WorkflowRunsAnswer,
-    read,
-)
 from verl_e2e.adapters.github.requester import (
+    Answer,
     RefusedError,
     StatusError,
     Trouble,
+    User,
     as_forge_error,
     holds_all_s,
     once,
     persist,
+    read,
 )
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun, WorkflowStep
 from verl_e2e.ports import ForgeError
+
+
+class _DispatchAnswer(Answer):
+    workflow_run_id: int
+    html_url: str = ""
+
+
+class _WorkflowRunAnswer(Answer):
+    id: int
+    status: str | None = None
+    conclusion: str | None = None
+    display_title: str = ""
+    html_url: str = ""
+    head_sha: str = ""
+    head_branch: str | None = None
+    actor: User | None = None
+    run_attempt: int = 1
+    created_at: AwareDatetime | None = None
+
+
+class _WorkflowRunsAnswer(Answer):
+    workflow_runs: tuple[_WorkflowRunAnswer, ...] = ()
+
+
+class _WorkflowStepAnswer(Answer):
+    name: str
+    status: str
+    conclusion: str | None = None
+
+
+class _WorkflowJobAnswer(Answer):
+    id: int
+    name: str
+    status: str
+    conclusion: str | None = None
+    runner_name: str | None = None
+    labels: tuple[str, ...] = ()
+    html_url: str | None = None
+    started_at: AwareDatetime | None = None
+    completed_at: AwareDatetime | None = None
+    steps: tuple[_WorkflowStepAnswer, ...] | None = None
+
+
+class _ArtifactAnswer(Answer):
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool = False
+    digest: str | None = None
+
+
+class _AttestationAnswer(Answer):
+    bundle: dict[str, Any] = Field(default_factory=dict)
+
+
+class _AttestationsAnswer(Answer):
+    attestations: tuple[_AttestationAnswer, ...] = ()
+
 
 _CHUNK = 1 << 16
 _MOST_FILES = 10_000
@@ -63,10 +116,27 @@ def unpack(archive: Path, into: Path, *, limit: int) -> None:
     try:
         with _BoundedFile(archive) as file, zipfile.ZipFile(file) as packed:
             members = [member for member in packed.infolist() if not member.is_dir()]
-            _check_members(members, limit)
+            if len(members) > _MOST_FILES:
+                raise ForgeError(f"The archive holds {len(members):,} files; the limit is {_MOST_FILES:,}")
+            if len({member.filename.casefold() for member in members}) != len(members):
+                raise ForgeError("The archive holds a file twice")
+            if sum(member.file_size for member in members) > limit:
+                raise ForgeError(f"The archive unpacks to more than {limit:,} bytes")
             left = limit
             for member in members:
-                left -= _extract(packed, member, part, left)
+                path, kind = safe_member(member.filename), stat.S_IFMT(member.external_attr >> 16)
+                if path is None or kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
+                    what = f"{member.filename!a}, which is not a regular file below its folder"
+                    raise ForgeError(f"The archive holds {what}")
+                target = part / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with packed.open(member) as source, target.open("xb") as out:
+                    while chunk := source.read(_CHUNK):
+                        # What it says of its sizes is not believed.
+                        left -= len(chunk)
+                        if left < 0:
+                            raise ForgeError("The archive unpacks to more bytes than it says")
+                        out.write(chunk)
         part.rename(into)
     except (zipfile.BadZipFile, zlib.error, LZMAError, RuntimeError, EOFError, OSError, ValueError) as error:
         raise ForgeError(f"The archive cannot be unpacked: {error}") from error
@@ -79,34 +149,6 @@ def safe_member(name: str) -> PurePosixPath | None:
     path = PurePosixPath(name)
     odd = not path.parts or "\\" in name or "\0" in name or not name.isprintable() or ":" in path.parts[0]
     return None if odd or path.is_absolute() or ".." in path.parts else path
-
-
-def _check_members(members: list[zipfile.ZipInfo], limit: int) -> None:
-    names = [member.filename for member in members]
-    if len(members) > _MOST_FILES:
-        raise ForgeError(f"The archive holds {len(members):,} files; the limit is {_MOST_FILES:,}")
-    if len({name.casefold() for name in names}) != len(names):
-        raise ForgeError("The archive holds a file twice")
-    if sum(member.file_size for member in members) > limit:
-        raise ForgeError(f"The archive unpacks to more than {limit:,} bytes")
-    for member in members:
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if safe_member(member.filename) is None or kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
-            raise ForgeError(f"The archive holds {member.filename!a}, which is not a regular file below its folder")
-
-
-def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, part: Path, left: int) -> int:
-    """Write one member and give its size: what it says of its size is not believed."""
-    target = part.joinpath(*PurePosixPath(member.filename).parts)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    size = 0
-    with packed.open(member) as source, target.open("xb") as out:
-        while chunk := source.read(_CHUNK):
-            size += len(chunk)
-            if size > left:
-                raise ForgeError("The archive unpacks to more bytes than it says")
-            out.write(chunk)
-    return size
 
 
 _MOST_REDIRECTS = 3
@@ -200,14 +242,32 @@ class GithubWorkflows:
         if not key or not any(key in value for value in inputs.values()):
             raise ForgeError("A workflow's run is found again by its key, so one of the inputs must carry it")
 
+        requester, path = self._github.requester(repository), f"{_workflow(repository, workflow)}/dispatches"
+        body: dict[str, Any] = {"ref": revision, "inputs": dict(inputs)}
+        retry_policy = self._github.retry_policy
+
         def start() -> WorkflowRun:
-            started = self._start(repository, workflow, revision, dict(inputs))
-            return started or self._await(repository, workflow, key, revision)
+            try:
+                data = requester.ask("POST", path, body=body | {"return_run_details": True})
+            except RefusedError as error:
+                if error.status not in _NO_SUCH_FIELD or "return_run_details" not in str(error):
+                    raise
+                data = requester.ask("POST", path, body=body)
+            if data:
+                started = read(_DispatchAnswer, data, path)
+                return WorkflowRun(id=started.workflow_run_id, status="queued", url=started.html_url)
+            # A server that does not say which run it started.
+            for number in range(_LOOKS):
+                if number:
+                    retry_policy.sleep(2 * retry_policy.first_wait_s)
+                if (found := find()) is not None:
+                    return found
+            raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
 
         def find() -> WorkflowRun | None:
             return self.find(repository, workflow, key, revision)
 
-        return once(start, find, retry_policy=self._github.retry_policy)
+        return once(start, find, retry_policy=retry_policy)
 
     def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         """The newest run of a workflow at `revision` whose name shows `key` and that no person started."""
@@ -221,21 +281,34 @@ class GithubWorkflows:
         """
         path = f"{_workflow(repository, workflow)}/runs"
         parameters = {"event": "workflow_dispatch", "per_page": 100}
-        listed = self._github.requester(repository).read(WorkflowRunsAnswer, path, parameters=parameters).workflow_runs
+        listed = self._github.requester(repository).read(_WorkflowRunsAnswer, path, parameters=parameters).workflow_runs
         ours = (found for found in listed if found.head_branch == revision and found.actor and found.actor.type == _BOT)
         runs = (_as_run(found) for found in ours if key in found.display_title)
         return tuple(sorted(runs, key=lambda run: run.id))
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """A run as it is now, None when it is gone."""
-        found = self._github.requester(repository).find(WorkflowRunAnswer, _run(repository, run_id))
+        found = self._github.requester(repository).find(_WorkflowRunAnswer, _run(repository, run_id))
         return _as_run(found) if found else None
 
     def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
         """The jobs of the run's latest attempt."""
         path = f"{_run(repository, run_id)}/jobs"
+        found = self._github.requester(repository).read_all(_WorkflowJobAnswer, path, "jobs", filter="latest")
         return tuple(
-            map(_as_job, self._github.requester(repository).read_all(WorkflowJobAnswer, path, "jobs", filter="latest"))
+            WorkflowJob(
+                id=answer.id,
+                name=answer.name,
+                status=answer.status,
+                conclusion=answer.conclusion or "",
+                runner=answer.runner_name or "",
+                labels=answer.labels,
+                url=answer.html_url or "",
+                started=answer.started_at,
+                ended=answer.completed_at,
+                steps=tuple(WorkflowStep(step.name, step.status, step.conclusion or "") for step in answer.steps or ()),
+            )
+            for answer in found
         )
 
     def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
@@ -253,14 +326,14 @@ class GithubWorkflows:
         path = f"{_run(repository, run_id)}/artifacts"
         return tuple(
             Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
-            for found in self._github.requester(repository).read_all(ArtifactAnswer, path, "artifacts")
+            for found in self._github.requester(repository).read_all(_ArtifactAnswer, path, "artifacts")
         )
 
     def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
         """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that no one verified."""
         path = f"/repos/{repository}/attestations/sha256:{sha256}"
         parameters = {"per_page": _MOST_ATTESTATIONS, "predicate_type": "provenance"}
-        found = self._github.requester(repository).find(AttestationsAnswer, path, parameters=parameters)
+        found = self._github.requester(repository).find(_AttestationsAnswer, path, parameters=parameters)
         return tuple(json.dumps(attestation.bundle) for attestation in found.attestations) if found else ()
 
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
@@ -272,7 +345,11 @@ class GithubWorkflows:
         archive = into.with_name(f".{into.name}.zip")
         try:
             download(self._github, repository, path, archive, limit=limit)
-            _check_digest(archive, artifact)
+            with archive.open("rb") as content:
+                found = hashlib.file_digest(content, "sha256").hexdigest()
+            if artifact.sha256 and found != artifact.sha256:
+                what = f"has the digest {found}, not {artifact.sha256} as GitHub gave it"
+                raise ForgeError(f"The artifact {artifact.name!r} {what}")
             self._unpack(archive, into, limit=limit)
         finally:
             archive.unlink(missing_ok=True)
@@ -284,31 +361,6 @@ class GithubWorkflows:
         except RefusedError as error:
             if not error.absent:
                 raise
-
-    def _start(self, repository: str, workflow: str, revision: str, inputs: dict[str, str]) -> WorkflowRun | None:
-        """The run that was started; None where the server does not say which it is."""
-        path = f"{_workflow(repository, workflow)}/dispatches"
-        body: dict[str, Any] = {"ref": revision, "inputs": inputs}
-        requester = self._github.requester(repository)
-        try:
-            data = requester.ask("POST", path, body=body | {"return_run_details": True})
-        except RefusedError as error:
-            if error.status not in _NO_SUCH_FIELD or "return_run_details" not in str(error):
-                raise
-            data = requester.ask("POST", path, body=body)
-        if not data:
-            return None
-        found = read(DispatchAnswer, data, path)
-        return WorkflowRun(id=found.workflow_run_id, status="queued", url=found.html_url)
-
-    def _await(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun:
-        retry_policy = self._github.retry_policy
-        for number in range(_LOOKS):
-            if number:
-                retry_policy.sleep(2 * retry_policy.first_wait_s)
-            if (found := self.find(repository, workflow, key, revision)) is not None:
-                return found
-        raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
 
 
 def _workflow(repository: str, workflow: str) -> str:
@@ -323,17 +375,7 @@ def _sha256(digest: str) -> str:
     return digest.removeprefix("sha256:") if re.fullmatch("sha256:[0-9a-f]{64}", digest) else ""
 
 
-def _check_digest(archive: Path, artifact: Artifact) -> None:
-    """Raise ForgeError when the archive does not have the digest that GitHub gave."""
-    with archive.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if artifact.sha256 and found != artifact.sha256:
-        raise ForgeError(
-            f"The artifact {artifact.name!r} has the digest {found}, not {artifact.sha256} as GitHub gave it"
-        )
-
-
-def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:
+def _as_run(answer: _WorkflowRunAnswer) -> WorkflowRun:
     return WorkflowRun(
         id=answer.id,
         status=answer.status or "",
@@ -343,19 +385,4 @@ def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:
         head_sha=answer.head_sha,
         attempt=answer.run_attempt,
         created=answer.created_at,
-    )
-
-
-def _as_job(answer: WorkflowJobAnswer) -> WorkflowJob:
-    return WorkflowJob(
-        id=answer.id,
-        name=answer.name,
-        status=answer.status,
-        conclusion=answer.conclusion or "",
-        runner=answer.runner_name or "",
-        labels=answer.labels,
-        url=answer.html_url or "",
-        started=answer.started_at,
-        ended=answer.completed_at,
-        steps=tuple(WorkflowStep(step.name, step.status, step.conclusion or "") for step in answer.steps or ()),
     )

@@ -308,12 +308,10 @@ class DeliveryAttempt:
         return not 200 <= self.code < 300
 
 
-# GitHub refuses a longer summary or text, a longer title or label, and more annotations in one request.
+# GitHub refuses a longer summary, text or title, and more annotations in one request.
 MAX_OUTPUT = 65_000
 MAX_CHECK_TITLE = 255
-MAX_LABEL, MAX_DESCRIPTION, MAX_IDENTIFIER = 20, 40, 20
 MAX_ANNOTATIONS = 50
-MAX_ACTIONS = 3
 # What the buttons of the gate's check tell us; the number of a level follows the last.
 RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
 _CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
