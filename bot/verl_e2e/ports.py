@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from verl_e2e.core.model.levels import Level
     from verl_e2e.core.model.outcome import EngineEnd
     from verl_e2e.core.model.record import CheckNotes, Record
-    from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
     from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Posting, Received
     from verl_e2e.core.pulls.forge import (
         BranchRules,
@@ -39,12 +38,10 @@ if TYPE_CHECKING:
     )
     from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.queue import QueueSnapshot
-    from verl_e2e.core.reach.diff import FileDifference
-    from verl_e2e.core.reach.entries import Uses
-    from verl_e2e.core.reach.program import Summary
     from verl_e2e.core.signal.report import SignalFigure
 
     AnyKind = TypeVar("AnyKind", bound=Note)
+    Kept = TypeVar("Kept")
 
 
 class ChangeSource(Protocol):
@@ -96,45 +93,17 @@ class Checkout(Revisions, Protocol):
 
 
 class SummaryStore(Protocol):
-    """Summaries of source files and marks of test files, so that no content is read twice.
+    """What was read of sources, by type and key, so that no content is read twice.
 
-    Summaries are kept by the id of the content, marks and reached files by a digest of all that they depend on.
-    Differences are kept by a digest of both contents, and found again by the program alone that made them.
+    Summaries are kept by the id of the content, everything else by a digest of all that it depends on. Differences are
+    found again by the program alone that made them.
     """
 
-    def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
-        """The summaries that are known among the ids."""
+    def load(self, kind: type[Kept], keys: Collection[str]) -> Mapping[str, Kept]:
+        """The values of one type (Summary, Marks, ReachedFiles, FileDifference, Uses) that are known among the keys."""
 
-    def save(self, summaries: Mapping[str, Summary]) -> None:
-        """Keep more summaries."""
-
-    def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
-        """The marks of test files that are known among the keys."""
-
-    def save_marks(self, marks: Mapping[str, Marks]) -> None:
-        """Keep the marks of more test files."""
-
-    def load_reached(self, key: str) -> ReachedFiles | None:
-        """What was kept of a tree with this key, None where nothing was."""
-
-    def save_reached(self, key: str, reached: ReachedFiles) -> None:
-        """Keep what jobs can read of a tree."""
-
-    def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
-        """What differs between the versions of files, as far as it is known for the keys."""
-
-    def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
-        """Keep what differs between more versions."""
-
-
-class UsesStore(Protocol):
-    """What another program uses of a package, kept by a digest of all that this depends on."""
-
-    def load_uses(self, key: str) -> Uses | None:
-        """The uses that were kept under a key, None where none were."""
-
-    def save_uses(self, key: str, uses: Uses) -> None:
-        """Keep uses under a key."""
+    def save(self, kind: type[Kept], values: Mapping[str, Kept]) -> None:
+        """Keep more values of one type."""
 
 
 class DispatchError(UserError):

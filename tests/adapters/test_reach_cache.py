@@ -8,8 +8,9 @@ import pytest
 
 from verl_e2e.adapters.files.caches import SummaryCache, digest_of_program
 from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-from verl_e2e.core.reach.diff import compare
-from verl_e2e.core.reach.entries import uses_of
+from verl_e2e.core.reach.diff import FileDifference, compare
+from verl_e2e.core.reach.entries import Uses, uses_of
+from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.ports import SummaryStore
 
@@ -30,83 +31,52 @@ open("k/l.json")
 USER = b"from lib import make\n\ndef go(cfg, *more):\n    it = make(cfg, size=2)\n    it.run(*more)\n"
 
 
-@pytest.mark.parametrize("on_disk", (False, True))
-def test_what_is_kept_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "cache" if on_disk else None
-    first: SummaryStore = SummaryCache(folder)
-    kept = {str(number): summarize(SOURCE + b"\n" * number) for number in range(1200)}
-    first.save(kept)
-    second = SummaryCache(folder) if on_disk else first
-    assert second.load([*kept, "unknown"]) == kept
-
-
-@pytest.mark.parametrize("on_disk", (False, True))
-def test_marks_come_back_the_same(on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path if on_disk else None
-    first: SummaryStore = SummaryCache(folder)
-    first.save_marks({"a": Marks(3, 2), "b": Marks(0)})
-    first.save({"a": summarize(SOURCE)})
-    second = SummaryCache(folder) if on_disk else first
-    assert second.load_marks(["a", "b", "unknown"]) == {"a": Marks(3, 2), "b": Marks(0)}
-    assert second.load(["a", "b"]) == {"a": summarize(SOURCE)}
-
-
-@pytest.mark.parametrize("on_disk", (False, True))
-def test_what_another_program_uses_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path if on_disk else None
-    first = SummaryCache(folder)
-    uses = uses_of({"app/a.py": USER, "app/b.py": b"import lib.side\n"}, "lib", "app 1234")
-    assert uses.entries
-    assert uses.calls
-    first.save_uses("k", uses)
-    second = SummaryCache(folder) if on_disk else first
-    assert (second.load_uses("k"), second.load_uses("unknown")) == (uses, None)
-
-
-@pytest.mark.parametrize("on_disk", (False, True))
-def test_what_jobs_can_read_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path if on_disk else None
-    first: SummaryStore = SummaryCache(folder)
-    reached = ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/\udcff.py"}), ("src/",))
-    first.save_reached("k", reached)
-    second = SummaryCache(folder) if on_disk else first
-    assert (second.load_reached("k"), second.load_reached("unknown")) == (reached, None)
-
-
 OLD = b"import a\nX = [1]\ndef f(x):\n    return X\ndef g(): pass\nclass C:\n    def m(self): return 1\n"
 NEW = b"import a, b\nX = [2]\ndef f(x, y=1):\n    print('no')\n    return X + [g]\nclass C(a.D):\n    x = '\\ud800'\n"
 PAIRS = ((OLD, NEW), (NEW, OLD), (None, NEW), (OLD, None), (OLD, OLD), (OLD, b"return 1"))
 
 
+USES = uses_of({"app/a.py": USER, "app/b.py": b"import lib.side\n"}, "lib", "app 1234")
+KEPT: dict[type, dict[str, object]] = {
+    Summary: {str(number): summarize(SOURCE + b"\n" * number) for number in range(1200)},
+    Marks: {"a": Marks(3, 2), "b": Marks(0)},
+    ReachedFiles: {"k": ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/\udcff.py"}), ("src/",))},
+    FileDifference: {str(number): compare(old, new) for number, (old, new) in enumerate(PAIRS)},
+    Uses: {"k": USES},
+}
+
+
 @pytest.mark.parametrize("on_disk", (False, True))
-@pytest.mark.parametrize(("old", "new"), PAIRS)
-def test_a_difference_comes_back_the_same(old: bytes | None, new: bytes | None, on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path if on_disk else None
+def test_what_is_kept_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None:
+    assert USES.entries
+    assert USES.calls
+    folder = tmp_path / "deep" / "cache" if on_disk else None
     first: SummaryStore = SummaryCache(folder)
-    difference = compare(old, new)
-    first.save_differences({"k": difference})
+    for kind, values in KEPT.items():
+        first.save(kind, values)
     second = SummaryCache(folder) if on_disk else first
-    assert second.load_differences(["k", "unknown"]) == {"k": difference}
+    for kind, values in KEPT.items():
+        assert second.load(kind, [*values, "unknown"]) == values
 
 
 @pytest.mark.parametrize(
     "text", ('{"changes": 1}', '{"changes": [], "functions": {"readers": {"x": 1}}}', "[]", "?", "")
 )
 def test_a_poisoned_difference_is_ignored_and_written_again(text: str, tmp_path: Path) -> None:
-    SummaryCache(tmp_path).save_differences({"k": compare(OLD, NEW)})
+    SummaryCache(tmp_path).save(FileDifference, {"k": compare(OLD, NEW)})
     (file,) = tmp_path.iterdir()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE difference SET text = ?", (text,))
     poisoned = SummaryCache(tmp_path)
-    assert poisoned.load_differences(["k"]) == {}
-    poisoned.save_differences({"k": compare(OLD, NEW)})
-    assert SummaryCache(tmp_path).load_differences(["k"]) == {"k": compare(OLD, NEW)}
+    assert poisoned.load(FileDifference, ["k"]) == {}
+    poisoned.save(FileDifference, {"k": compare(OLD, NEW)})
+    assert SummaryCache(tmp_path).load(FileDifference, ["k"]) == {"k": compare(OLD, NEW)}
 
 
 def test_another_version_of_the_program_finds_no_difference(tmp_path: Path) -> None:
-    SummaryCache(tmp_path, program=lambda: "one").save_differences({"k": compare(OLD, NEW)})
-    assert SummaryCache(tmp_path, program=lambda: "two").load_differences(["k"]) == {}
-    assert SummaryCache(tmp_path, program=lambda: "one").load_differences(["k"]) == {"k": compare(OLD, NEW)}
+    SummaryCache(tmp_path, program=lambda: "one").save(FileDifference, {"k": compare(OLD, NEW)})
+    assert SummaryCache(tmp_path, program=lambda: "two").load(FileDifference, ["k"]) == {}
+    assert SummaryCache(tmp_path, program=lambda: "one").load(FileDifference, ["k"]) == {"k": compare(OLD, NEW)}
 
 
 def test_the_program_is_known_by_each_of_its_files(tmp_path: Path) -> None:
@@ -123,26 +93,26 @@ def test_the_program_is_known_by_each_of_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ('[["d", "t", "b", 1], [], []]', '[["d"], [], []]', '["d", "t"]', "[]", "?"))
 def test_a_poisoned_text_of_what_jobs_can_read_is_ignored(text: str, tmp_path: Path) -> None:
-    SummaryCache(tmp_path).save_reached("k", ReachedFiles())
+    SummaryCache(tmp_path).save(ReachedFiles, {"k": ReachedFiles()})
     (file,) = tmp_path.iterdir()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE reached SET text = ?", (text,))
-    assert SummaryCache(tmp_path).load_reached("k") is None
+    assert SummaryCache(tmp_path).load(ReachedFiles, ["k"]) == {}
 
 
 @pytest.mark.parametrize("damage", ("other", "cut", "empty", "filled"))
 def test_a_spoilt_file_is_as_good_as_none_and_is_replaced(damage: str, tmp_path: Path) -> None:
-    SummaryCache(tmp_path).save({str(number): summarize(SOURCE + b"\n" * number) for number in range(200)})
+    SummaryCache(tmp_path).save(Summary, {str(number): summarize(SOURCE + b"\n" * number) for number in range(200)})
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     others = {"other": b"not a database at all, but long enough to be taken for one" * 50, "empty": b""}
     others |= {"cut": whole[: len(whole) // 2], "filled": whole[:100] + b"\xff" * (len(whole) - 100)}
     file.write_bytes(others[damage])
     spoilt = SummaryCache(tmp_path)
-    assert spoilt.load(["a"]) == {}
-    spoilt.save({"a": summarize(SOURCE)})
-    assert spoilt.load(["a"]) == {"a": summarize(SOURCE)}
-    assert SummaryCache(tmp_path).load(["a"]) == {"a": summarize(SOURCE)}
+    assert spoilt.load(Summary, ["a"]) == {}
+    spoilt.save(Summary, {"a": summarize(SOURCE)})
+    assert spoilt.load(Summary, ["a"]) == {"a": summarize(SOURCE)}
+    assert SummaryCache(tmp_path).load(Summary, ["a"]) == {"a": summarize(SOURCE)}
 
 
 @pytest.mark.parametrize(
@@ -151,31 +121,31 @@ def test_a_spoilt_file_is_as_good_as_none_and_is_replaced(damage: str, tmp_path:
 def test_a_poisoned_text_is_ignored_alone_and_written_again(text: str, tmp_path: Path) -> None:
     summary, marks = summarize(SOURCE), Marks(2, 1)
     cache = SummaryCache(tmp_path)
-    cache.save({"a": summary, "b": summary})
-    cache.save_marks({"a": marks, "b": marks})
+    cache.save(Summary, {"a": summary, "b": summary})
+    cache.save(Marks, {"a": marks, "b": marks})
     (file,) = tmp_path.iterdir()
     with closing(sqlite3.connect(file)) as database, database:
         for table in ("summary", "marks"):
             database.execute(f"UPDATE {table} SET text = ? WHERE blob = 'a'", (text,))
     poisoned = SummaryCache(tmp_path)
-    assert poisoned.load(["a", "b"]) == {"b": summary}
-    assert poisoned.load_marks(["a", "b"]) == {"b": marks}
-    poisoned.save({"a": summary})
-    poisoned.save_marks({"a": marks})
-    assert SummaryCache(tmp_path).load(["a", "b"]) == {"a": summary, "b": summary}
-    assert SummaryCache(tmp_path).load_marks(["a", "b"]) == {"a": marks, "b": marks}
+    assert poisoned.load(Summary, ["a", "b"]) == {"b": summary}
+    assert poisoned.load(Marks, ["a", "b"]) == {"b": marks}
+    poisoned.save(Summary, {"a": summary})
+    poisoned.save(Marks, {"a": marks})
+    assert SummaryCache(tmp_path).load(Summary, ["a", "b"]) == {"a": summary, "b": summary}
+    assert SummaryCache(tmp_path).load(Marks, ["a", "b"]) == {"a": marks, "b": marks}
 
 
 def test_the_file_stays_small_and_the_newest_stay_in_it(tmp_path: Path) -> None:
     most = 200_000
     cache = SummaryCache(tmp_path, most)
     for start in range(0, 2000, 50):
-        cache.save({str(start + number): summarize(SOURCE + b"\n" * number) for number in range(50)})
-        cache.save_marks({str(start): Marks(1)})
+        cache.save(Summary, {str(start + number): summarize(SOURCE + b"\n" * number) for number in range(50)})
+        cache.save(Marks, {str(start): Marks(1)})
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size < 2 * most
-    assert SummaryCache(tmp_path).load_marks(["0", "1950"]) == {"1950": Marks(1)}
-    kept = SummaryCache(tmp_path).load([str(number) for number in range(2000)])
+    assert SummaryCache(tmp_path).load(Marks, ["0", "1950"]) == {"1950": Marks(1)}
+    kept = SummaryCache(tmp_path).load(Summary, [str(number) for number in range(2000)])
     assert 50 <= len(kept) < 2000
     assert {str(number) for number in range(1950, 2000)} <= kept.keys()
 
@@ -183,5 +153,5 @@ def test_the_file_stays_small_and_the_newest_stay_in_it(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     store = SummaryCache(tmp_path / "file" / "cache")
-    store.save({"a": summarize(SOURCE)})
-    assert store.load(["a"]) == {"a": summarize(SOURCE)}
+    store.save(Summary, {"a": summarize(SOURCE)})
+    assert store.load(Summary, ["a"]) == {"a": summarize(SOURCE)}

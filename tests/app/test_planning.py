@@ -25,6 +25,7 @@ from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan_document import plan_json
+from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.pull_card import reason_blocks
 
@@ -270,10 +271,10 @@ def test_a_second_plan_of_the_same_trees_is_the_same_and_reads_no_summary_again(
     store = FakeSummaries()
     repository = FakeTrees({"base": BASE, "head": {**BASE, **EDITS[0]}, "verl": CALLER})
     first = planner_over(repository, POLICY, store).plan("base", "head", POLICY).plan
-    count = len(store.known)
+    count = len(store.values[Summary])
     planner = planner_over(repository, POLICY, store)
     assert planner.plan("base", "head", POLICY).plan == first == planner.plan("base", "head", POLICY).plan
-    assert len(store.known) == count
+    assert len(store.values[Summary]) == count
 
 
 def planner() -> Planner:

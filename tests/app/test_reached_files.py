@@ -171,8 +171,8 @@ def test_a_tree_that_was_asked_for_before_is_not_read_again(heads: Heads) -> Non
         return planner.reached(head, POLICY, tests)
 
     found = reached(heads.first)
-    (key,) = summaries.reached
-    summaries.reached[key] = replace(found, digest="kept")
+    (key,) = summaries.values[ReachedFiles]
+    summaries.values[ReachedFiles][key] = replace(found, digest="kept")
     assert reached(again).digest == "kept"
     assert reached(again, ()).digest == found.digest
     assert reached(heads.commit({"docs/other.json": "[]"})).digest == found.digest

@@ -1,17 +1,17 @@
 """A repository in memory: commits are plain dictionaries of files, and contents may be absent."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from verl_e2e.app.plan_change import Planner, uses_at
 from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.reached_files import Marks, ReachedFiles
-from verl_e2e.core.reach.diff import FileDifference
-from verl_e2e.core.reach.program import Summary
 
+Kept = TypeVar("Kept")
 Files = Mapping[str, str | bytes]
 
 
@@ -73,37 +73,16 @@ class FakeTrees:
 
 
 class FakeSummaries:
-    """A `SummaryStore` in memory that counts what it was given."""
+    """A `SummaryStore` in memory that shows what it was given."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Summary] = {}
-        self.marks: dict[str, Marks] = {}
-        self.reached: dict[str, ReachedFiles] = {}
-        self.differences: dict[str, FileDifference] = {}
+        self.values: dict[type, dict[str, Any]] = defaultdict(dict)
 
-    def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
-        return {identifier: self.known[identifier] for identifier in ids if identifier in self.known}
+    def load(self, kind: type[Kept], keys: Collection[str]) -> Mapping[str, Kept]:
+        return {key: self.values[kind][key] for key in keys if key in self.values[kind]}
 
-    def save(self, summaries: Mapping[str, Summary]) -> None:
-        self.known.update(summaries)
-
-    def load_marks(self, keys: Collection[str]) -> Mapping[str, Marks]:
-        return {key: self.marks[key] for key in keys if key in self.marks}
-
-    def load_reached(self, key: str) -> ReachedFiles | None:
-        return self.reached.get(key)
-
-    def save_reached(self, key: str, reached: ReachedFiles) -> None:
-        self.reached[key] = reached
-
-    def save_marks(self, marks: Mapping[str, Marks]) -> None:
-        self.marks.update(marks)
-
-    def load_differences(self, keys: Collection[str]) -> Mapping[str, FileDifference]:
-        return {key: self.differences[key] for key in keys if key in self.differences}
-
-    def save_differences(self, differences: Mapping[str, FileDifference]) -> None:
-        self.differences.update(differences)
+    def save(self, kind: type[Kept], values: Mapping[str, Kept]) -> None:
+        self.values[kind].update(values)
 
 
 def _is_link(text: str | bytes) -> bool:

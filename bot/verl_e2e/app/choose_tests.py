@@ -75,13 +75,13 @@ class TestChooser:
     def _marks_of(self, tests: "_Files", paths: Iterable[str], gpu_marks: tuple[str, ...]) -> Mapping[str, Marks]:
         """The marks of test files, each content read once."""
         keys = {path: _marks_key(tests.blobs[path], gpu_marks) for path in paths}
-        known = dict(self._summaries.load_marks(set(keys.values())))
+        known = dict(self._summaries.load(Marks, set(keys.values())))
         made = {
             key: read_marks(content, gpu_marks)
             for path, key in keys.items()
             if key not in known and (content := tests.content(path)) is not None
         }
-        self._summaries.save_marks(made)
+        self._summaries.save(Marks, made)
         known |= made
         return {path: known.get(key, Marks(1)) for path, key in keys.items()}
 
@@ -125,7 +125,7 @@ class TestChooser:
         a file is there now.
         """
         wanted = {path: tests.blobs[path] for path in paths}
-        known = dict(self._summaries.load(set(wanted.values())))
+        known = dict(self._summaries.load(Summary, set(wanted.values())))
         made: dict[str, Summary] = {}
         marks: dict[str, Marks] = {}
         for path, blob in wanted.items():
@@ -134,8 +134,8 @@ class TestChooser:
             made[blob] = summarize(content)
             if gpu_marks and is_test_file(path):
                 marks[_marks_key(blob, gpu_marks)] = read_marks(content, gpu_marks)
-        self._summaries.save(made)
-        self._summaries.save_marks(marks)
+        self._summaries.save(Summary, made)
+        self._summaries.save(Marks, marks)
         known |= made
         return {path: known[blob] for path, blob in wanted.items() if blob in known}
 
@@ -210,11 +210,11 @@ def reached_files(
     depends_on = (_VERSION, of_policy, sorted(plain.items()), sorted(links.items()), sorted(sources))
     text = json.dumps([*depends_on, sorted(test_files)])
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    found = kept.load_reached(key)
+    found = kept.load(ReachedFiles, [key]).get(key)
     if found is None:
         tree = FilesOfTree((*plain, *links), policy, is_set_aside)
         found = _reached(tree, (plain, links), policy, sources, test_files, summaries)
-        kept.save_reached(key, found)
+        kept.save(ReachedFiles, {key: found})
     return found
 
 

@@ -39,7 +39,7 @@ from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
 from verl_e2e.core.text.escape import likely, suggest
-from verl_e2e.ports import ChangeSource, ForgeError, Pulls, SourceTrees, SummaryStore, UsesStore
+from verl_e2e.ports import ChangeSource, ForgeError, Pulls, SourceTrees, SummaryStore
 
 
 class OtherRepositoryError(UserError):
@@ -118,10 +118,10 @@ def compared_files(
 ) -> Callable[[bytes | None, bytes | None], FileDifference]:
     """`compare` for these pairs, answered from what was kept where it can be."""
     keys = {pair: _key(pair) for pair in pairs}
-    found = dict(store.load_differences(set(keys.values())))
+    found = dict(store.load(FileDifference, set(keys.values())))
     made = {key: compare(*pair) for pair, key in keys.items() if key not in found}
     # Why two versions could not be compared may be how deep the program was nested just then.
-    store.save_differences({key: difference for key, difference in made.items() if not difference.problem})
+    store.save(FileDifference, {key: difference for key, difference in made.items() if not difference.problem})
     found |= made
     return lambda old, new: found[keys[old, new]]
 
@@ -362,7 +362,7 @@ class Planner:
         return TreeNames(frozenset(files), texts)
 
     def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
-        known = dict(self._summaries.load(blobs))
+        known = dict(self._summaries.load(Summary, blobs))
         missing = sorted(blobs - known.keys())
         made: dict[str, Summary] = {}
         for blob, content in self.repository.read_objects(missing).items():
@@ -370,7 +370,7 @@ class Planner:
                 known[blob] = Summary((), (), ABSENT)
             else:
                 made[blob] = summarize(content)
-        self._summaries.save(made)
+        self._summaries.save(Summary, made)
         return {**known, **made}
 
     def _effects(
@@ -694,14 +694,14 @@ def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapp
 
 
 def uses_at(
-    repository: SourceTrees, commit: str, reach: ReachPolicy, source: str, store: UsesStore | None = None
+    repository: SourceTrees, commit: str, reach: ReachPolicy, source: str, store: SummaryStore | None = None
 ) -> Uses:
     """What verl uses of the package at a commit, given in full; `source` tells people which verl that is.
 
     `store` keeps what was read of it, unless a content was not there: a partial clone may have it the next time.
     """
     key = _uses_key(commit, reach, source)
-    known = store.load_uses(key) if store is not None else None
+    known = store.load(Uses, [key]).get(key) if store is not None else None
     if known is not None:
         return known
     tree = {path: blob for path, blob in repository.tree(commit, reach.callers).items() if path.endswith(".py")}
@@ -709,7 +709,7 @@ def uses_at(
     sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
     uses = uses_of(sources, reach.package, source)
     if store is not None and len(sources) == len(tree):
-        store.save_uses(key, uses)
+        store.save(Uses, {key: uses})
     return uses
 
 
