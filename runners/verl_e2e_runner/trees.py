@@ -28,12 +28,12 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
 from verl_e2e.git.clone import Bounds, Clone, WantedCommit
-from verl_e2e.git.program import Finished, Git, Limits
+from verl_e2e.git.program import Finished, Git, GitLimits
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.reporting import blocked, good, note
 
-_LIMITS = Limits(time_s=300.0)
+_LIMITS = GitLimits(time_s=300.0)
 
 
 class UnfitRepositoryError(Exception):
@@ -95,7 +95,7 @@ def _done(git: Git, finished: Finished, *arguments: str) -> None:
 TreeName = Literal["bridge", "megatron_lm", "verl"]
 SUBMODULE = "3rdparty/Megatron-LM"
 _BOUNDS = Bounds(
-    git=Limits(time_s=1800.0, memory_bytes=4 << 30), lock_s=1800.0, fetch_bytes=4 << 30, disk_bytes=64 << 30
+    git=GitLimits(time_s=1800.0, memory_bytes=4 << 30), lock_s=1800.0, fetch_bytes=4 << 30, disk_bytes=64 << 30
 )
 _FIX = f"see that this host reaches it, and that {TOKEN_VARIABLE} names a token where it is private; then rerun"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump, readable
-from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.program import Git, GitLimits
 from verl_e2e.git.repository import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
 from verl_e2e.ports import ChangeSource
 
@@ -359,7 +359,7 @@ def test_a_failure_of_git_shows_command_code_and_stderr(checkout: Checkout) -> N
 def test_git_is_given_a_time_limit(checkout: Checkout) -> None:
     checkout.commit()
     with pytest.raises(GitFailedError, match="took more than 1e-06 s"):
-        GitRepository(checkout.path, limits=Limits(time_s=0.000001))
+        GitRepository(checkout.path, limits=GitLimits(time_s=0.000001))
 
 
 def test_a_tree_gives_contents_by_id_and_leaves_links_out(checkout: Checkout) -> None:
@@ -410,9 +410,9 @@ def test_a_process_that_may_take_less_is_never_allowed_more(checkout: Checkout, 
     program.write_text("#!/bin/sh\nsleep 0.2\nulimit -v\n")
     program.chmod(0o755)
     code = (
-        "import resource, sys; from pathlib import Path; from verl_e2e.git.program import Git, Limits\n"
+        "import resource, sys; from pathlib import Path; from verl_e2e.git.program import Git, GitLimits\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
-        "git = Git(Path('.git'), environ={'PATH': sys.argv[1]}, limits=Limits(memory_bytes=int(sys.argv[2])))\n"
+        "git = Git(Path('.git'), environ={'PATH': sys.argv[1]}, limits=GitLimits(memory_bytes=int(sys.argv[2])))\n"
         "print(git.run('status').output.decode())"
     )
     for memory_bytes, allowed in ((4 << 30, 1 << 20), (512 << 20, 512 << 10)):
@@ -424,13 +424,13 @@ def test_a_process_that_may_take_less_is_never_allowed_more(checkout: Checkout, 
 INTERRUPTED = """
 import os, sys, threading
 from pathlib import Path
-from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.program import Git, GitLimits
 begin = threading.Timer.start
 def interrupted(timer):
     begin(timer)
     raise KeyboardInterrupt
 threading.Timer.start = interrupted
-Git(Path(sys.argv[1]), environ=os.environ, limits=Limits(time_s=float(sys.argv[2]))).run("rev-parse", "--git-dir")
+Git(Path(sys.argv[1]), environ=os.environ, limits=GitLimits(time_s=float(sys.argv[2]))).run("rev-parse", "--git-dir")
 """
 
 

@@ -20,7 +20,7 @@ from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.core.model.change import PathStatus
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullRef, PullState
 from verl_e2e.git.clone import Bounds
-from verl_e2e.git.program import Limits
+from verl_e2e.git.program import GitLimits
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, SourceTrees
 
@@ -370,7 +370,7 @@ def test_a_lock_that_is_never_given_back_is_reported(forge: Forge, change: Pull,
 @pytest.mark.parametrize(
     ("bounds", "pause_s", "message"),
     [
-        (Bounds(git=Limits(time_s=5.0)), 1.0, "took more than 5 s"),
+        (Bounds(git=GitLimits(time_s=5.0)), 1.0, "took more than 5 s"),
         (Bounds(fetch_bytes=1 << 20), 0.02, "brought more than 1 MiB"),
     ],
 )
@@ -411,7 +411,7 @@ def test_packs_are_put_together_and_nothing_is_lost(forge: Forge, change: Pull, 
     assert None not in first.read_objects(first.tree(heads[0]).values()).values()
 
 
-@pytest.mark.parametrize("bounds", [Bounds(git=Limits(content_bytes=1000)), Bounds(git=Limits(read_bytes=1000))])
+@pytest.mark.parametrize("bounds", [Bounds(git=GitLimits(content_bytes=1000)), Bounds(git=GitLimits(read_bytes=1000))])
 def test_a_content_that_unpacks_to_too_much_is_not_read(
     forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.program import Git, GitLimits
 from verl_e2e.git.repository import GitFailedError
 
 _FILES: Mapping[str, str] = {
@@ -26,7 +26,7 @@ _CHANGED: Mapping[str, str] = {"docs/changes.md": "# Changes\n\n- Megatron-LM: t
 _SUBMODULE = "3rdparty/Megatron-LM"
 _OLD_CORE = "0f1e2d3c4b5a69788796a5b4c3d2e1f00112233a"
 _NEW_CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
-_LIMITS = Limits(time_s=60)
+_LIMITS = GitLimits(time_s=60)
 _AUTHOR = {
     "GIT_AUTHOR_NAME": "demo",
     "GIT_AUTHOR_EMAIL": "demo@example.invalid",

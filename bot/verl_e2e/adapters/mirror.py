@@ -181,16 +181,13 @@ class MirrorTrees:
         return self._reading(lambda repository: repository.merged(base, head))
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
-        """A file's content at a commit, None when it is not there or not a plain file."""
         found = self.tree(revision, path).get(path.rstrip("/"))
         return None if found is None else self.read_objects([found])[found]
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
-        """The files at a commit below a folder, each with the id of its content."""
         return self._reading(lambda repository: repository.tree(revision, under))
 
     def links(self, revision: str) -> Mapping[str, str]:
-        """The symbolic links at a commit, each with the id of its content, and the submodules with `commit SHA`."""
         return self._reading(lambda repository: repository.links(revision))
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:

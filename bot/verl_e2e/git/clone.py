@@ -15,7 +15,7 @@ from verl_e2e.git.program import (
     FetchFailure,
     Finished,
     Git,
-    Limits,
+    GitLimits,
     Remote,
     cause_of,
     fetch_error,
@@ -27,7 +27,7 @@ from verl_e2e.git.repository import GitError, GitRepository
 
 _LOCK_POLL_S = 0.05
 _MAX_REFUSED = 5
-_GIT_LIMITS = Limits(time_s=600.0, memory_bytes=4 << 30)
+_GIT_LIMITS = GitLimits(time_s=600.0, memory_bytes=4 << 30)
 # Given to single commands and never written down: without them a clone is one that no git would try to complete.
 _PARTIAL = {"remote.origin.promisor": "true", "remote.origin.partialCloneFilter": "blob:none"}
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet")
@@ -41,7 +41,7 @@ class DamagedError(GitError):
 class Bounds:
     """What a clone may take: the author of a change decides how much a small pack unpacks to."""
 
-    git: Limits = _GIT_LIMITS
+    git: GitLimits = _GIT_LIMITS
     """What one git command may take, and what is read at once."""
     lock_s: float = 900.0
     """Seconds of waiting for another process."""
@@ -98,9 +98,24 @@ class Clone:
 
     def bring_commits(self, wanted: Collection[WantedCommit]) -> None:
         """See that commits are here with their history and trees, each kept by a ref of ours; ForgeError."""
-        if self._missing([commit.sha for commit in wanted]):
-            with self._locked():
-                self._bring_commits(wanted)
+        shas = [commit.sha for commit in wanted]
+        if not self._missing(shas):
+            return
+        with self._locked():
+            if not self._missing(shas):
+                return
+            if not (self.place / "HEAD").is_file() or _pack_bytes(self.place, "*") > self._bounds.disk_bytes:
+                self._remake()
+            finished = self._fetch_kept(wanted)
+            if finished.code and cause_of(finished) is FetchFailure.DAMAGE:
+                self._remake()
+                finished = self._fetch_kept(wanted)
+            if finished.code and cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
+                for commit in wanted:
+                    self._look_in_spare(commit)
+            elif finished.code != 0:
+                raise self._error(finished)
+            self._put_together()
 
     def bring_contents(self, ids: Collection[str]) -> frozenset[str]:
         """See that contents are here, in one fetch; gives the ids that the origin does not have.
@@ -110,11 +125,17 @@ class Clone:
         with self._locked():
             absent: set[str] = set()
             while missing := self._missing(set(ids) - absent):
-                refused = self._bring_contents(missing)
-                if refused is None:
+                arguments = ("--recurse-submodules=no", "--stdin", "origin")
+                finished = self._fetch(*arguments, stdin=id_lines(sorted(missing)), negotiation="noop")
+                if finished.code == 0:
+                    self._put_together()
                     if self._missing(missing):
                         raise DamagedError("what was fetched cannot be read")
                     break
+                if cause_of(finished) is not FetchFailure.UNKNOWN_OBJECT:
+                    raise self._error(finished)
+                # The one that the origin reports, all where it names none or too many one after the other.
+                refused = unknown_object(finished) or ""
                 absent |= missing if refused not in missing or len(absent) == _MAX_REFUSED else {refused}
             return frozenset(absent)
 
@@ -141,22 +162,6 @@ class Clone:
             if self.generation() == generation:
                 self._remake()
 
-    def _bring_commits(self, wanted: Collection[WantedCommit]) -> None:
-        if not self._missing([commit.sha for commit in wanted]):
-            return
-        if not (self.place / "HEAD").is_file() or _pack_bytes(self.place, "*") > self._bounds.disk_bytes:
-            self._remake()
-        finished = self._fetch_kept(wanted)
-        if finished.code and cause_of(finished) is FetchFailure.DAMAGE:
-            self._remake()
-            finished = self._fetch_kept(wanted)
-        if finished.code and cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
-            for commit in wanted:
-                self._look_in_spare(commit)
-        elif finished.code != 0:
-            raise self._error(finished)
-        self._put_together()
-
     def _fetch_kept(self, wanted: Collection[WantedCommit]) -> Finished:
         return self._fetch("origin", *(f"+{commit.sha}:refs/kept/{commit.name}" for commit in wanted))
 
@@ -172,42 +177,32 @@ class Clone:
             raise ForgeError(f"{self._url}: {lost}: it was pushed over; ask again")
         self._git.run("update-ref", f"refs/kept/{commit.name}", commit.sha)
 
-    def _bring_contents(self, ids: Collection[str]) -> str | None:
-        """Fetch contents in one go; gives an id that the origin reports as missing, empty when it names none."""
-        arguments = ("--recurse-submodules=no", "--stdin", "origin")
-        finished = self._fetch(*arguments, stdin=id_lines(sorted(ids)), negotiation="noop")
-        if finished.code == 0:
-            self._put_together()
-            return None
-        if cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
-            return unknown_object(finished) or ""
-        raise self._error(finished)
-
     def _fetch(self, *arguments: str, stdin: bytes = b"", negotiation: str = "default") -> Finished:
-        self._sweep()
+        # What a fetch that was killed left, git's own locks too: no one else fetches while we hold ours.
+        packs, refs = self.place / "objects" / "pack", self.place / "refs"
+        for left in (*packs.glob("tmp_*"), *packs.glob("*.lock"), *self.place.glob("*.lock"), *refs.rglob("*.lock")):
+            left.unlink(missing_ok=True)
         self.fetches += 1
-        git = replace(self._git, own_session=True)
-        settings = {**self._settings, "fetch.negotiationAlgorithm": negotiation}
-        remote = Remote(self._url, self._token())
-        return git.run(
+        limit = self._bounds.fetch_bytes
+
+        def excess() -> str:
+            """Why the fetch may not go on, empty when it may."""
+            return f"brought more than {limit >> 20} MiB" if _pack_bytes(self.place, "tmp_*") > limit else ""
+
+        return replace(self._git, own_session=True).run(
             *_FETCH,
             self._kind,
             *arguments,
             stdin=stdin,
-            settings=settings,
-            remote=remote,
-            excess=self._excess,
+            settings={**self._settings, "fetch.negotiationAlgorithm": negotiation},
+            remote=Remote(self._url, self._token()),
+            excess=excess,
             # The git that fetches holds our lock too, so that it is held until the last of them has ended.
             keep_open=(self._lock,),
         )
 
     def _error(self, finished: Finished) -> ForgeError:
         return fetch_error(finished, self._url, self._credential)
-
-    def _excess(self) -> str:
-        """Why a fetch may not go on, empty when it may."""
-        limit = self._bounds.fetch_bytes
-        return f"brought more than {limit >> 20} MiB" if _pack_bytes(self.place, "tmp_*") > limit else ""
 
     def _missing(self, ids: Collection[str]) -> frozenset[str]:
         """The objects that are not in the clone; all of them without a clone that git can read."""
@@ -229,12 +224,6 @@ class Clone:
         # Only now: a folder that is still there keeps its inode, so no two generations can be taken for one.
         shutil.rmtree(aside, ignore_errors=True)
 
-    def _sweep(self) -> None:
-        """Remove what a fetch that was killed left, git's own locks too: no one else fetches while we hold ours."""
-        packs, refs = self.place / "objects" / "pack", self.place / "refs"
-        for left in (*packs.glob("tmp_*"), *packs.glob("*.lock"), *self.place.glob("*.lock"), *refs.rglob("*.lock")):
-            left.unlink(missing_ok=True)
-
     def _put_together(self) -> None:
         """Every fetch leaves a pack, and reading slows with their number. A failure costs time, nothing else."""
         if len(list((self.place / "objects" / "pack").glob("*.pack"))) > self._bounds.packs:
@@ -247,22 +236,19 @@ class Clone:
         self.place.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.place.with_name(f"{self.place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
-            self._wait_for(descriptor)
+            ends = time.monotonic() + self._bounds.lock_s
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if time.monotonic() > ends:
+                    message = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
+                    raise ForgeError(message, passing=True)
+                time.sleep(_LOCK_POLL_S)
             self._lock = descriptor
             yield
         finally:
             os.close(descriptor)
-
-    def _wait_for(self, descriptor: int) -> None:
-        ends = time.monotonic() + self._bounds.lock_s
-        while True:
-            try:
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > ends:
-                    message = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
-                    raise ForgeError(message, passing=True) from None
-            time.sleep(_LOCK_POLL_S)
 
 
 def _pack_bytes(place: Path, names: str) -> int:

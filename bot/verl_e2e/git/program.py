@@ -159,7 +159,7 @@ _REMOTE_SETTINGS = {"protocol.version": "2", "http.lowSpeedLimit": "1000", "http
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GitLimits:
     """What one git command may take, and what is read: the author of a change decides what a few bytes unpack to."""
 
     time_s: float = 120.0
@@ -190,9 +190,9 @@ class Stop(Enum):
     MISSING = auto()
     """git is not installed."""
     TIME = auto()
-    """It took longer than `Limits.time_s`."""
+    """It took longer than `GitLimits.time_s`."""
     OUTPUT = auto()
-    """It printed more than `Limits.output_bytes`."""
+    """It printed more than `GitLimits.output_bytes`."""
     EXCESS = auto()
     """The caller's `excess` ended it."""
 
@@ -243,7 +243,7 @@ class Git:
     """The checkout, None for a bare repository."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Of these variables PATH is used, and with a `Remote` those of proxies and certificates."""
-    limits: Limits = Limits()
+    limits: GitLimits = GitLimits()
     """What each command may take."""
     own_session: bool = False
     """Whether each command gets a session of its own, so that stopping it ends the programs that it started too.
@@ -291,10 +291,25 @@ class Git:
                 pass_fds=tuple(keep_open),
             )
             try:
-                _limit_memory(process, limits.memory_bytes)
+                ours, _ = resource.getrlimit(resource.RLIMIT_AS)
+                most = limits.memory_bytes
+                # One that may take less keeps that limit.
+                if (
+                    most is not None
+                    and hasattr(resource, "prlimit")
+                    and (ours == resource.RLIM_INFINITY or ours > most)
+                ):
+                    with suppress(OSError, ValueError):
+                        resource.prlimit(process.pid, resource.RLIMIT_AS, (most, most))
                 output, stop, ending = _watch(process, limits, excess)
             finally:
-                self._end(process)
+                if process.returncode is None:
+                    # Not waited for yet, so its number belongs to no other process.
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL) if self.own_session else process.kill()
+                    process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
             errors.seek(0)
             stderr = errors.read(_STDERR_BYTES).decode("utf-8", "backslashreplace")
         if stop is not None:
@@ -323,22 +338,18 @@ class Git:
         else:
             environment |= {name: self.environ[name] for name in _NETWORK_VARIABLES if name in self.environ}
             environment["GIT_ALLOW_PROTOCOL"] = urlsplit(remote.url).scheme
-            merged |= {**_REMOTE_SETTINGS, "remote.origin.url": remote.url, **_authorization(remote)}
+            merged |= {**_REMOTE_SETTINGS, "remote.origin.url": remote.url}
+            if remote.token:
+                parts = urlsplit(remote.url)
+                text = base64.b64encode(f"x-access-token:{remote.token}".encode()).decode()
+                merged[f"http.{parts.scheme}://{parts.netloc}/.extraHeader"] = f"Authorization: Basic {text}"
+                # A token goes to the host that it was meant for, and nowhere that this one may point to.
+                merged["http.followRedirects"] = "false"
         # On no command line, where other users of the machine could read a token.
         environment["GIT_CONFIG_COUNT"] = str(len(merged))
         for position, (key, value) in enumerate(merged.items()):
             environment |= {f"GIT_CONFIG_KEY_{position}": key, f"GIT_CONFIG_VALUE_{position}": value}
         return environment
-
-    def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        """End a git that still runs, and in a session of its own what it started."""
-        if process.returncode is None:
-            # Not waited for yet, so its number belongs to no other process.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if self.own_session else process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _quoted(folder: Path) -> str:
@@ -349,18 +360,8 @@ def _quoted(folder: Path) -> str:
     return '"' + text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") + '"'
 
 
-def _limit_memory(process: "subprocess.Popen[bytes]", memory_bytes: int | None) -> None:
-    """Limit the memory of a git that was just started, on Linux; one that may take less keeps that limit."""
-    if not hasattr(resource, "prlimit"):
-        return
-    ours, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if memory_bytes is not None and (ours == resource.RLIM_INFINITY or ours > memory_bytes):
-        with suppress(OSError, ValueError):
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-
-
 def _watch(
-    process: "subprocess.Popen[bytes]", limits: Limits, excess: Callable[[], str] | None
+    process: "subprocess.Popen[bytes]", limits: GitLimits, excess: Callable[[], str] | None
 ) -> tuple[bytes, Stop | None, str]:
     """What a command prints, read as it comes, until it ends; or why it may not go on, and that in words."""
     assert process.stdout is not None
@@ -396,60 +397,43 @@ def _wait(process: "subprocess.Popen[bytes]", limit_s: float) -> None:
         timer.cancel()
 
 
-def _authorization(remote: Remote) -> dict[str, str]:
-    if not remote.token:
-        return {}
-    parts = urlsplit(remote.url)
-    text = base64.b64encode(f"x-access-token:{remote.token}".encode()).decode()
-    return {
-        f"http.{parts.scheme}://{parts.netloc}/.extraHeader": f"Authorization: Basic {text}",
-        # A token goes to the host that it was meant for, and nowhere that this one may point to.
-        "http.followRedirects": "false",
-    }
-
-
 class TooMuchError(ForgeError):
     """A fetch was stopped, because it took too long or brought too much."""
 
 
 class FetchFailure(Enum):
-    """Why a fetch failed."""
+    """Why a fetch failed: how git says so, and the sentence of the error."""
 
-    UNKNOWN_OBJECT = auto()
-    DENIED = auto()
-    ABSENT = auto()
-    NETWORK = auto()
-    DISK = auto()
-    STOPPED = auto()
-    DAMAGE = auto()
+    def __init__(self, pattern: str, sentence: str) -> None:
+        self.pattern, self.sentence = pattern, sentence
 
-
-_PATTERNS = (
-    (FetchFailure.UNKNOWN_OBJECT, r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"),
-    (FetchFailure.DISK, r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"),
-    (
-        FetchFailure.DENIED,
+    UNKNOWN_OBJECT = (
+        r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object",
+        "{host} no longer has what was asked for of {repository}: {error}",
+    )
+    DISK = (
+        r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied",
+        "The clone of {repository} could not be written: {error}; free space, or name another cache",
+    )
+    DENIED = (
         r"returned error: 40[13]|Authentication failed|could not read (Username|Password)|Access denied",
-    ),
-    (
-        FetchFailure.ABSENT,
+        "{host} does not let us read {repository}: give a token that may, in {credential}",
+    )
+    ABSENT = (
         r"returned error: 404|repository '.*' not found|Repository not found|unable to update url base",
-    ),
-    (
-        FetchFailure.NETWORK,
+        "{host} has no repository {repository}, or it is private: check it, or set {credential}",
+    )
+    NETWORK = (
         r"unable to access|Could not resolve|Failed to connect|timed out|RPC failed|early EOF|unexpected disconnect"
         r"|remote end hung up|curl \d+|HTTP [45]\d\d|returned error: \d+|SSL|expected flush|bad line length",
-    ),
-)
-_SENTENCES = {
-    FetchFailure.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
-    FetchFailure.DENIED: "{host} does not let us read {repository}: give a token that may, in {credential}",
-    FetchFailure.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set {credential}",
-    FetchFailure.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
-    FetchFailure.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
-    FetchFailure.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
-    FetchFailure.DAMAGE: "git could not fetch {repository} from {host}: {error}",
-}
+        "{repository} could not be fetched from {host}: {error}; try again later",
+    )
+    # Of what nothing else explains.
+    DAMAGE = ("", "git could not fetch {repository} from {host}: {error}")
+    # Of one that we ended ourselves, so that no pattern is looked for.
+    STOPPED = ("", "Fetching {repository} from {host} {ending}, and was stopped")
+
+
 _OBJECT = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 
@@ -457,7 +441,7 @@ def cause_of(finished: Finished) -> FetchFailure:
     """Why a fetch failed; what nothing else explains is damage of the clone."""
     if finished.stop is not None:
         return FetchFailure.STOPPED
-    return next((cause for cause, pattern in _PATTERNS if re.search(pattern, finished.stderr)), FetchFailure.DAMAGE)
+    return next(cause for cause in FetchFailure if re.search(cause.pattern, finished.stderr))
 
 
 def unknown_object(finished: Finished) -> str | None:
@@ -473,5 +457,5 @@ def fetch_error(finished: Finished, url: str, credential: str) -> ForgeError:
         return ForgeError(finished.error)
     names = {"repository": parts.path.strip("/").removesuffix(".git"), "host": parts.hostname, "error": finished.error}
     kind = TooMuchError if cause is FetchFailure.STOPPED else ForgeError
-    text = _SENTENCES[cause].format(**names, ending=finished.ending, credential=credential)
+    text = cause.sentence.format(**names, ending=finished.ending, credential=credential)
     return kind(text, passing=cause in {FetchFailure.STOPPED, FetchFailure.NETWORK, FetchFailure.DAMAGE})

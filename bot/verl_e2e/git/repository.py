@@ -31,7 +31,7 @@ from verl_e2e.git.program import (
     DiffEntry,
     Finished,
     Git,
-    Limits,
+    GitLimits,
     Stop,
     TreeEntry,
     blob_contents,
@@ -119,7 +119,7 @@ class Listing:
         return {path: blob for path, blob in self.files.items() if path.startswith(inside) or path == folder}
 
 
-# What is read of a repository at all, see `Limits` for the sizes of contents.
+# What is read of a repository at all, see `GitLimits` for the sizes of contents.
 _MAX_PATHS = 20_000
 _STATUSES = {
     "A": PathStatus.ADDED,
@@ -180,7 +180,7 @@ class GitRepository:
         path: str | Path,
         *,
         environ: Mapping[str, str] | None = None,
-        limits: Limits = Limits(),
+        limits: GitLimits = GitLimits(),
         own_session: bool = False,
     ) -> None:
         self.path = Path(path)
@@ -198,9 +198,12 @@ class GitRepository:
     def resolve(self, revision: str) -> str:
         """The full SHA of the commit that a revision names; raises UnknownRevisionError."""
         sha = self.find(revision)
-        if sha is None:
-            raise UnknownRevisionError(self._unknown(revision))
-        return sha
+        if sha is not None:
+            return sha
+        subject = f"commit {revision!r} is not in {self.path}"
+        if self._run("rev-parse", "--is-shallow-repository").strip() == b"true":
+            raise UnknownRevisionError(f"{subject}, a shallow clone; run `git fetch --unshallow` there")
+        raise UnknownRevisionError(f"{subject}; fetch it there, or check the spelling")
 
     def find(self, revision: str) -> str | None:
         """The full SHA of the commit that a revision names, None when there is none here."""
@@ -270,7 +273,15 @@ class GitRepository:
 
         A rename is one path with both names, or with `renames` false two paths: contents are then not looked into.
         """
-        return tuple(_changed_path(entry) for entry in self._differences(old, new, renames=renames))
+        paths = []
+        for entry in self._differences(old, new, renames=renames):
+            bump = None
+            if SUBMODULE_MODE in {entry.old_mode, entry.new_mode}:
+                before = entry.old_id if entry.old_mode == SUBMODULE_MODE else None
+                bump = SubmoduleBump(before, entry.new_id if entry.new_mode == SUBMODULE_MODE else None)
+            status = _STATUSES.get(entry.status, PathStatus.CHANGED)
+            paths.append(ChangedPath(entry.path, status, old_path=entry.old_path, submodule=bump))
+        return tuple(paths)
 
     def changed_contents(self, old: str, new: str) -> frozenset[str]:
         """The ids of the contents on both sides of all files that differ between two commits."""
@@ -402,12 +413,6 @@ class GitRepository:
             raise LimitError("the number of changed paths", f"{_MAX_PATHS:,}")
         return entries
 
-    def _unknown(self, revision: str) -> str:
-        subject = f"commit {revision!r} is not in {self.path}"
-        if self._run("rev-parse", "--is-shallow-repository").strip() == b"true":
-            return f"{subject}, a shallow clone; run `git fetch --unshallow` there"
-        return f"{subject}; fetch it there, or check the spelling"
-
     def _run(self, *arguments: str) -> bytes:
         finished = self._try(*arguments)
         if not finished.ok:
@@ -438,12 +443,3 @@ def _git_dir(path: Path) -> Path:
     if (path / "HEAD").exists() and (path / "objects").is_dir():
         return path
     raise NotARepositoryError(f"{path} is not a git repository; {_NAME_ANOTHER}")
-
-
-def _changed_path(entry: DiffEntry) -> ChangedPath:
-    bump = None
-    if SUBMODULE_MODE in {entry.old_mode, entry.new_mode}:
-        old = entry.old_id if entry.old_mode == SUBMODULE_MODE else None
-        bump = SubmoduleBump(old, entry.new_id if entry.new_mode == SUBMODULE_MODE else None)
-    status = _STATUSES.get(entry.status, PathStatus.CHANGED)
-    return ChangedPath(entry.path, status, old_path=entry.old_path, submodule=bump)

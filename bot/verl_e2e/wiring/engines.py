@@ -31,7 +31,7 @@ from verl_e2e.core.pulls.checkup import Health, SetupFinding, of_sources
 from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError, web_of
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
-from verl_e2e.git.program import Git, Limits, Remote, fetch_error
+from verl_e2e.git.program import Git, GitLimits, Remote, fetch_error
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
 from verl_e2e.wiring.pulls import verl_at
@@ -135,7 +135,7 @@ def fetch_refusals(
         origins = origins_of(repository, "", policy, web_of(settings.api_url))
         needed |= {origin.url: origins["bridge"] for origin in origins.values()}
     file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
-    git = Git(Path(os.devnull), environ=environ, limits=Limits(time_s=_TRIAL_S), own_session=True)
+    git = Git(Path(os.devnull), environ=environ, limits=GitLimits(time_s=_TRIAL_S), own_session=True)
     found: dict[str, str] = {}
     for url, own in needed.items():
         try:
