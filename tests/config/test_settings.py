@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fakes.places import ROOT
-from verl_e2e.adapters.json_log import JsonLines
+from verl_e2e.adapters.json_log import LogLines
 from verl_e2e.config.environment import settings_table, variables
 from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.config.validation import ConfigError
@@ -255,7 +255,7 @@ def test_log_lines_are_json_and_hold_no_secret() -> None:
         raise ValueError("key \nswordfish\n")
     except ValueError as error:
         record.exc_info = (ValueError, error, error.__traceback__)
-    line = JsonLines("swordfish").format(record)
+    line = LogLines("swordfish").format(record)
     document = json.loads(line)
     assert "\n" not in line
     assert "swordfish" not in line

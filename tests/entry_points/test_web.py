@@ -24,7 +24,7 @@ from verl_e2e.adapters.store import SqlDeliveries, SqlFigures, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.figures import SharedFigures
 from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, Probes, create_app
-from verl_e2e.web.app import MOST_WAITING, Bodies, ProbePages
+from verl_e2e.web.app import MOST_WAITING, Bodies, probe_routes
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -390,14 +390,14 @@ ALLOWED, SHUT, HIDDEN, UNKNOWN = 200, 403, 404, 401
 def test_who_may_read_the_metrics(
     client: tuple[str, int] | None, headers: Mapping[str, str], token: str, apart: bool, status: int
 ) -> None:
-    pages = ProbePages(Probes(lambda: "", dict, lambda: b"x 1\n", 9464 if apart else None, token))
+    *_, metrics = probe_routes(Probes(lambda: "", dict, lambda: b"x 1\n", 9464 if apart else None, token))
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": raw, "server": ("127.0.0.1", 8080)}
-    given = asyncio.run(pages.metrics(Request({**scope, "client": client})))
+    given = asyncio.run(metrics.endpoint(Request({**scope, "client": client})))
     assert given.status_code == status
     assert (b"x 1" in given.body) == (status == ALLOWED)
     if apart:
-        other = asyncio.run(pages.metrics(Request({**scope, "client": client, "server": ("10.0.0.5", 9464)})))
+        other = asyncio.run(metrics.endpoint(Request({**scope, "client": client, "server": ("10.0.0.5", 9464)})))
         assert other.status_code == ALLOWED
 
 
@@ -409,11 +409,11 @@ def test_many_who_ask_at_once_cost_one_question_and_no_answer_is_old() -> None:
         return {"database": f"answer {len(asked)}"}
 
     async def story() -> list[bytes]:
-        pages = ProbePages(Probes(lambda: "", readiness, bytes))
+        _, readyz, _ = probe_routes(Probes(lambda: "", readiness, bytes))
         scope = {"type": "http", "method": "GET", "path": "/readyz", "headers": []}
-        together = await asyncio.gather(*(pages.readyz(Request(scope)) for _ in range(50)))
+        together = await asyncio.gather(*(readyz.endpoint(Request(scope)) for _ in range(50)))
         await asyncio.sleep(0.6)
-        return [bytes(each.body) for each in (*together, await pages.readyz(Request(scope)))]
+        return [bytes(each.body) for each in (*together, await readyz.endpoint(Request(scope)))]
 
     bodies = asyncio.run(story())
     assert {body.count(b"answer 1") for body in bodies[:-1]} == {1}

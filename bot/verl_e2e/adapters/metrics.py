@@ -98,13 +98,11 @@ class Metrics:
         self._reconcile_s.observe(seconds)
 
     def run_ordered(self, run: Run) -> None:
-        """A run is in the ledger for the first time."""
         level = run_level(run)
         self._ordered.labels(level, run_kind(run)).inc()
         self._planned.labels(level).inc(60 * planned_gpu_minutes(run))
 
     def run_ended(self, run: Run) -> None:
-        """A run has reached a final state."""
         level = run_level(run)
         self._ended.labels(level, run_end(run), cause_class(run)).inc()
         if run.carried_from:
@@ -114,13 +112,11 @@ class Metrics:
             self._run_s.labels(QUEUED).observe(seconds)
 
     def run_phases(self, phases: Iterable[tuple[str, float]]) -> None:
-        """The seconds of the phases of a run, by its own record."""
         for name, seconds in phases:
             self._run_s.labels(_known(name, RUN_PHASES)).observe(seconds)
 
     @contextmanager
     def backend_call(self, operation: str) -> Iterator[None]:
-        """Measure a call to the back end; `operation` is the name of a method."""
         began, outcome = perf_counter(), "failed"
         try:
             yield
@@ -216,36 +212,21 @@ class SharedCollector(_Collector):
             return
         up.add_metric((), 1)
         yield up
-        yield from _shared(figures)
-
-
-def _shared(figures: SharedFigures) -> Iterator[Metric]:
-    for name, text, value in (
-        ("deliveries_waiting", "Deliveries to process.", figures.deliveries.count),
-        ("deliveries_refused", "Deliveries that can never be processed.", figures.deliveries_refused),
-        ("targets_waiting", "Pull requests and merge groups to reconcile now.", figures.targets.count),
-        ("messages_waiting", "Reactions and replies to write now.", figures.messages.count),
-        ("runs_open", "Runs that are not over.", figures.runs_open),
-    ):
-        yield GaugeMetricFamily(f"{NAMESPACE}_{name}", SHARED + text, value=value)
-    oldest = GaugeMetricFamily(
-        f"{NAMESPACE}_oldest_waiting_seconds", f"{SHARED}How long the oldest has waited.", labels=("queue",)
-    )
-    for queue, waiting in (
-        ("deliveries", figures.deliveries),
-        ("targets", figures.targets),
-        ("messages", figures.messages),
-    ):
-        oldest.add_metric((queue,), waiting.oldest_s)
-    yield oldest
-    runs = GaugeMetricFamily(f"{NAMESPACE}_runs", f"{SHARED}Open runs by state.", labels=("state",))
-    ages = GaugeMetricFamily(
-        f"{NAMESPACE}_runs_oldest_seconds",
-        f"{SHARED}How long ago the oldest run was ordered.",
-        labels=("state",),
-    )
-    for state, waiting in figures.runs.items():
-        runs.add_metric((state,), waiting.count)
-        ages.add_metric((state,), waiting.oldest_s)
-    yield runs
-    yield ages
+        for name, text, value in (
+            ("deliveries_waiting", "Deliveries to process.", figures.deliveries.count),
+            ("deliveries_refused", "Deliveries that can never be processed.", figures.deliveries_refused),
+            ("targets_waiting", "Pull requests and merge groups to reconcile now.", figures.targets.count),
+            ("messages_waiting", "Reactions and replies to write now.", figures.messages.count),
+            ("runs_open", "Runs that are not over.", figures.runs_open),
+        ):
+            yield GaugeMetricFamily(f"{NAMESPACE}_{name}", SHARED + text, value=value)
+        queues = {"deliveries": figures.deliveries, "targets": figures.targets, "messages": figures.messages}
+        for name, text, label, waits, amount in (
+            ("oldest_waiting_seconds", "How long the oldest has waited.", "queue", queues, "oldest_s"),
+            ("runs", "Open runs by state.", "state", figures.runs, "count"),
+            ("runs_oldest_seconds", "How long ago the oldest run was ordered.", "state", figures.runs, "oldest_s"),
+        ):
+            family = GaugeMetricFamily(f"{NAMESPACE}_{name}", SHARED + text, labels=(label,))
+            for key, waiting in waits.items():
+                family.add_metric((key,), getattr(waiting, amount))
+            yield family

@@ -10,9 +10,8 @@ import hmac
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
@@ -71,11 +70,21 @@ class Bodies:
         with SpooledTemporaryFile(_IN_MEMORY) as file:
             try:
                 async with asyncio.timeout(_BODY_S) as scope:
-                    with self._place(source, scope) as body:
+                    body = _Arriving(source, scope)
+                    self._arriving[body] = None
+                    try:
+                        if len(self._arriving) > self._most:
+                            self._give_up(besides=body)
                         async for part in parts:
-                            self._grow(body, len(part))
+                            body.size += len(part)
+                            if body.size > BODY_BYTES:
+                                raise BodyError(413, "the body is larger than 25 MB")
+                            if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
+                                self._give_up()
                             digest.update(part)
                             file.write(part)
+                    finally:
+                        del self._arriving[body]
             except TimeoutError:
                 if body.given_up:
                     raise BodyError(503, "busy") from None
@@ -84,24 +93,6 @@ class Bodies:
                 return None
             file.seek(0)
             return file.read()
-
-    @contextmanager
-    def _place(self, source: str, scope: asyncio.Timeout) -> Iterator[_Arriving]:
-        body = _Arriving(source, scope)
-        self._arriving[body] = None
-        try:
-            if len(self._arriving) > self._most:
-                self._give_up(besides=body)
-            yield body
-        finally:
-            del self._arriving[body]
-
-    def _grow(self, body: _Arriving, size: int) -> None:
-        body.size += size
-        if body.size > BODY_BYTES:
-            raise BodyError(413, "the body is larger than 25 MB")
-        if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
-            self._give_up()
 
     def _give_up(self, besides: _Arriving | None = None) -> None:
         """Give up the oldest body of the source that holds the most, in bytes and then in number."""
@@ -183,7 +174,7 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Headers by which a proxy says that it passes on what someone else asks.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,53 +193,37 @@ class Probes:
     token: str = field(default="", repr=False)
 
 
-class ProbePages:
+def probe_routes(probes: Probes) -> tuple[Route, ...]:
     """The three pages."""
+    stalled, readiness = _Recent(probes.stalled), _Recent(probes.readiness)
 
-    def __init__(self, probes: Probes) -> None:
-        self._probes = probes
-        self._stalled = _Recent(probes.stalled)
-        self._readiness = _Recent(probes.readiness)
-
-    def routes(self) -> tuple[Route, ...]:
-        """Their addresses."""
-        return (
-            Route("/healthz", self.healthz, methods=["GET"]),
-            Route("/readyz", self.readyz, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-        )
-
-    async def healthz(self, _: Request) -> Response:
+    async def healthz(_: Request) -> Response:
         """200 while the process works; 503 when only a new start helps."""
-        why = await self._stalled.answer()
+        why = await stalled.answer()
         return JSONResponse({"ok": False, "why": why} if why else {"ok": True}, status_code=503 if why else 200)
 
-    async def readyz(self, _: Request) -> Response:
+    async def readyz(_: Request) -> Response:
         """200 while everything that the work needs is there; else 503, and what is not."""
-        checks = await self._readiness.answer()
+        checks = await readiness.answer()
         ready = not any(checks.values())
         shown = {name: what or "ok" for name, what in checks.items()}
         return JSONResponse({"ready": ready, "checks": shown}, status_code=200 if ready else 503)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         """The metrics, for who may read them."""
-        refusal = self._refusal(request)
-        if refusal is not None:
-            return refusal
-        return Response(await asyncio.to_thread(self._probes.metrics), media_type=_METRICS_TYPE)
-
-    def _refusal(self, request: Request) -> Response | None:
         server = request.scope.get("server")
-        if self._probes.metrics_port is not None and (server is None or server[1] != self._probes.metrics_port):
+        if probes.metrics_port is not None and (server is None or server[1] != probes.metrics_port):
             return PlainTextResponse("Not Found", status_code=404)
-        if self._probes.token:
+        if probes.token:
             given = request.headers.get("authorization", "").encode()
-            if hmac.compare_digest(given, f"Bearer {self._probes.token}".encode()):
-                return None
-            return PlainTextResponse("a token is needed\n", status_code=401, headers={"WWW-Authenticate": "Bearer"})
-        if self._probes.metrics_port is None and not _is_local(request):
+            if not hmac.compare_digest(given, f"Bearer {probes.token}".encode()):
+                return PlainTextResponse("a token is needed\n", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        elif probes.metrics_port is None and not _is_local(request):
             return PlainTextResponse("metrics are shown on this host only\n", status_code=403)
-        return None
+        return Response(await asyncio.to_thread(probes.metrics), media_type=_METRICS_TYPE)
+
+    pages = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    return tuple(Route(path, page, methods=["GET"]) for path, page in pages.items())
 
 
 def _is_local(request: Request) -> bool:
@@ -261,15 +236,15 @@ def _is_local(request: Request) -> bool:
         return False
 
 
-class _Recent(Generic[T]):
+class _Recent(Generic[_T]):
     """The answer to a question that is asked in a thread: one question at a time, and none older than `_FRESH_S`."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
+    def __init__(self, ask: Callable[[], _T]) -> None:
         self._ask = ask
-        self._asked: asyncio.Future[T] | None = None
+        self._asked: asyncio.Future[_T] | None = None
         self._asked_at = 0.0
 
-    async def answer(self) -> T:
+    async def answer(self) -> _T:
         """The answer of the question that is under way, or that began just now, or of a new one."""
         now = asyncio.get_running_loop().time()
         if self._asked is None or (self._asked.done() and now - self._asked_at >= _FRESH_S):
@@ -313,7 +288,7 @@ def create_app(door: Door) -> Starlette:
     """The ASGI application."""
     routes = [
         Route("/webhook", _Webhook(door).receive, methods=["POST"]),
-        *ProbePages(door.probes).routes(),
+        *probe_routes(door.probes),
     ]
     return Starlette(routes=routes, exception_handlers={Exception: _fault})
 
@@ -389,7 +364,10 @@ class _Keeper:
 
     async def _write(self) -> None:
         while self._waiting:
-            batch = self._next_batch()
+            batch, size = [self._waiting.popleft()], 0
+            while self._waiting and len(batch) < _BATCH and size < BODY_BYTES:
+                batch.append(self._waiting.popleft())
+                size += len(batch[-1][0].body)
             received = [delivery for delivery, _ in batch]
             try:
                 new = await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, received)
@@ -404,13 +382,6 @@ class _Keeper:
                     answer.set_exception(outcome)
                 else:
                     answer.set_result(outcome)
-
-    def _next_batch(self) -> list[tuple[Received, asyncio.Future[bool]]]:
-        batch, size = [self._waiting.popleft()], 0
-        while self._waiting and len(batch) < _BATCH and size < BODY_BYTES:
-            batch.append(self._waiting.popleft())
-            size += len(batch[-1][0].body)
-        return batch
 
 
 _UNSIGNED = (401, "unsigned", "the signature is missing or wrong")
