@@ -8,6 +8,7 @@ concurrency groups see to.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -32,7 +33,7 @@ _SAYS = (
     "It is written and read by the program; `text` is compressed JSON."
 )
 LedgerEntry = RecordedCommand | Approval | Override
-AnyKind = TypeVar("AnyKind", bound=Note)
+_AnyKind = TypeVar("_AnyKind", bound=Note)
 
 
 class Book(Document):
@@ -99,31 +100,28 @@ class DerivedLedger:
         """The entries of the pull request's heads that still stand, oldest head first."""
         ref = PullRef(repository, number)
         written = [entry for book in self._books_of(ref) for entry in book.entries if entry.number == number]
-        if not any(item.source.startswith("comment:") for item in written):
+        if not any(_comment_of(entry.source) for entry in written):
             return tuple(written)
         authors = {
-            comment.id: comment.author
+            comment.id: comment.author.lower()
             for comment in self._read_comments(ref)
             if not comment.edited and not self._wrote(comment)
         }
-        return tuple(item for item in written if _stands(item, authors))
+        commented = ((entry, _comment_of(entry.source)) for entry in written)
+        return tuple(entry for entry, id_ in commented if not id_ or authors.get(id_, "") == entry.actor.lower())
 
     def put_run(self, run: Run) -> Run:
-        """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
         book = self._book(run.repository, run.head_sha)
-        known = next((other_run for other_run in book.runs if other_run.key == run.key), None)
-        if known is not None and known.state.final:
-            return known
-        runs = tuple(run if other_run.key == run.key else other_run for other_run in book.runs)
-        changed = book.model_copy(update={"runs": runs if known else (*runs, run)})
+        runs = {known.key: known for known in book.runs}
+        if run.key in runs and runs[run.key].state.final:
+            return runs[run.key]
+        changed = book.model_copy(update={"runs": tuple({**runs, run.key: run}.values())})
         self._keep(run.repository, run.head_sha, changed, now=True)
         return run
 
     def add_run(self, run: Run) -> Run:
-        """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
-        book = self._book(run.repository, run.head_sha)
-        known = next((other_run for other_run in book.runs if other_run.key == run.key), None)
-        return known or self.put_run(run)
+        known = (known for known in self._book(run.repository, run.head_sha).runs if known.key == run.key)
+        return next(known, None) or self.put_run(run)
 
     def runs(
         self,
@@ -152,18 +150,15 @@ class DerivedLedger:
         return None
 
     def put_group(self, group: MergeGroup) -> None:
-        """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
         book = self._book(group.repository, group.head_sha)
         known = book.group or group
         merged = replace(known, destroyed=known.destroyed or group.destroyed)
         self._keep(group.repository, group.head_sha, book.model_copy(update={"group": merged}), now=False)
 
     def group(self, repository: str, head_sha: str) -> MergeGroup | None:
-        """The merge group of a head."""
         return self._book(repository, head_sha).group
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
-        """This pull request has this head now."""
         book = self._book(ref.repository, head_sha)
         if ref.number not in book.pulls:
             changed = book.model_copy(update={"pulls": tuple(sorted((*book.pulls, ref.number), reverse=True))})
@@ -174,7 +169,7 @@ class DerivedLedger:
         refs = (PullRef(repository, number) for number in self._book(repository, head_sha).pulls)
         return tuple(ref for ref in refs if not newest or self._pulls.pull(ref).head_sha == head_sha)
 
-    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
+    def note(self, kind: type[_AnyKind], repository: str, subject: str) -> _AnyKind | None:
         """The note of a kind on a subject, as the book of its head or of a head before has it."""
         newest = self._book(repository, self._head_of(repository, subject))
         for book in (newest, *(self._book(repository, head) for head in newest.earlier)):
@@ -228,15 +223,18 @@ class DerivedLedger:
             listed = self._checks.check_runs(repository, head_sha)
             found = [check for check in listed if (check.name, check.app_id, check.external_id) == ours]
             newest = max(found, key=lambda check: check.id, default=None)
-            book = _opened(newest) if newest else None
-            self._books[place] = (newest.id if newest else 0, book or self._new(repository, head_sha))
+            book = None
+            # One that cannot be read is written again.
+            with suppress(packed.UnpackError, ValidationError):
+                text = packed.unpack_text(newest.text, _MAX_BOOK_BYTES) if newest else b""
+                book = Book.model_validate_json(text) if newest else None
+            if book is None:
+                before = self._before.get(head_sha, "")
+                earlier = (before, *self._book(repository, before).earlier) if before and before != head_sha else ()
+                heads = tuple(dict.fromkeys(head for head in earlier if head != head_sha))[:_MOST_HEADS]
+                book = Book(opened=self._clock.now(), earlier=heads)
+            self._books[place] = (newest.id if newest else 0, book)
         return self._books[place][1]
-
-    def _new(self, repository: str, head_sha: str) -> Book:
-        before = self._before.get(head_sha, "")
-        earlier = (before, *self._book(repository, before).earlier) if before and before != head_sha else ()
-        heads = tuple(dict.fromkeys(text for text in earlier if text != head_sha))[:_MOST_HEADS]
-        return Book(opened=self._clock.now(), earlier=heads)
 
     def _wrote(self, comment: Comment) -> bool:
         """Whether our own App wrote a comment; another App may be given capabilities by its login."""
@@ -281,33 +279,21 @@ def _comment_of(source: str) -> int:
     return int(number) if kind == "comment" and number.isdigit() else 0
 
 
-def _stands(entry: LedgerEntry, authors: Mapping[int, str]) -> bool:
-    number = _comment_of(entry.source)
-    return number == 0 or authors.get(number, "").lower() == entry.actor.lower()
-
-
-def _opened(check: CheckRun) -> Book | None:
-    """The book in a check run; None for what cannot be read, which is then written again."""
-    try:
-        return Book.model_validate_json(packed.unpack_text(check.text, _MAX_BOOK_BYTES))
-    except (packed.UnpackError, ValidationError):
-        return None
-
-
 def _packed(book: Book) -> str:
-    for smaller in _smaller(book):
-        text = packed.pack_text(smaller.model_dump_json())
-        if len(text) <= MAX_OUTPUT:
-            return text
-    raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")
-
-
-def _smaller(book: Book) -> Iterator[Book]:
-    """The book, then without what can be done without: the jobs of ended runs, their verdicts, oldest first."""
-    yield book
+    """The book as text, without what can be done without where it is too long; ForgeError where that is not enough."""
     runs = [run.model_copy(update={"job": None, "rehearsal": None}) if run.state.final else run for run in book.runs]
-    yield book.model_copy(update={"runs": tuple(runs)})
-    for index, run in enumerate(runs):
-        if run.verdict:
-            runs[index] = run.model_copy(update={"verdict": ""})
-            yield book.model_copy(update={"runs": tuple(runs)})
+
+    def smaller() -> Iterator[Book]:
+        """The book, then without the jobs of ended runs, then without their verdicts, oldest first."""
+        yield book
+        yield book.model_copy(update={"runs": tuple(runs)})
+        for index, run in enumerate(runs):
+            if run.verdict:
+                runs[index] = run.model_copy(update={"verdict": ""})
+                yield book.model_copy(update={"runs": tuple(runs)})
+
+    texts = (packed.pack_text(smaller_book.model_dump_json()) for smaller_book in smaller())
+    fitting = next((text for text in texts if len(text) <= MAX_OUTPUT), None)
+    if fitting is None:
+        raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")
+    return fitting

@@ -149,10 +149,10 @@ def retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
     return now + timedelta(seconds=named_s or min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S))
 
 
-def log_failure(what: str, error: Exception, about: dict[str, str]) -> None:
+def log_failure(what: str, error: Exception) -> None:
     """Log a failure: an expected error in one line, an internal error with its traceback."""
     expected = isinstance(error, UserError | ForgeError | BackendError)
-    log.warning("%s: %s", what, error, exc_info=None if expected else error, extra=about)
+    log.warning("%s: %s", what, error, exc_info=None if expected else error)
 
 
 def problem(error: Exception) -> str:
@@ -166,10 +166,10 @@ class Processed:
 
     count: int
     """Their number."""
-    targets: Collection[str]
+    targets: Collection[str] = ()
     """The targets to reconcile."""
-    urgent: Collection[str]
-    """The targets that someone with a role asked about."""
+    urgent: Collection[str] = ()
+    """Those that someone with a role asked about."""
 
 
 class DeliveryProcessing:
@@ -188,17 +188,45 @@ class DeliveryProcessing:
         wake: Callable[[], None],
         make_pool: MakePool,
     ) -> None:
-        self._process_one, self._lane_of, self._deliveries, self._now = process, lane_of, deliveries, now
+        self._process, self._lane_of, self._deliveries, self._now = process, lane_of, deliveries, now
         self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "process", wake, make_pool)
-        self._asking = Lanes(_ASKING_THREADS, _people_first, "ask", wake, make_pool)
+
+        def at_once(lane: str) -> int:
+            return _PEOPLE_AT_ONCE if lane.endswith(f":{PEOPLE}") else _OTHERS_AT_ONCE
+
+        self._asking = Lanes(_ASKING_THREADS, at_once, "ask", wake, make_pool)
         self._lock = threading.Lock()
+        # The bytes of the deliveries in memory, and of those that ended their lane and targets.
         self._held: dict[str, int] = {}
         self._ended: dict[str, tuple[str, Collection[str] | None]] = {}
 
-    def round(self) -> tuple["Processed", bool]:
+    def round(self) -> tuple[Processed, bool]:
         """Store the results so far and start more work; gives the results, and whether anything was started."""
-        processed = self._keep()
-        return processed, self._take()
+        with self._lock:
+            ended = dict(self._ended)
+        processed = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]
+        if processed:
+            self._deliveries.processed(processed, self._now())
+        with self._lock:
+            for key in ended:
+                self._ended.pop(key)
+                self._held.pop(key, None)
+            sizes = tuple(self._held.values())
+        by_people = (targets or () for lane, targets in ended.values() if lane.endswith(f":{PEOPLE}"))
+        results = Processed(
+            len(processed),
+            {target for _, targets in processed for target in targets},
+            {target for targets in by_people for target in targets},
+        )
+        if len(sizes) >= _MOST_HELD or sum(sizes) >= _MOST_HELD_BYTES:
+            return results, False
+        batch = self._deliveries.take(self._now(), _DELIVERIES_AT_ONCE)
+        lanes = [(self._lane_of(delivery), delivery) for delivery in batch]
+        with self._lock:
+            self._held |= {delivery.id: len(delivery.body) for delivery in batch}
+        for lane, delivery in lanes:
+            (self._asking if lane else self._quick).put(delivery.id, lane, partial(self._work, delivery, lane))
+        return results, bool(batch)
 
     @property
     def held(self) -> Collection[str]:
@@ -216,67 +244,31 @@ class DeliveryProcessing:
         self._quick.stop()
         self._asking.stop()
 
-    def _take(self) -> bool:
-        """Put more of the waiting deliveries into their lanes; whether there were any."""
-        with self._lock:
-            sizes = tuple(self._held.values())
-        if len(sizes) >= _MOST_HELD or sum(sizes) >= _MOST_HELD_BYTES:
-            return False
-        batch = self._deliveries.take(self._now(), _DELIVERIES_AT_ONCE)
-        lanes = {delivery.id: (self._lane_of(delivery), delivery) for delivery in batch}
-        with self._lock:
-            self._held |= {key: len(delivery.body) for key, (_, delivery) in lanes.items()}
-        for key, (lane, delivery) in lanes.items():
-            (self._asking if lane else self._quick).put(key, lane, partial(self._work, delivery, lane))
-        return bool(batch)
-
-    def _keep(self) -> "Processed":
-        """Store the results in one write."""
-        with self._lock:
-            ended = dict(self._ended)
-        processed = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]
-        if processed:
-            self._deliveries.processed(processed, self._now())
-        with self._lock:
-            for key in ended:
-                self._ended.pop(key)
-                self._held.pop(key, None)
-        by_people = (targets or () for lane, targets in ended.values() if lane.endswith(f":{PEOPLE}"))
-        everything = {target for _, targets in processed for target in targets}
-        return Processed(len(processed), everything, {target for targets in by_people for target in targets})
-
     def _work(self, delivery: Received, lane: str) -> None:
         targets: Collection[str] | None = None
         try:
             with log_context(delivery=delivery.id, event=delivery.event):
-                targets = self._process(delivery)
+                try:
+                    targets = self._process(delivery)
+                    log.info("delivery processed", extra={"targets": " ".join(sorted(targets))})
+                except UnreadableDeliveryError as error:
+                    log.warning("delivery refused: %s", error)
+                    self._failed(delivery.id, str(error), None)
+                except Exception as error:
+                    log_failure("delivery not processed", error)
+                    given_up = delivery.attempts + 1 >= _DELIVERY_ATTEMPTS
+                    again_at = None if given_up else retry_at(self._now(), delivery.attempts, error)
+                    self._failed(delivery.id, problem(error), again_at)
         finally:
             with self._lock:
                 self._ended[delivery.id] = (lane, targets)
-
-    def _process(self, delivery: Received) -> Collection[str] | None:
-        """The targets of a delivery, None when it could not be processed; the failure is stored."""
-        try:
-            targets = self._process_one(delivery)
-            log.info("delivery processed", extra={"targets": " ".join(sorted(targets))})
-            return targets
-        except UnreadableDeliveryError as error:
-            log.warning("delivery refused: %s", error)
-            self._failed(delivery.id, str(error), None)
-        except Exception as error:
-            log_failure("delivery not processed", error, {})
-            given_up = delivery.attempts + 1 >= _DELIVERY_ATTEMPTS
-            self._failed(
-                delivery.id, problem(error), None if given_up else retry_at(self._now(), delivery.attempts, error)
-            )
-        return None
 
     def _failed(self, delivery_id: str, what: str, again_at: datetime | None) -> None:
         try:
             self._deliveries.failed(delivery_id, what, again_at)
         except Exception as error:
             # The database went away meanwhile: the delivery still waits there.
-            log_failure("failure of a delivery not stored", error, {})
+            log_failure("failure of a delivery not stored", error)
 
 
 @dataclass(slots=True)
@@ -357,7 +349,11 @@ class Reconciling:
         return found
 
     def _put(self, lanes: Lanes, lane: str, taken: ClaimedTarget, work: Callable[[ClaimedTarget], None]) -> None:
-        if not lanes.put(taken.target, lane, partial(_about, work, taken)):
+        def with_context() -> None:
+            with log_context_of(taken.target):
+                work(taken)
+
+        if not lanes.put(taken.target, lane, with_context):
             # The thread of the look before has returned the target and is about to end.
             self._worklist.release(taken.target)
 
@@ -367,7 +363,7 @@ class Reconciling:
         try:
             again_s = self._reconcile(target)
         except Exception as error:
-            log_failure("reconcile failed", error, {})
+            log_failure("reconcile failed", error)
             what, again_at = problem(error), retry_at(self._now(), taken.attempts, error)
             self._return(lambda: self._worklist.postpone(target, what, again_at))
             self.counts.failed += 1
@@ -383,7 +379,7 @@ class Reconciling:
         try:
             self._announce(taken.target)
         except Exception as error:
-            log_failure("first sign not shown", error, {})
+            log_failure("first sign not shown", error)
         self._return(lambda: self._worklist.release(taken.target))
 
     def _return(self, write: Callable[[], None]) -> None:
@@ -392,13 +388,7 @@ class Reconciling:
         except Exception as error:
             # The database went away: the target is looked at again when it is back, which changes nothing.
             self.unsure.set()
-            log_failure("result of a reconcile not stored", error, {})
-
-
-def _about(work: Callable[[ClaimedTarget], None], taken: ClaimedTarget) -> None:
-    """The work on a target, whose log lines name it."""
-    with log_context_of(taken.target):
-        work(taken)
+            log_failure("result of a reconcile not stored", error)
 
 
 class Mailing:
@@ -432,30 +422,21 @@ class Mailing:
         self._lanes.stop()
 
     def _work(self, letter: Letter) -> None:
-        message = letter.message
-        try:
-            with log_context(repository=message.repository, pull_request=message.number, subject=message.subject):
-                self._try(letter)
-        except Exception as error:
-            # The database went away: the message still waits there, and writing it again changes nothing.
-            log_failure("result of a message not stored", error, {})
-
-    def _try(self, letter: Letter) -> None:
-        try:
-            self._write(letter.message)
-        except Exception as error:
-            log_failure("message not written", error, {})
-            refused = isinstance(error, ForgeError) and not error.passing
-            given_up = refused or letter.attempts + 1 >= _MESSAGE_ATTEMPTS
-            again_at = None if given_up else retry_at(self._now(), letter.attempts, error)
-            self._outbox.failed(letter.number, problem(error), again_at)
-        else:
-            self._outbox.written(letter.number)
-
-
-def _people_first(lane: str) -> int:
-    """How many deliveries of a lane are processed at once."""
-    return _PEOPLE_AT_ONCE if lane.endswith(f":{PEOPLE}") else _OTHERS_AT_ONCE
+        message, stored = letter.message, partial(self._outbox.written, letter.number)
+        with log_context(repository=message.repository, pull_request=message.number, subject=message.subject):
+            try:
+                self._write(message)
+            except Exception as error:
+                log_failure("message not written", error)
+                refused = isinstance(error, ForgeError) and not error.passing
+                given_up = refused or letter.attempts + 1 >= _MESSAGE_ATTEMPTS
+                again_at = None if given_up else retry_at(self._now(), letter.attempts, error)
+                stored = partial(self._outbox.failed, letter.number, problem(error), again_at)
+            try:
+                stored()
+            except Exception as error:
+                # The database went away: the message still waits there, and writing it again changes nothing.
+                log_failure("result of a message not stored", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,11 +533,10 @@ class Worker:
         for part in (self._delivering, self._mailing, self._reconciling, self._aside):
             part.stop()
         deadline = time.monotonic() + _GRACE_S
-        while self._is_busy() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if not (self._delivering.busy or self._mailing.held or self._reconciling.held or self._aside.keys):
+                return
             time.sleep(0.05)
-
-    def _is_busy(self) -> bool:
-        return bool(self._delivering.busy or self._mailing.held or self._reconciling.held or self._aside.keys)
 
     def round(self) -> bool:
         """Start and store all that is possible; whether that was anything. Called by one thread."""
@@ -611,27 +591,27 @@ class Worker:
             self._worklist.want(self._work.open_targets(), now, at_once=not self._began)
             self._worklist.want(self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE), now)
             self._began, self._next_tick = True, now_s + self._tick_s
-        searched = now_s >= self._next_search and self._aside.put("search", "search", self._search)
+
+        def search() -> None:
+            """Find targets that no delivery named; after a failure the next search tries again."""
+            try:
+                if missed := self._work.missed_targets():
+                    log.warning("found targets without a delivery", extra={"targets": " ".join(sorted(missed))})
+                    self._worklist.want(missed, self._clock.now())
+            except Exception as error:
+                log_failure("search for targets without a delivery failed", error)
+
+        def clean() -> None:
+            """Remove some old data, and soon more if more is left."""
+            try:
+                if self._clean():
+                    self._next_cleaning = self._clock.monotonic() + _CLEANING_ON_S
+            except Exception as error:
+                log_failure("clean-up failed", error)
+
+        searched = now_s >= self._next_search and self._aside.put("search", "search", search)
         if searched:
             self._next_search = now_s + self._tick_s
-        if now_s >= self._next_cleaning and self._aside.put("clean", "clean", self._remove):
+        if now_s >= self._next_cleaning and self._aside.put("clean", "clean", clean):
             self._next_cleaning = now_s + _CLEANING_S
         return searched
-
-    def _search(self) -> None:
-        """Find targets that no delivery named; after a failure the next search tries again."""
-        try:
-            missed = self._work.missed_targets()
-            if missed:
-                log.warning("found targets without a delivery", extra={"targets": " ".join(sorted(missed))})
-                self._worklist.want(missed, self._clock.now())
-        except Exception as error:
-            log_failure("search for targets without a delivery failed", error, {})
-
-    def _remove(self) -> None:
-        """Remove some old data, and soon more if more is left."""
-        try:
-            if self._clean():
-                self._next_cleaning = self._clock.monotonic() + _CLEANING_ON_S
-        except Exception as error:
-            log_failure("clean-up failed", error, {})
