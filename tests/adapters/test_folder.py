@@ -109,7 +109,7 @@ def test_lines_are_read_up_to_the_first_that_is_cut(run: Path) -> None:
 
 
 def test_too_many_lines_are_named_not_dropped_in_silence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "MAX_ROWS", 3)
+    monkeypatch.setattr(disk, "MAX_JSON_LINES", 3)
     record = disk.read_record(run)
     assert len(record.events) == 3
     assert "events.jsonl: more than 3 lines" in record.missing

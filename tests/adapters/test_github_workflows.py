@@ -12,7 +12,7 @@ import pytest
 from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from verl_e2e.adapters.github.session import with_token
-from verl_e2e.adapters.github.workflows import GithubWorkflows, safe_member, unpack
+from verl_e2e.adapters.github.workflows import GithubWorkflows, safe_member, unpack_archive
 from verl_e2e.core.pulls.forge import Artifact, WorkflowRun
 from verl_e2e.ports import ForgeError
 
@@ -198,7 +198,7 @@ def test_a_member_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> 
         packed.writestr(zipfile.ZipInfo(name or " "), b"2")
     if name:
         with pytest.raises(ForgeError):
-            unpack(archive, tmp_path / "into", limit=100)
+            unpack_archive(archive, tmp_path / "into", limit=100)
         assert [path.name for path in tmp_path.iterdir()] == ["odd.zip"]
 
 
@@ -218,7 +218,7 @@ def test_links_doubles_and_devices_are_refused(tmp_path: Path) -> None:
                 member.external_attr = mode << 16
                 packed.writestr(member, b"/etc/passwd")
         with pytest.raises(ForgeError):
-            unpack(archive, tmp_path / "into", limit=100)
+            unpack_archive(archive, tmp_path / "into", limit=100)
         assert not (tmp_path / "into").exists()
 
 
@@ -231,7 +231,7 @@ def test_an_archive_whose_content_is_damaged_is_refused(tmp_path: Path) -> None:
     raw[start : start + 8] = b"\xff" * 8
     archive.write_bytes(raw)
     with pytest.raises(ForgeError, match="cannot be unpacked"):
-        unpack(archive, tmp_path / "out", limit=1_000_000)
+        unpack_archive(archive, tmp_path / "out", limit=1_000_000)
     assert [path.name for path in tmp_path.iterdir()] == ["damaged.zip"]
 
 
@@ -243,7 +243,7 @@ def test_a_bomb_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
     real, message = (10_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
     archive.write_bytes(raw.replace(real, message))
     with pytest.raises(ForgeError):
-        unpack(archive, tmp_path / "into", limit=1_000)
+        unpack_archive(archive, tmp_path / "into", limit=1_000)
     assert [path.name for path in tmp_path.iterdir()] == ["bomb.zip"]
 
 
@@ -252,7 +252,7 @@ def test_what_is_no_archive_is_reported(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.zip"
     archive.write_bytes(content)
     with pytest.raises(ForgeError, match="cannot be unpacked"):
-        unpack(archive, tmp_path / "into", limit=100)
+        unpack_archive(archive, tmp_path / "into", limit=100)
 
 
 def test_a_directory_of_millions_of_entries_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_directory_of_millions_of_entries_is_refused_before_it_is_read(tmp_pat
     archive.write_bytes(entry * count + end)
     began = time.process_time()
     with pytest.raises(ForgeError, match="directory is too long"):
-        unpack(archive, tmp_path / "into", limit=100)
+        unpack_archive(archive, tmp_path / "into", limit=100)
     assert time.process_time() - began < 2
     assert [path.name for path in tmp_path.iterdir()] == ["many.zip"]
 
@@ -274,4 +274,4 @@ def test_more_files_than_are_taken_are_refused(tmp_path: Path) -> None:
         for number in range(10_001):
             packed.writestr(str(number), b"")
     with pytest.raises(ForgeError, match="the limit is 10,000"):
-        unpack(archive, tmp_path / "into", limit=100)
+        unpack_archive(archive, tmp_path / "into", limit=100)

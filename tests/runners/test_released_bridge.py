@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REHEARSAL
-from verl_e2e.adapters.files.run_folder import OBSERVED, read_records
+from verl_e2e.adapters.files.run_folder import OBSERVED_FILE, read_records
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
@@ -170,7 +170,7 @@ def again(work: Path) -> tuple[dict[str, CellRecord], Observed]:
     faults = FaultTargets({f"{path}:{symbol}": () for path, symbol in WATCHED}, ObserveLimits(faults=2, seconds=300))
     cells = ["qwen3-lora", "qwen3-plain-dp2", "qwen3-plain-tp2sp", "qwen3_moe-plain-ep2"]
     records = rehearsed(REHEARSAL / "released", cells, work / "again", work, faults)
-    return records, Observed.model_validate_json((work / "again" / OBSERVED).read_bytes())
+    return records, Observed.model_validate_json((work / "again" / OBSERVED_FILE).read_bytes())
 
 
 def test_the_same_sources_are_equal_in_every_bit(

@@ -22,7 +22,7 @@ from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
-from verl_e2e.adapters.github.workflows import unpack
+from verl_e2e.adapters.github.workflows import unpack_archive
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.adapters.store import SqlLedger
@@ -62,7 +62,7 @@ class InThisProcess(DirectAnalysis):
 
     def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
         """Unpack an archive."""
-        unpack(archive, into, limit=limit)
+        unpack_archive(archive, into, limit=limit)
 
     def commands(self, body: str) -> tuple[CommandLine, ...]:
         """The command lines of a comment."""

@@ -8,9 +8,7 @@ class SystemClock:
     """`verl_e2e.ports.Clock` as the machine tells it."""
 
     def now(self) -> datetime:
-        """The wall clock, which may be set."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds of the system's monotonic clock."""
         return time.monotonic()

@@ -11,7 +11,7 @@ from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import public_keys
-from verl_e2e.adapters.github.workflows import unpack
+from verl_e2e.adapters.github.workflows import unpack_archive
 from verl_e2e.adapters.limited import LimitedProcesses, StepError, StepRefusedError, WorkLimits
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
@@ -165,7 +165,7 @@ def child(name: str, argument: tuple[KeptFolders, tuple[Any, ...]], ask: Callabl
     match name:
         case "unpack":
             archive, into, limit = values
-            unpack(archive, into, limit=limit)
+            unpack_archive(archive, into, limit=limit)
             return None
         case "commands":
             return command_lines(*values)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from verl_e2e.adapters.files.run_folder import OBSERVED, RUN_NOTE, read_document, read_records
+from verl_e2e.adapters.files.run_folder import OBSERVED_FILE, RUN_NOTE, read_document, read_records
 from verl_e2e.app.analysis import functions_between
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
@@ -92,7 +92,7 @@ def rehearse(
         changed,
         asked=order.cells,
         whole=order.whole,
-        observed=None if faults is None else read_document(folders[1] / OBSERVED, Observed) or Observed(),
+        observed=None if faults is None else read_document(folders[1] / OBSERVED_FILE, Observed) or Observed(),
         observe=order.observe,
         run=read_document(folders[1] / RUN_NOTE, RunNote),
     )

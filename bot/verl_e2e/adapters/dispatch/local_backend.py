@@ -33,9 +33,9 @@ from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.order_folder import (
     CAPS,
     EXIT_CODE,
-    KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
+    RECORDER_KEY_VARIABLE,
     RUN_FOLDER,
     RUNNER_LOG,
     Caps,
@@ -278,7 +278,7 @@ class LocalBackend(SharedDiskBackend):
                 stderr=log,
                 start_new_session=True,
                 pass_fds=locks,
-                env={**self._environ, ORDER_VARIABLE: key, KEY_VARIABLE: str(self._root / RECORDER_KEY)},
+                env={**self._environ, ORDER_VARIABLE: key, RECORDER_KEY_VARIABLE: str(self._root / RECORDER_KEY)},
             )
         self._started[key] = runner
 

@@ -47,7 +47,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def open_folder(root: Path, *names: str) -> Iterator[int]:
+def open_below(root: Path, *names: str) -> Iterator[int]:
     """The descriptor of a folder below `root`; OSError where it, or one on the way, is a link or no folder.
 
     What `root` itself is called may lead over links: it is the service's own word.
@@ -177,13 +177,13 @@ def _regular_files(source: Path, caps: Caps, within: int | None) -> Iterator[tup
 
 
 ORDER_VARIABLE = "VERL_E2E_ORDER"
-KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
+RECORDER_KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 RECORDER_KEY = "recorder.key"
 # The public half of the key by which a recorder signs run folders, below the back end's root.
 PUBLIC_KEYS = f"{RECORDER_KEY}.pub"
 RUN_FOLDER = "run"
 # A note: someone asked for the end of the run.
-CANCELLED = "cancel"
+CANCEL_NOTE = "cancel"
 RUNNER_LOG = "runner.log"
 # A note: the exit code of the runner, where a shell of ours saw it end.
 EXIT_CODE = "exit-code"
@@ -254,7 +254,7 @@ class OrderFolder:
     @property
     def cancelled(self) -> bool:
         """Whether someone asked for the end of the run."""
-        return self.has(CANCELLED)
+        return self.has(CANCEL_NOTE)
 
     def has(self, name: str) -> bool:
         """Whether a file or folder lies in it."""
@@ -307,12 +307,12 @@ class OrderFolder:
     def ask_for_end(self, now: datetime) -> None:
         """Note when someone first asked for the end of the run."""
         if not self.cancelled:
-            self.write(CANCELLED, str(now.timestamp()))
+            self.write(CANCEL_NOTE, str(now.timestamp()))
 
     def asked_for_s(self, now: datetime) -> float:
         """Seconds since someone asked for the end, 0 where that cannot be read."""
         with suppress(ValueError):
-            return now.timestamp() - float(self.read(CANCELLED))
+            return now.timestamp() - float(self.read(CANCEL_NOTE))
         return 0.0
 
     def log(self, open_log: OpenLog) -> Iterator[bytes]:
@@ -389,7 +389,7 @@ class OrderFolder:
         return b""
 
     def _folder(self, *names: str) -> AbstractContextManager[int]:
-        return open_folder(self.path.parent, self.path.name, *names)
+        return open_below(self.path.parent, self.path.name, *names)
 
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from verl_e2e.adapters.dispatch.order_folder import (
     CAPS,
-    KEY_VARIABLE,
     ORDER_VARIABLE,
     RECORDER_KEY,
+    RECORDER_KEY_VARIABLE,
     RUNNER_LOG,
     Caps,
     OpenLog,
@@ -185,7 +185,7 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
     """Ray's description of the environment: variables alone, nothing is installed or uploaded."""
     variables = {
         ORDER_VARIABLE: run.key,
-        KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
+        RECORDER_KEY_VARIABLE: str(settings.folder / RECORDER_KEY),
         TOKEN_VARIABLE: settings.token_file,
         # Ray's own limit is 3 s, in which no run can complete its folder.
         "RAY_JOB_STOP_WAIT_TIME_S": str(GRACE_S),

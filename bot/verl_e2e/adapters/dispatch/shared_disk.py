@@ -19,7 +19,7 @@ from verl_e2e.ports import BackendError, Clock, Progress
 
 # A file in an order that is made once, by the job or by us: `begun SECONDS JOB`, or why the run never begins.
 CLAIM = "claim"
-BEGUN, CANCELLED, OVERDUE = "begun", "cancelled", "overdue"
+BEGUN, _CANCELLED, _OVERDUE = "begun", "cancelled", "overdue"
 # A note in an order: asked by us to end, and the engine took it for the job that it names.
 _SENT = "cancel-sent"
 # A run that does not end within so many seconds of being asked to is ended by force.
@@ -170,7 +170,7 @@ class ClusterBackend(SharedDiskBackend):
             return
         with disk_errors():
             folder.ask_for_end(self._clock.now())
-            folder.write_once(CLAIM, f"{CANCELLED}\n")
+            folder.write_once(CLAIM, f"{_CANCELLED}\n")
         if job is not None:
             self._send(folder, job)
 
@@ -189,7 +189,7 @@ class ClusterBackend(SharedDiskBackend):
             if self._clock.now() - run.ordered < timedelta(seconds=run.queue_deadline_s):
                 return Progress(RunState.SUBMITTED, f"it waits for a node; {self.engine} says: {job.says or job.state}")
             with disk_errors():
-                folder.write_once(CLAIM, f"{OVERDUE}\n")
+                folder.write_once(CLAIM, f"{_OVERDUE}\n")
             if ended := self._withdrawn(folder, job):
                 return ended
         return Progress(RunState.RUNNING, folder.where())
@@ -197,9 +197,9 @@ class ClusterBackend(SharedDiskBackend):
     def _withdrawn(self, folder: OrderFolder, job: ClusterJob | None) -> Progress | None:
         """How a run ended that its job can never begin, None for any other."""
         match folder.read(CLAIM).split():
-            case [word] if word == CANCELLED:
+            case [word] if word == _CANCELLED:
                 ended = Progress(RunState.CANCELLED, "it was cancelled before it began")
-            case [word] if word == OVERDUE:
+            case [word] if word == _OVERDUE:
                 what = f"no node of the cluster took it in time; see `{self.shows_nodes}`, and run it again"
                 ended = Progress(RunState.LOST, what, end=EngineEnd.NO_MACHINE)
             case _:

@@ -39,41 +39,31 @@ class FolderFilesError(UserError):
 
 def folder_files(folder: Path) -> Iterator[FolderFile]:
     """Every file below a folder; FolderFilesError for a link, a device, a pipe, or too many files."""
+
+    def refuse(path: Path, what: str, fix: str = "a run folder holds plain files") -> FolderFilesError:
+        return FolderFilesError(f"{path.relative_to(folder).as_posix()!a} is {what}; {fix}")
+
+    def unreadable(error: OSError) -> None:
+        raise FolderFilesError(f"the run folder cannot be read: {error.strerror or error}") from error
+
     count = 0
-    for parent, folders, names in os.walk(folder, onerror=_refuse):
-        for name in folders:
-            if (Path(parent) / name).is_symlink():
-                raise FolderFilesError(
-                    f"{_shown(Path(parent) / name, folder)} is a link; a run folder holds plain files"
-                )
-        for name in names:
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
+        if link := next((path for path in (Path(parent, name) for name in folders) if path.is_symlink()), None):
+            raise refuse(link, "a link")
+        for file in (Path(parent, name) for name in names):
             count += 1
             if count > _MOST_FILES:
                 raise FolderFilesError(f"the run folder holds more than {_MOST_FILES:,} files")
-            yield _read(Path(parent) / name, folder)
-
-
-def _read(file: Path, folder: Path) -> FolderFile:
-    try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        what = "a link" if file.is_symlink() else f"not readable ({error.strerror})"
-        raise FolderFilesError(f"{_shown(file, folder)} is {what}; a run folder holds plain files") from error
-    with open(handle, "rb") as content:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise FolderFilesError(
-                f"{_shown(file, folder)} is not a regular file; a run folder holds only regular files"
-            )
-        digest = hashlib.file_digest(content, "sha256")
-        return FolderFile(file.relative_to(folder).as_posix(), content.tell(), digest.hexdigest())
-
-
-def _refuse(error: OSError) -> None:
-    raise FolderFilesError(f"the run folder cannot be read: {error.strerror or error}") from error
-
-
-def _shown(path: Path, folder: Path) -> str:
-    return ascii(path.relative_to(folder).as_posix())
+            try:
+                handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as error:
+                what = "a link" if file.is_symlink() else f"not readable ({error.strerror})"
+                raise refuse(file, what) from error
+            with open(handle, "rb") as content:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise refuse(file, "not a regular file", "a run folder holds only regular files")
+                digest = hashlib.file_digest(content, "sha256")
+                yield FolderFile(file.relative_to(folder).as_posix(), content.tell(), digest.hexdigest())
 
 
 def read_job(path: Path) -> RunOrder:
@@ -122,21 +112,20 @@ class BaselineCache:
         self._root = None if work is None else work / BASELINES_FOLDER
 
     def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
-        """Copy the run kept under a key to the new folder `into`; false when there is none, whole and accepted.
-
-        `accept` looks at the kept run folder before it is copied.
-        """
         if self._root is None:
             return False
         place = self._root / key
-        if not _is_whole(place) or not accept(place / _RUN):
+        try:
+            whole = bool(json.loads((place / _MANIFEST).read_bytes()) == _digests(place / _RUN))
+        except (OSError, ValueError, RecursionError, FolderFilesError):
+            return False
+        if not whole or not accept(place / _RUN):
             return False
         into.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(place / _RUN, into)
         return True
 
     def keep(self, key: str, folder: Path) -> bool:
-        """Keep a run folder under a key, in the place of an older one; false when that was not possible."""
         if self._root is None:
             return False
         place, made = self._root / key, self._root / f".{key}.{os.getpid()}"
@@ -146,27 +135,14 @@ class BaselineCache:
             (made / _MANIFEST).write_text(json.dumps(_digests(made / _RUN), indent=1), encoding="utf-8")
             shutil.rmtree(place, ignore_errors=True)
             made.rename(place)
-        except OSError:
+        except (OSError, FolderFilesError):
             shutil.rmtree(made, ignore_errors=True)
             return False
         return True
 
 
-def _is_whole(place: Path) -> bool:
-    try:
-        return bool(json.loads((place / _MANIFEST).read_bytes()) == _digests(place / _RUN))
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
 def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): _digest(path) for path in files}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {file.path: file.sha256 for file in folder_files(folder)}
 
 
 _PLOTTING = "matplotlib"
@@ -187,7 +163,6 @@ class DiskFolders:
     reseal: Callable[[Path], None] | None = None
 
     def find(self, folder: Path) -> tuple[Path, ...]:
-        """The run folders that `folder` is or holds."""
         return disk.find_jobs(folder)
 
     def record(self, folder: Path) -> Record:
@@ -203,11 +178,9 @@ class DiskFolders:
         return record.model_copy(update={"bands": bands})
 
     def rehearsal(self, folder: Path) -> RehearsalFolder:
-        """What the folder of a rehearsal holds."""
         return read_rehearsal(folder)
 
     def facts(self, folder: Path) -> LogFacts | None:
-        """The facts of its log, None without one; UnreadableLogError."""
         log = disk.find_log(folder)
         try:
             # The maker of the folder decided how long its log is.
@@ -216,30 +189,22 @@ class DiskFolders:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
-        """The jobs of its plan, by id."""
         return disk.planned_jobs(folder)
 
     def notes(self, folder: Path) -> CheckNotes:
-        """What its check noted."""
         return disk.check_notes(folder)
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Write files of text, and the bands of a verdict."""
-        disk.write_files(folder, {**files, **self._bands_of(folder, files)})
+        job = disk.read_record(folder).job if self.keep and VERDICT_FILE in files else None
+        # Kept with a verdict, so that it is the same wherever the folder is judged again.
+        bands = {} if job is None else {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
+        disk.write_files(folder, {**files, **bands})
         if self.reseal is not None and RELATED_FILE in files:
             self.reseal(folder)
 
     def draw(self, folder: Path, figure: SignalFigure) -> None:
-        """Draw curves, where the plotting library is installed."""
         if find_spec(_PLOTTING):
             draw_plots(figure, folder / PLOTS_FOLDER)
-
-    def _bands_of(self, folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-        """The bands to keep with a verdict, so that it is the same wherever the folder is judged again."""
-        job = disk.read_record(folder).job if self.keep and VERDICT_FILE in files else None
-        if job is None:
-            return {}
-        return {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
 
 
 def run_folders(

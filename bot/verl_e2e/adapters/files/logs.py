@@ -100,9 +100,9 @@ class LogStream(Iterator[bytes]):
         self.truncated = False
         """Whether the compressed data ends before its end mark; known once every block was read."""
         self._name = name
-        self._blocks = self._checked(self._read())
+        self._blocks = self._checked(self._decompressed(self._pieces()))
         if bounds is not None:
-            self._blocks = _within(name, self._blocks, bounds)
+            self._blocks = self._within(self._blocks, bounds)
 
     def __iter__(self) -> Self:
         return self
@@ -110,19 +110,67 @@ class LogStream(Iterator[bytes]):
     def __next__(self) -> bytes:
         return next(self._blocks)
 
-    def _read(self) -> Iterator[bytes]:
+    def _pieces(self) -> Iterator[bytes]:
+        """The file or standard input as it is."""
         with ExitStack() as stack:
-            raw = _standard_input() if self._name == STDIN else stack.enter_context(_open(self._name))
-            pieces = _pieces(self._name, raw)
-            head = next(pieces, b"")
-            if len(head) < 4:
-                head += next(pieces, b"")
-            make = _decoder_for(head)
-            if make is None:
-                yield from (piece for piece in (head,) if piece)
-                yield from pieces
+            if self._name == STDIN:
+                if sys.stdin is None:
+                    raise LogError(STDIN, "the standard input is closed", "Pipe a log into it, or name a file.")
+                raw: BinaryIO = sys.stdin.buffer
             else:
-                yield from self._decoded(make, head, pieces)
+                try:
+                    raw = stack.enter_context(Path(self._name).open("rb"))
+                except FileNotFoundError as error:
+                    raise LogError(self._name, "there is no such file", "Check the path.") from error
+                except IsADirectoryError as error:
+                    fix = "Give the log itself; `verl-e2e judge` takes a folder."
+                    raise LogError(self._name, "this is a folder", fix) from error
+                except (OSError, ValueError) as error:
+                    what = f"the file cannot be opened ({error})"
+                    raise LogError(self._name, what, "Check path and permissions.") from error
+            while True:
+                try:
+                    piece = raw.read(CHUNK)
+                except OSError as error:
+                    what = f"the file cannot be read ({error})"
+                    raise LogError(self._name, what, "Copy it to a healthy disk.") from error
+                if not piece:
+                    return
+                yield piece
+
+    def _decompressed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        data = next(pieces, b"")
+        if len(data) < 4:
+            data += next(pieces, b"")
+        make = _decoder_for(data)
+        if make is None:
+            yield from (piece for piece in (data,) if piece)
+            yield from pieces
+            return
+        decoder = make()
+        try:
+            while True:
+                out = decoder.decompress(data, CHUNK)
+                data = b""
+                if out:
+                    yield out
+                if decoder.eof:
+                    # Another member may follow, behind padding.
+                    data = decoder.unused_data.lstrip(_PADDING)
+                    while not data:
+                        piece = next(pieces, None)
+                        if piece is None:
+                            return
+                        data = piece.lstrip(_PADDING)
+                    decoder = make()
+                elif decoder.needs_input:
+                    data = next(pieces, b"")
+                    if not data:
+                        self.truncated = True
+                        return
+        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
+            problem = f"its compressed data is broken ({error})"
+            raise LogError(self._name, problem, "Copy or compress the log again.") from error
 
     def _checked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, once the first bytes were seen to be no other kind of file."""
@@ -134,27 +182,20 @@ class LogStream(Iterator[bytes]):
         yield from (head[at : at + CHUNK] for at in range(0, len(head), CHUNK))
         yield from blocks
 
-    def _decoded(self, make: Callable[[], _Decoder], head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        decoder, data = make(), head
-        try:
-            while True:
-                out = decoder.decompress(data, CHUNK)
-                data = b""
-                if out:
-                    yield out
-                if decoder.eof:
-                    data = _next_member(decoder, pieces)
-                    if not data:
-                        return
-                    decoder = make()
-                elif decoder.needs_input:
-                    data = next(pieces, b"")
-                    if not data:
-                        self.truncated = True
-                        return
-        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
-            problem = f"its compressed data is broken ({error})"
-            raise LogError(self._name, problem, "Copy or compress the log again.") from error
+    def _within(self, blocks: Iterator[bytes], bounds: LogBounds) -> Iterator[bytes]:
+        ends, size, lines = time.monotonic() + bounds.seconds, 0, 0
+        for block in blocks:
+            size += len(block)
+            lines += block.count(b"\n")
+            for passed, limit in (
+                (size > bounds.total_bytes, f"{bounds.total_bytes >> 20:,} MiB unpacked"),
+                (lines > bounds.lines, f"{bounds.lines:,} lines"),
+                (time.monotonic() > ends, f"{bounds.seconds:g} s of work"),
+            ):
+                if passed:
+                    what = f"it is too long to be judged: more than {limit}"
+                    raise LogError(self._name, what, "Have the run print less.")
+            yield block
 
 
 def open_log(file: str | Path) -> LogStream:
@@ -171,52 +212,6 @@ def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
     return LogStream(str(file), bounds)
 
 
-def _within(name: str, blocks: Iterator[bytes], bounds: LogBounds) -> Iterator[bytes]:
-    ends, size, lines = time.monotonic() + bounds.seconds, 0, 0
-    for block in blocks:
-        size += len(block)
-        lines += block.count(b"\n")
-        if size > bounds.total_bytes:
-            raise _beyond(name, f"more than {bounds.total_bytes >> 20:,} MiB unpacked")
-        if lines > bounds.lines:
-            raise _beyond(name, f"more than {bounds.lines:,} lines")
-        if time.monotonic() > ends:
-            raise _beyond(name, f"more than {bounds.seconds:g} s of work")
-        yield block
-
-
-def _beyond(name: str, what: str) -> LogError:
-    return LogError(name, f"it is too long to be judged: {what}", "Have the run print less.")
-
-
-def _standard_input() -> BinaryIO:
-    if sys.stdin is None:
-        raise LogError(STDIN, "the standard input is closed", "Pipe a log into it, or name a file.")
-    return sys.stdin.buffer
-
-
-def _open(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except FileNotFoundError as error:
-        raise LogError(name, "there is no such file", "Check the path.") from error
-    except IsADirectoryError as error:
-        raise LogError(name, "this is a folder", "Give the log itself; `verl-e2e judge` takes a folder.") from error
-    except (OSError, ValueError) as error:
-        raise LogError(name, f"the file cannot be opened ({error})", "Check path and permissions.") from error
-
-
-def _pieces(name: str, raw: BinaryIO) -> Iterator[bytes]:
-    while True:
-        try:
-            piece = raw.read(CHUNK)
-        except OSError as error:
-            raise LogError(name, f"the file cannot be read ({error})", "Copy it to a healthy disk.") from error
-        if not piece:
-            return
-        yield piece
-
-
 def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
     if head.startswith(b"\x1f\x8b"):
         return _Gzip
@@ -226,17 +221,6 @@ def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
         limit = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
         return lambda: zstd.ZstdDecompressor(options=limit)
     return None
-
-
-def _next_member(decoder: _Decoder, pieces: Iterator[bytes]) -> bytes:
-    """The bytes after the end of one compressed member, without padding; empty when there are none."""
-    data = decoder.unused_data.lstrip(_PADDING)
-    while not data:
-        piece = next(pieces, None)
-        if piece is None:
-            return b""
-        data = piece.lstrip(_PADDING)
-    return data
 
 
 try:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, TypeVar
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_BYTES_OF_ALL, MOST_RECORD_BYTES, CellRecord, Observed, RunNote
-from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
+from verl_e2e.core.judge.junit import JunitError, read_junit
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
@@ -68,21 +69,28 @@ _MAX_FILES = 10_000
 def read_seal(folder: Path, *, keys: frozenset[str] | None = None) -> Seal:
     """The seal of a folder. With `keys` (public keys in hexadecimal) only a signature by one of them is good enough."""
     raw, signed = _read_file(folder / MANIFEST_FILE), _read_file(folder / SIGNATURE_FILE)
-    if raw is None:
-        return Seal(state="none") if keys is None and signed is None else _broken(f"{MANIFEST_FILE} is not there")
-    try:
-        manifest = Manifest.model_validate_json(raw)
-        signature = ManifestSignature.model_validate_json(signed) if signed is not None else None
-    except ValidationError:
-        return _broken(f"{MANIFEST_FILE} or {SIGNATURE_FILE} cannot be read")
-    if signature is not None and not _is_signed(raw, signature):
-        return _broken(f"{SIGNATURE_FILE} does not fit {MANIFEST_FILE}")
-    if keys is not None and (signature is None or signature.key not in keys):
-        return _broken(f"{MANIFEST_FILE} is not signed by a recorder that is known here")
-    if problem := seal_differences(manifest, dict(_files(folder))):
-        return _broken(problem)
-    key = signature.key if signature else ""
-    return Seal(state="signed" if keys is not None else "whole", key=key)
+    if raw is None and keys is None and signed is None:
+        return Seal(state="none")
+    signature = None
+    problem = f"{MANIFEST_FILE} is not there"
+    if raw is not None:
+        try:
+            manifest = Manifest.model_validate_json(raw)
+            signature = ManifestSignature.model_validate_json(signed) if signed is not None else None
+            if signature is not None:
+                key, sent = bytes.fromhex(signature.key), bytes.fromhex(signature.signature)
+                Ed25519PublicKey.from_public_bytes(key).verify(sent, raw)
+            if keys is not None and (signature is None or signature.key not in keys):
+                problem = f"{MANIFEST_FILE} is not signed by a recorder that is known here"
+            else:
+                problem = seal_differences(manifest, dict(_files(folder)))
+        except ValidationError:
+            problem = f"{MANIFEST_FILE} or {SIGNATURE_FILE} cannot be read"
+        except (InvalidSignature, ValueError):
+            problem = f"{SIGNATURE_FILE} does not fit {MANIFEST_FILE}"
+    if problem:
+        return Seal(state="broken", problem=problem)
+    return Seal(state="signed" if keys is not None else "whole", key=signature.key if signature else "")
 
 
 def public_keys(file: Path) -> frozenset[str]:
@@ -90,18 +98,6 @@ def public_keys(file: Path) -> frozenset[str]:
     raw = _read_file(file) or b""
     lines = (line.split("#")[0].strip() for line in raw.decode(errors="replace").splitlines())
     return frozenset(line for line in lines if line)
-
-
-def _broken(problem: str) -> Seal:
-    return Seal(state="broken", problem=problem)
-
-
-def _is_signed(raw: bytes, signature: ManifestSignature) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.key)).verify(bytes.fromhex(signature.signature), raw)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def _read_file(path: Path, limit: int = _MAX_BYTES) -> bytes | None:
@@ -136,7 +132,7 @@ def _files(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
 
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
-MAX_ROWS = 200_000
+MAX_JSON_LINES = 200_000
 # The runner keeps 24 MiB of what the processes wrote.
 MAX_FINGERPRINTS_BYTES = 32 * 1024 * 1024
 # The values of one document; 16 MiB of `{}` would be five million.
@@ -234,26 +230,56 @@ def was_stopped(folder: Path) -> bool:
 def read_record(folder: Path) -> Record:
     """Parse a run folder; what is missing or unreadable is named in `missing` and never raises."""
     missing: list[str] = []
+
+    def optional(name: str, model: type[_Model]) -> _Model | None:
+        return _document(folder / name, model, missing) if (folder / name).exists() else None
+
     job = _document(folder / JOB_FILE, Job, missing)
     environment = _document(folder / ENVIRONMENT_FILE, Environment, missing)
     events = tuple(_rows(folder / EVENTS_FILE, Event, missing))
     imports = tuple(_rows(folder / IMPORTS_FILE, ImportLine, missing))
-    tests = _tests(folder / JUNIT_FILE, missing)
-    listed = folder / CHECKPOINTS_FILE
-    checkpoints = _document(listed, Checkpoints, missing) if listed.exists() else None
-    related = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
-    ran = folder / EXECUTED_FILE
-    executed = _document(ran, Executed, missing) if ran.exists() else None
+    tests, junit = None, folder / JUNIT_FILE
+    if junit.exists() and (raw := _read(junit, missing)) is not None:
+        try:
+            tests = read_junit(raw)
+        except JunitError as error:
+            missing.append(f"{JUNIT_FILE}: not readable as JUnit ({error})")
+    checkpoints = optional(CHECKPOINTS_FILE, Checkpoints)
+    related = optional(RELATED_FILE, Related)
+    executed = optional(EXECUTED_FILE, Executed)
     # What cannot be read there is missing from the other run, not from this one.
     of_base = folder / RELATED_FOLDER / Role.MERGE_BASE / EXECUTED_FILE
     base_executed = _document(of_base, Executed, []) if of_base.exists() else None
     log = find_log(folder)
-    missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
-    missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
+    # Two files that repeat the log: nothing is judged by them, but they must be whole.
+    metrics, config = folder / METRICS_FILE, folder / CONFIG_FILE
+    missing += [f"{path.name}: not there" for path in (metrics, config) if not path.is_file()]
+    if metrics.is_file():
+        with metrics.open("rb") as file:
+            lines = enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES), b""), start=1)
+            odd = next((number for number, line in lines if not _is_object(line)), 0)
+        missing += [f"{METRICS_FILE}: line {odd} cannot be read"] if odd else []
+    if config.is_file() and (raw := _read(config, missing)) is not None and not _is_object(raw):
+        missing.append(f"{CONFIG_FILE}: not a JSON document")
     if log is None:
         missing.append(f"{LOG_FILE}: not there")
-    if tests is None and job is not None and job.require_bridge_checks and not (folder / JUNIT_FILE).exists():
+    if tests is None and job is not None and job.require_bridge_checks and not junit.exists():
         missing.append(f"{JUNIT_FILE}: not there")
+    fingerprints = None
+    if (folder / FINGERPRINTS_FILE).exists():
+        rows = _rows(folder / FINGERPRINTS_FILE, _FingerprintLine, missing, limit=MAX_FINGERPRINTS_BYTES)
+        written = [row.root for row in rows]
+        # Of each hook the last state counts.
+        hooks = {(line.phase, line.pid, line.target): line for line in written if isinstance(line, HookState)}
+        fingerprints = Fingerprints(
+            snapshots=tuple(
+                sorted((line for line in written if isinstance(line, Snapshot)), key=lambda line: line.t_s)
+            ),
+            hooks=tuple(hooks.values()),
+            inputs=tuple(
+                sorted((line for line in written if isinstance(line, ModelInputs)), key=lambda line: line.t_s)
+            ),
+        )
     return Record(
         job=job,
         environment=environment,
@@ -266,21 +292,10 @@ def read_record(folder: Path) -> Record:
         checkpoints=checkpoints,
         executed=executed,
         base_executed=base_executed,
-        fingerprints=_fingerprints(folder / FINGERPRINTS_FILE, missing),
+        fingerprints=fingerprints,
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,
     )
-
-
-def _fingerprints(path: Path, missing: list[str]) -> Fingerprints | None:
-    """The snapshots in the order of time, and the last state of each hook; None where there is no such file."""
-    if not path.exists():
-        return None
-    lines = [line.root for line in _rows(path, _FingerprintLine, missing, limit=MAX_FINGERPRINTS_BYTES)]
-    snapshots = sorted((line for line in lines if isinstance(line, Snapshot)), key=lambda item: item.t_s)
-    hooks = {(line.phase, line.pid, line.target): line for line in lines if isinstance(line, HookState)}
-    inputs = sorted((line for line in lines if isinstance(line, ModelInputs)), key=lambda item: item.t_s)
-    return Fingerprints(snapshots=tuple(snapshots), hooks=tuple(hooks.values()), inputs=tuple(inputs))
 
 
 def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | None:
@@ -328,8 +343,8 @@ def _rows(path: Path, model: type[_Model], missing: list[str], *, limit: int = M
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        if number > MAX_ROWS:
-            missing.append(f"{path.name}: more than {MAX_ROWS:,} lines")
+        if number > MAX_JSON_LINES:
+            missing.append(f"{path.name}: more than {MAX_JSON_LINES:,} lines")
             return
         try:
             yield model.model_validate_json(line)
@@ -338,39 +353,11 @@ def _rows(path: Path, model: type[_Model], missing: list[str], *, limit: int = M
             return
 
 
-def _unreadable(metrics: Path, config: Path) -> Iterator[str]:
-    """What is wrong with the two files that repeat the log: nothing is judged by them, but they must be whole."""
-    if metrics.is_file():
-        with metrics.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES), b""), start=1):
-                if not _is_object(line):
-                    yield f"{metrics.name}: line {number} cannot be read"
-                    break
-    problems: list[str] = []
-    raw = _read(config, problems) if config.is_file() else None
-    yield from problems
-    if raw is not None and not _is_object(raw):
-        yield f"{config.name}: not a JSON document"
-
-
 def _is_object(raw: bytes) -> bool:
     try:
         return isinstance(json.loads(raw), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _tests(path: Path, missing: list[str]) -> Junit | None:
-    if not path.exists():
-        return None
-    raw = _read(path, missing)
-    if raw is None:
-        return None
-    try:
-        return read_junit(raw)
-    except JunitError as error:
-        missing.append(f"{path.name}: not readable as JUnit ({error})")
-        return None
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -390,7 +377,7 @@ def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 # Files of a folder of records besides those of cells: what was tried at the head, and how the driver ran.
-OBSERVED, RUN_NOTE = "observed.json", "run.json"
+OBSERVED_FILE, RUN_NOTE = "observed.json", "run.json"
 _Read = TypeVar("_Read", bound=Document)
 
 
@@ -402,7 +389,7 @@ def read_rehearsal(folder: Path) -> RehearsalFolder:
         asked=asked,
         base=read_records(folder / BASE_RECORDS, asked.cells),
         head=read_records(folder / HEAD_RECORDS, asked.cells),
-        observed=read_document(folder / HEAD_RECORDS / OBSERVED, Observed),
+        observed=read_document(folder / HEAD_RECORDS / OBSERVED_FILE, Observed),
         note=read_document(folder / HEAD_RECORDS / RUN_NOTE, RunNote),
     )
 
@@ -415,18 +402,11 @@ def read_records(folder: Path, cells: Iterable[str]) -> dict[str, CellRecord]:
     for name in dict.fromkeys((IMPORTS, *cells)):
         file = folder / f"{name}.json"
         record = read_document(file, CellRecord) if left > 0 else None
-        left -= _size(file)
+        with suppress(OSError):
+            left -= min(file.lstat().st_size, MOST_RECORD_BYTES)
         if record is not None and record.cell == name:
             found[name] = record
     return found
-
-
-def _size(file: Path) -> int:
-    """The bytes that reading a file takes, 0 where there is none."""
-    try:
-        return min(file.lstat().st_size, MOST_RECORD_BYTES)
-    except OSError:
-        return 0
 
 
 def read_document(file: Path, kind: type[_Read]) -> _Read | None:

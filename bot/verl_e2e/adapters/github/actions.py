@@ -162,12 +162,29 @@ class GitHubActionsBackend:
         """The state of the run on GitHub. A run that no runner takes before the deadline is cancelled."""
         with self._refusals(Doing.LOOK):
             found = self._found(run)
+            if found is None and run.state is RunState.CANCELLING:
+                return Progress(RunState.CANCELLED, "GitHub no longer has this run")
             if found is None:
-                return self._unknown(run)
-            found = self._as_its_job(run, found)
+                what = f"GitHub no longer has the run of {self._settings.workflow} for it; run the job again"
+                return Progress(RunState.LOST, what, end=EngineEnd.FORGOTTEN)
+            # When the requested job has ended, later jobs may still run or be cancelled.
+            open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
+            rows = self._workflows.jobs(run.repository, found.id) if open_or_dropped else ()
+            own = _of_order(rows, run)
+            if own and all(job.status == "completed" for job in (*own, *_named(rows, ATTEST))):
+                found = replace(found, status="completed", conclusion=own[-1].conclusion)
             if found.ended:
                 return self._ended(run, found)
-            self._hurry(run, found)
+            now = self._clock.now()
+            if run.state is RunState.CANCELLING:
+                self._asked.setdefault(found.id, run.updated)
+            elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
+                self._asked[found.id] = now
+                self._given_up.add(found.id)
+                self._workflows.cancel(run.repository, found.id)
+            asked = self._asked.get(found.id)
+            if asked is not None and now - asked >= timedelta(seconds=self._settings.force_after_s):
+                self._workflows.cancel(run.repository, found.id, force=True)
             return self._going(run, found)
 
     def cancel(self, run: Run) -> None:
@@ -221,105 +238,77 @@ class GitHubActionsBackend:
         return max(ours, key=lambda artifact: artifact.id, default=None)
 
     def _doubt(self, run: Run, artifact: Artifact) -> str:
-        found, reason = self._found(run), "GitHub has no attestation of it"
+        found, settings, reason = self._found(run), self._settings, "GitHub has no attestation of it"
         if not artifact.sha256 or found is None:
             reason = "GitHub does not give its digest"
         else:
-            asked = self._handover(run, found, artifact)
-            for objection in self._objections(run, artifact, asked):
-                if not objection:
-                    return ""
-                reason = objection
-        what = f"nothing proves that the job {ATTEST} of {self._settings.workflow} handed over the run folder: {reason}"
-        return f"{what}; copy this version's workflow, whose job {ATTEST} uploads and attests it"
-
-    def _objections(self, run: Run, artifact: Artifact, asked: Handover) -> Iterator[str]:
-        """The objection to each attestation of the artifact; empty for one that proves its origin."""
-        try:
-            bundles = self._workflows.attestations(run.repository, artifact.sha256)
-        except ForgeError as error:
-            if error.passing:
-                raise
-            yield str(error)
-            return
-        for bundle in bundles:
+            repository = found.url.partition("/actions/runs/")[0]
+            web = found.url.partition(f"/{run.repository}/")[0]
+            place = f".github/workflows/{WORKFLOW}@{settings.tool_sha}"
+            ours = f"{repository}/.github/workflows/{settings.workflow}@refs/heads/{settings.branch}"
+            asked = Handover(
+                digest=artifact.sha256,
+                repository=repository,
+                workflow=ours,
+                # The job may lie in the dispatched workflow itself, or in ours that it calls at the pinned commit.
+                signers=(ours, f"{web}/{settings.tool_repository}/{place}"),
+                commit=found.head_sha,
+                run=f"{found.url}/attempts/{found.attempt}",
+            )
+            bundles: tuple[str, ...] = ()
             try:
-                yield why_not(self._settings.verify(bundle), asked)
-            except UnprovenError as error:
-                yield f"its attestation cannot be verified: {error}"
-
-    def _handover(self, run: Run, found: WorkflowRun, artifact: Artifact) -> Handover:
-        repository, (web, _, _) = found.url.partition("/actions/runs/")[0], found.url.partition(f"/{run.repository}/")
-        settings = self._settings
-        ours = f"{repository}/.github/workflows/{settings.workflow}@refs/heads/{settings.branch}"
-        called = f"{web}/{settings.tool_repository}/.github/workflows/{WORKFLOW}@{settings.tool_sha}"
-        return Handover(
-            digest=artifact.sha256,
-            repository=repository,
-            workflow=ours,
-            # The job may lie in the dispatched workflow itself, or in ours that it calls at the pinned commit.
-            signers=(ours, called),
-            commit=found.head_sha,
-            run=f"{found.url}/attempts/{found.attempt}",
-        )
+                bundles = self._workflows.attestations(run.repository, artifact.sha256)
+            except ForgeError as error:
+                if error.passing:
+                    raise
+                reason = str(error)
+            for bundle in bundles:
+                try:
+                    reason = why_not(settings.verify(bundle), asked)
+                except UnprovenError as error:
+                    reason = f"its attestation cannot be verified: {error}"
+                if not reason:
+                    return ""
+        what = f"nothing proves that the job {ATTEST} of {settings.workflow} handed over the run folder: {reason}"
+        return f"{what}; copy this version's workflow, whose job {ATTEST} uploads and attests it"
 
     def _found(self, run: Run) -> WorkflowRun | None:
         if run.handle.isdigit():
             return self._workflows.run(run.repository, int(run.handle))
         return self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
 
-    def _as_its_job(self, run: Run, found: WorkflowRun) -> WorkflowRun:
-        """The workflow run, as ended when the requested job has ended: later jobs may still run or be cancelled."""
-        open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
-        rows = self._workflows.jobs(run.repository, found.id) if open_or_dropped else ()
+    def _ended(self, run: Run, found: WorkflowRun) -> Progress:
+        if found.conclusion in _TITLES:
+            fix = "look at its page, fix the workflow with `verl-e2e doctor`, and run the job again"
+            what = f"{_TITLES[found.conclusion]}; {fix}"
+            return Progress(RunState.LOST, what, found.url, end=EngineEnd.NOT_STARTED)
+        cancelled, given_up = found.conclusion == "cancelled", found.id in self._given_up
+        if cancelled and run.state is RunState.CANCELLING and not given_up:
+            return Progress(RunState.CANCELLED, "it was cancelled", found.url)
+        overdue = cancelled and not given_up and self._overdue(run, found)
+        rows = self._workflows.jobs(run.repository, found.id) if overdue or not cancelled else ()
         own = _of_order(rows, run)
-        if not own or any(job.status != "completed" for job in (*own, *_named(rows, ATTEST))):
-            return found
-        return replace(found, status="completed", conclusion=own[-1].conclusion)
-
-    def _finished(self, run: Run, found: WorkflowRun) -> Progress:
-        """The end of a run; where it leaves no folder: did its machine fail, and before anything of the change ran?"""
-        rows = self._workflows.jobs(run.repository, found.id)
-        own, end = _of_order(rows, run), None
+        if (given_up and cancelled) or (overdue and not any(job.runner for job in own or rows)):
+            return Progress(RunState.LOST, self._no_runner(run), found.url, end=EngineEnd.NO_MACHINE)
+        if cancelled:
+            return Progress(RunState.CANCELLED, "someone cancelled it on GitHub", found.url)
+        # Where it leaves no folder: did its machine fail, and before anything of the change ran?
+        end = None
         if any(job.never_reached(RUN_STEP, CHECKOUT_STEP) for job in own):
             end = EngineEnd.NODE_NOT_READY
         elif any(job.lost_its_machine for job in own):
             end = EngineEnd.NODE_FAILED
-        return Progress(RunState.FINISHED, "", found.url, self._took(run, found, rows), end)
-
-    def _took(self, run: Run, found: WorkflowRun, rows: tuple[WorkflowJob, ...]) -> BackendTimes:
-        """GitHub's times and conclusion of the requested job; a success needs all our jobs and the whole run."""
-        own = _of_order(rows, run) or rows
-        ends = [job.conclusion for job in (*own, *_named(rows, ATTEST))]
-        # The jobs that follow are still running when one of them reads this.
+        # A success needs all our jobs and the whole run; the jobs that follow still run when one of them reads this.
+        ends = [job.conclusion for job in (*(own or rows), *_named(rows, ATTEST))]
         ends += [found.conclusion] if not self._settings.followed else []
-        starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
-        return BackendTimes(
+        took = BackendTimes(
             who=f"GitHub's job {run.job_id}",
-            started=min(starts, default=None),
-            ended=max(stops, default=None),
+            started=min((job.started for job in own or rows if job.started), default=None),
+            ended=max((job.ended for job in own or rows if job.ended), default=None),
             succeeded=all(end == "success" for end in ends),
             conclusion=next((end for end in ends if end != "success"), "success"),
         )
-
-    def _unknown(self, run: Run) -> Progress:
-        if run.state is RunState.CANCELLING:
-            return Progress(RunState.CANCELLED, "GitHub no longer has this run")
-        what = f"GitHub no longer has the run of {self._settings.workflow} for it"
-        return Progress(RunState.LOST, f"{what}; run the job again", end=EngineEnd.FORGOTTEN)
-
-    def _ended(self, run: Run, found: WorkflowRun) -> Progress:
-        if found.conclusion != "cancelled":
-            title = _TITLES.get(found.conclusion)
-            if title is None:
-                return self._finished(run, found)
-            fix = "look at its page, fix the workflow with `verl-e2e doctor`, and run the job again"
-            return Progress(RunState.LOST, f"{title}; {fix}", found.url, end=EngineEnd.NOT_STARTED)
-        if run.state is RunState.CANCELLING and found.id not in self._given_up:
-            return Progress(RunState.CANCELLED, "it was cancelled", found.url)
-        if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
-            return Progress(RunState.LOST, self._no_runner(run), found.url, end=EngineEnd.NO_MACHINE)
-        return Progress(RunState.CANCELLED, "someone cancelled it on GitHub", found.url)
+        return Progress(RunState.FINISHED, "", found.url, took, end)
 
     def _going(self, run: Run, found: WorkflowRun) -> Progress:
         if run.state is RunState.CANCELLING:
@@ -333,26 +322,9 @@ class GitHubActionsBackend:
             return Progress(RunState.SUBMITTED, "it waits for an approval on GitHub", found.url)
         return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)
 
-    def _hurry(self, run: Run, found: WorkflowRun) -> None:
-        """Cancel a run that waits for a runner past the deadline; end by force one that ignores its cancellation."""
-        now = self._clock.now()
-        if run.state is RunState.CANCELLING:
-            self._asked.setdefault(found.id, run.updated)
-        elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
-            self._asked[found.id] = now
-            self._given_up.add(found.id)
-            self._workflows.cancel(run.repository, found.id)
-        asked = self._asked.get(found.id)
-        if asked is not None and now - asked >= timedelta(seconds=self._settings.force_after_s):
-            self._workflows.cancel(run.repository, found.id, force=True)
-
     def _overdue(self, run: Run, found: WorkflowRun) -> bool:
         since = found.created or run.ordered
         return self._clock.now() - since >= timedelta(seconds=run.queue_deadline_s)
-
-    def _taken(self, run: Run, found: WorkflowRun) -> bool:
-        rows = self._workflows.jobs(run.repository, found.id)
-        return any(job.runner for job in _of_order(rows, run) or rows)
 
     def _no_runner(self, run: Run) -> str:
         labels = _words(self._labels(run))

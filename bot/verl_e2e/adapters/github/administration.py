@@ -69,15 +69,12 @@ class GithubAdministration:
         self._github = github
 
     def hook_url(self) -> str:
-        """Where our App's webhooks go, empty for nowhere."""
         return str(self._github.app().ask("GET", "/app/hook/config").get("url") or "")
 
     def default_branch(self, repository: str) -> str:
-        """The repository's default branch."""
         return str(self._github.requester(repository).ask("GET", f"/repos/{repository}")["default_branch"])
 
     def installation(self, repository: str) -> Installation | None:
-        """Our App in the repository, None where it is not installed."""
         if not isinstance(self._github.identity, AppIdentity):
             raise ForgeError("Only the App itself can see how it is installed: set GITHUB_APP_ID and its private key")
         found = self._github.identity.installation(repository)
@@ -93,7 +90,6 @@ class GithubAdministration:
         )
 
     def branch_rules(self, repository: str, branch: str) -> BranchRules:
-        """What the branch asks for, by protection and rulesets together, as far as we may see."""
         path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
         rules = self._github.requester(repository).read_all(_RuleAnswer, path)
         required = [
@@ -112,7 +108,6 @@ class GithubAdministration:
         return BranchRules(required=tuple(required), queue_minutes=least)
 
     def machines(self, repository: str) -> tuple[Machine, ...]:
-        """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
         owner = repository.partition("/")[0]
         found = self._github.requester(repository).read_all(
             _RunnerAnswer, f"/repos/{repository}/actions/runners", "runners"
@@ -136,13 +131,11 @@ class GithubAdministration:
         )
 
     def workflow_state(self, repository: str, workflow: str) -> str:
-        """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
         path = f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
         found = self._github.requester(repository).find(_StateAnswer, path)
         return found.state if found else ""
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
-        """Every attempt to deliver a webhook to our App since a time, newest first."""
         requester = self._github.app()
         kept: list[DeliveryAttempt] = []
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
@@ -167,7 +160,6 @@ class GithubAdministration:
         raise ForgeError(f"There are more than {_MOST_PAGES * 100:,} deliveries since {since:%Y-%m-%d %H:%M}")
 
     def redeliver(self, delivery_id: int) -> None:
-        """Ask GitHub to deliver once more."""
         self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
 
 

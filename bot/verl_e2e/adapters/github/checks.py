@@ -63,7 +63,6 @@ class GithubChecks:
         return self._list(repository, head_sha)
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
-        """Every check run of a commit that has a name, also those that a later one hides, oldest first."""
         return self._list(repository, head_sha, name)
 
     def write_check(self, repository: str, check: CheckRun) -> int:

@@ -106,7 +106,6 @@ class GithubPeople:
         return (found.role_name or found.permission) if found else "none"
 
     def in_team(self, team: str, login: str) -> bool:
-        """Whether someone is an active member of `organisation/team`, or of a team below it."""
         organisation, slash, slug = team.partition("/")
         if not (organisation and slash and slug):
             raise ForgeError(f"{team!r} is not a team: write organisation/team")
@@ -128,14 +127,12 @@ class GithubConversation:
         self._newest: dict[PullRef, int] = {}
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
-        """All comments, oldest first."""
         answers = self._github.requester(ref.repository).read_all(_CommentAnswer, f"{_issue(ref)}/comments")
         found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
         self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
         return found
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
-        """One comment, None when it is gone."""
         found = self._github.requester(ref.repository).find(_CommentAnswer, _comment(ref, comment_id))
         return _as_comment(found) if found else None
 
@@ -162,12 +159,10 @@ class GithubConversation:
         return once(write, find, retry_policy=self._github.retry_policy)
 
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
-        """Replace a comment of ours; false when it is gone."""
         _check_body(body)
         return self._github.requester(ref.repository).act("PATCH", _comment(ref, comment_id), {"body": body})
 
     def delete(self, ref: PullRef, comment_id: int) -> None:
-        """Delete a comment of ours; one that is gone is left alone."""
         self._github.requester(ref.repository).act("DELETE", _comment(ref, comment_id))
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
@@ -224,7 +219,6 @@ class GithubPulls:
         self._github = github
 
     def pull(self, ref: PullRef) -> Pull:
-        """The pull request as it is now; UnknownPullError."""
         found = self._github.requester(ref.repository).find(_PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
         if found is None:
             raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here")
@@ -245,7 +239,6 @@ class GithubPulls:
         )
 
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
-        """Every open pull request, or those onto one base branch, oldest first."""
         onto = {"base": base} if base else {}
         answers = self._github.requester(repository).read_all(
             _PullAnswer, f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
@@ -258,7 +251,6 @@ class GithubPulls:
         return tuple(listed[number] for number in sorted(listed))
 
     def tip(self, repository: str, branch: str) -> str | None:
-        """The commit that a branch points at now, None when there is no such branch."""
         # One word of the path, as GitHub describes it and its own clients send it.
         name = quote(f"heads/{branch}".encode("utf-8", "surrogateescape"), safe="")
         found = self._github.requester(repository).find(_RefAnswer, f"/repos/{repository}/git/ref/{name}")
@@ -302,7 +294,6 @@ class GithubPulls:
         )
 
     def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
-        """A file's content at a revision, None when it is not there."""
         requester, where = self._github.requester(repository), quote(path.encode("utf-8", "surrogateescape"))
         try:
             data = requester.ask("GET", f"/repos/{repository}/contents/{where}", parameters={"ref": revision})
@@ -395,7 +386,6 @@ class PublicRepository:
             raise
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
-        """A file's content at a revision, None when it is not there; ForgeError."""
         return self._content(revision, path)
 
     def change(self, base: str, head: str) -> Change:

@@ -110,7 +110,7 @@ class _BoundedFile(io.FileIO):
         return super().read(wanted) or b""
 
 
-def unpack(archive: Path, into: Path, *, limit: int) -> None:
+def unpack_archive(archive: Path, into: Path, *, limit: int) -> None:
     """Unpack a zip archive into the new folder `into`, whole or not at all; ForgeError for anything odd in it."""
     part = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
     try:
@@ -231,7 +231,7 @@ class Unpacking(Protocol):
 class GithubWorkflows:
     """Workflow runs of a repository; `unpacking` is how artifacts are unpacked. Errors are ForgeError."""
 
-    def __init__(self, github: GitHub, unpacking: Unpacking = unpack) -> None:
+    def __init__(self, github: GitHub, unpacking: Unpacking = unpack_archive) -> None:
         self._github = github
         self._unpack = unpacking
 

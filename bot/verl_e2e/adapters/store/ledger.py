@@ -39,7 +39,7 @@ _MOST = 20_000
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-AnyKind = TypeVar("AnyKind", bound=Note)
+_AnyKind = TypeVar("_AnyKind", bound=Note)
 
 
 class SqlLedger:
@@ -63,18 +63,15 @@ class SqlLedger:
             return connection.scalar(new) is not None
 
     def entries(self, repository: str, number: int) -> tuple[RecordedCommand | Approval | Override, ...]:
-        """All entries of a pull request in the order in which they were added."""
         wanted = sa.select(entries.c.kind, entries.c.document).order_by(entries.c.seq)
         wanted = wanted.where(entries.c.repository == repository, entries.c.number == number)
         with self._store.read() as connection:
             return tuple(_KINDS[row.kind].model_validate_json(row.document) for row in connection.execute(wanted))
 
     def put_run(self, run: Run) -> Run:
-        """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
         return self._put_run(run, replaces=True)
 
     def add_run(self, run: Run) -> Run:
-        """Insert a run unless there is one with its key, in whatever state. Gives what is kept."""
         return self._put_run(run, replaces=False)
 
     def _put_run(self, run: Run, *, replaces: bool) -> Run:
@@ -117,10 +114,6 @@ class SqlLedger:
         reuse_key: str = "",
         newest: int | None = None,
     ) -> tuple[Run, ...]:
-        """The runs of a pull request, of a head, with a key of reuse, or of the repository, oldest first.
-
-        With `newest` only so many of the repository's.
-        """
         same = runs.c.repository == repository
         # From an index alone, so that no document is read in vain.
         last = sa.select(runs.c.seq).where(same).order_by(runs.c.seq.desc()).limit(newest)
@@ -134,7 +127,6 @@ class SqlLedger:
         return self._runs(wanted)
 
     def open_runs(self) -> tuple[Run, ...]:
-        """The runs of every repository that are not over yet, oldest first."""
         return self._runs(sa.select(runs.c.document).where(IS_OPEN))
 
     def open_count(self) -> int:
@@ -144,17 +136,14 @@ class SqlLedger:
             return connection.scalar(counted) or 0
 
     def has_waiting(self) -> bool:
-        """Whether any run waits for a slot."""
         with self._store.read() as connection:
             return connection.scalar(sa.select(runs.c.seq).where(WAITS).limit(1)) is not None
 
     def snapshot(self) -> QueueSnapshot:
-        """What the queue decides from: the runs that are not over, and the switches."""
         with self._store.read() as connection:
             return _snapshot(connection)
 
     def switches(self, repository: str) -> tuple[RecordedCommand, ...]:
-        """Every accepted `pause` and `resume` of a repository."""
         with self._store.read() as connection:
             return _switches(connection, entries.c.repository == repository)
 
@@ -179,12 +168,10 @@ class SqlLedger:
         return tuple(started)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
-        """The run that the back end calls so and that is not over yet."""
         wanted = sa.select(runs.c.document).where(runs.c.repository == repository, IS_OPEN)
         return next((run for run in self._runs(wanted) if run.handle == handle), None)
 
     def put_group(self, group: MergeGroup) -> None:
-        """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
         row = {
             "repository": group.repository,
             "head_sha": group.head_sha,
@@ -201,7 +188,6 @@ class SqlLedger:
             connection.execute(put.on_conflict_do_update(index_elements=keys, set_=ended))
 
     def group(self, repository: str, head_sha: str) -> MergeGroup | None:
-        """The merge group of a head."""
         same = (merge_groups.c.repository == repository, merge_groups.c.head_sha == head_sha)
         with self._store.read() as connection:
             row = connection.execute(sa.select(merge_groups).where(*same)).one_or_none()
@@ -212,7 +198,6 @@ class SqlLedger:
         return MergeGroup(repository, row.base_branch, row.base_sha, head_sha, pulls, since, destroyed=row.destroyed)
 
     def put_head(self, ref: PullRef, head_sha: str) -> None:
-        """This pull request has this head now."""
         of_pull = (heads.c.repository == ref.repository, heads.c.number == ref.number)
         with self._store.read() as connection:
             if connection.scalar(sa.select(heads.c.newest).where(*of_pull, heads.c.head_sha == head_sha)):
@@ -225,25 +210,19 @@ class SqlLedger:
             connection.execute(put.on_conflict_do_update(index_elements=keys, set_={"newest": True}))
 
     def pulls_with(self, repository: str, head_sha: str, *, newest: bool = False) -> tuple[PullRef, ...]:
-        """Every pull request that was ever seen with a head, the newest first.
-
-        With `newest` those that had it when they were last seen.
-        """
         wanted = sa.select(heads.c.number).where(heads.c.repository == repository, heads.c.head_sha == head_sha)
         if newest:
             wanted = wanted.where(heads.c.newest)
         with self._store.read() as connection:
             return tuple(PullRef(repository, number) for number in connection.scalars(wanted.order_by(-heads.c.number)))
 
-    def note(self, kind: type[AnyKind], repository: str, subject: str) -> AnyKind | None:
-        """The note of a kind on a subject."""
+    def note(self, kind: type[_AnyKind], repository: str, subject: str) -> _AnyKind | None:
         same = (notes.c.repository == repository, notes.c.kind == kind_of(kind), notes.c.subject == subject)
         with self._store.read() as connection:
             document = connection.scalar(sa.select(notes.c.document).where(*same))
         return None if document is None else kind.model_validate_json(document)
 
     def put_note(self, note: Note) -> None:
-        """Write a note down in the place of the one of its kind."""
         row = {
             "repository": note.repository,
             "kind": kind_of(type(note)),

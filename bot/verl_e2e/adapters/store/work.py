@@ -51,7 +51,6 @@ class SqlDeliveries:
         self._store = store
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
-        """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
         new = {"state": _WAITING, "attempts": 0, "problem": "", "owner": ""}
         rows = []
         for item in received:
@@ -65,7 +64,6 @@ class SqlDeliveries:
         return tuple(delivery.id in added and first[delivery.id] == index for index, delivery in enumerate(received))
 
     def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
-        """The deliveries to act on now, oldest first; they are this process's until `processed` or `failed`."""
         table = deliveries.c
         wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
         # In the order of the index of what waits: by `seq` SQLite would read all that was ever processed.
@@ -135,10 +133,6 @@ class SqlWorklist:
         self._store = store
 
     def want(self, wanted: Collection[str], now: datetime, *, at_once: bool = False) -> None:
-        """Want targets once more by the clock, and not because something happened to them.
-
-        What is wanted at a later time stays so, but with `at_once`.
-        """
         with self._store.write(lasting=False) as connection:
             _ask(self._store, connection, wanted, now, touch=False)
             if at_once:
@@ -148,11 +142,6 @@ class SqlWorklist:
     def take(
         self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
     ) -> tuple[ClaimedTarget, ...]:
-        """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
-
-        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`. Until then a look
-        counts as one that failed: what ends the process again and again is left alone for a while, and others go on.
-        """
         table = targets.c
         wanted = sa.select(table.target, table.asked, table.attempts)
         wanted = wanted.where(table.asked > table.done, table.due <= instant(now))
@@ -165,10 +154,6 @@ class SqlWorklist:
         return tuple(ClaimedTarget(row.target, row.asked, row.attempts) for row in rows)
 
     def finish(self, taken: ClaimedTarget, now: datetime, again_at: datetime | None = None) -> None:
-        """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
-
-        With `again_at` it is wanted then once more, or earlier when something happens to it.
-        """
         at = instant(now)
         values = {
             "done": taken.asked,
@@ -187,7 +172,6 @@ class SqlWorklist:
                 connection.execute(sa.update(targets).where(*quiet).values(later))
 
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
-        """Looking at it failed: try again then, or earlier when something happens to it."""
         values = {
             "due": instant(retry_at),
             "problem": problem[:_PROBLEM_CHARACTERS],
@@ -197,7 +181,6 @@ class SqlWorklist:
             connection.execute(sa.update(targets).where(*self._own(target)).values(values))
 
     def release(self, target: str) -> None:
-        """It was not looked at, and anyone may."""
         attempts = sa.case((targets.c.attempts > 0, targets.c.attempts - 1), else_=0)
         # It was due, and is again.
         values = {"owner": "", "attempts": attempts, "due": targets.c.since}
@@ -214,7 +197,6 @@ class SqlWorklist:
             return tuple(connection.scalars(sa.select(targets.c.target).order_by(targets.c.target)))
 
     def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
-        """Targets that something happened to since one instant and that were last looked at before another."""
         table = targets.c
         rows = sa.select(table.target).where(table.touched >= instant(touched_since), table.asked == table.done)
         rows = rows.where(table.finished < instant(finished_before)).order_by(table.finished).limit(limit)
@@ -229,7 +211,6 @@ class SqlOutbox:
         self._store = store
 
     def put(self, message: Posting, now: datetime) -> bool:
-        """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
         row = {
             "repository": message.repository,
             "subject": message.subject,
@@ -251,16 +232,11 @@ class SqlOutbox:
             return connection.scalar(new) is not None
 
     def holds(self, repository: str, subject: str) -> bool:
-        """Whether a message with this subject was ever put."""
         same = sa.select(outbox.c.seq).where(outbox.c.repository == repository, outbox.c.subject == subject)
         with self._store.read() as connection:
             return connection.scalar(same) is not None
 
     def take(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
-        """The messages to write now, oldest first and people with a role first, but for those of some lanes.
-
-        They are this process's until `written` or `failed`.
-        """
         table = outbox.c
         wanted = sa.select(table.seq, table.document, table.attempts).where(table.state == _WAITING)
         wanted = wanted.where(table.due <= instant(now), table.lane.not_in(besides))
@@ -272,7 +248,6 @@ class SqlOutbox:
         self._change({"state": _WRITTEN, "document": "", "problem": ""}, outbox.c.seq == letter)
 
     def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
-        """It could not be written: try again then, or never (None)."""
         values: dict[str, object] = {"attempts": outbox.c.attempts + 1, "problem": problem[:_PROBLEM_CHARACTERS]}
         values |= {"state": _DROPPED, "document": ""} if retry_at is None else {"due": instant(retry_at)}
         # Not what another process has, or wrote, since it became the active one.
