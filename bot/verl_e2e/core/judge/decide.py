@@ -26,6 +26,7 @@ from verl_e2e.core.model.outcome import (
     of_preflight,
 )
 from verl_e2e.core.model.record import EndReason, Finding, GpuEvent, Record, read_data
+from verl_e2e.core.text.escape import count_of
 from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 
 # A process that only holds a CUDA context takes some hundred MiB.
@@ -105,7 +106,9 @@ def _blocking_finding(case: Case) -> Decision | None:
     if not found:
         return None
     at_fault = {finding.attribution for finding in found}
-    cause = wording.blocked_by([finding.summary for finding in found])
+    # The first in full.
+    more = f" (and {count_of(len(found) - 1, 'more finding')})" if len(found) > 1 else ""
+    cause = f"{wording.strip_full_stop(found[0].summary)}{more}"
     marks = () if Attribution.HOST in at_fault else tuple(finding.fingerprint for finding in found)
     result = Result.FAIL if at_fault == {Attribution.TREES} else Result.BLOCKED
     undecided = bool(marks) and result is Result.BLOCKED
@@ -117,7 +120,7 @@ def _not_as_asked(by: By) -> Decision | None:
     """A run of another configuration says nothing about the one that was asked for, whatever became of it."""
     item = by[Criterion.RESOLVED_CONFIG]
     if item.state is State.BROKEN:
-        cause = wording.asked_otherwise(item.summary)
+        cause = f"the run was not as asked: {item.summary}"
         return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, ROWS[item.criterion].fix, item)
     return None
 
@@ -218,7 +221,7 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
         gap = "no process of the run shows where it imported Bridge from"
     if not gap:
         return decision
-    cause = wording.unproven_failure(decision.cause, gap)
+    cause = f"{wording.strip_full_stop(decision.cause)}, but {wording.strip_full_stop(gap)}"
     known = (UNPROVEN_CAUSE, *decision.causes)
     return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at, causes=known)
 

@@ -123,7 +123,6 @@ class Recorded:
     executed: Executed | None
     # The Bridge commit that it must be of; empty where any will do.
     commit: str = ""
-    # Why there is no record, where there is none.
     why_none: str = NO_RECORD
     # Files that a declared patch changes, so that their lines are not those of the commit.
     patched: frozenset[str] = frozenset()
@@ -342,11 +341,9 @@ class JoinedFunction:
 
     # As the first job has it that was planned for it.
     function: FunctionRun
-    # The jobs that were planned for it.
     planned: tuple[str, ...]
     # The jobs whose run of verl entered it.
     jobs: tuple[str, ...] = ()
-    # Whether a Bridge test entered it.
     by_tests: bool = False
     # Whether a record tells that nothing entered it.
     seen_unentered: bool = False
@@ -481,9 +478,7 @@ def accepted(own: ChangeExecution, passed: Mapping[str, ChangeExecution], rules:
 class Shortfall:
     """What of a change no job executed, as a policy sees it; both are empty where there is nothing."""
 
-    # What keeps the gate closed.
     closing: str = ""
-    # What the policy allows.
     allowed: str = ""
 
 

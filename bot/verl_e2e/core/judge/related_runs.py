@@ -13,7 +13,7 @@ blocked by what the change may have caused gets the first two.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 
@@ -297,9 +297,7 @@ class MergeBase:
 class Allowed:
     """Which related runs a job may have."""
 
-    # The roles that may be run.
     roles: frozenset[Role] = frozenset(Role) - {Role.UNSHARDED}
-    # The commit to compare with, None where there is none.
     merge_base: MergeBase | None = None
     # Why `merge_base` is None, for the card.
     why_no_base: str = ""
@@ -327,9 +325,7 @@ AS_ASKED = Allowed()
 class Followup:
     """A related run to make."""
 
-    # Why it is made.
     role: Role
-    # What it runs.
     job: Job
     # Which related runs it may have itself.
     allowed: Allowed = NOTHING
@@ -342,10 +338,36 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
 
     At most one of each role, but for the baselines of a learning signal. Run the first, judge again, and ask again.
     """
-    by_role: dict[Role, Followup] = {}
-    for followup in (*_of_evidence(job, verdict, history, allowed), *_of_blame(job, verdict, history, allowed)):
-        by_role.setdefault(followup.role, followup)
-    return tuple(followup for followup in by_role.values() if followup.role in allowed.roles)
+    made = [run.role for run in history]
+    asked: dict[Role, Followup] = {}
+
+    def ask(role: Role, then: Allowed = NOTHING, inherits: tuple[RelatedRun, ...] = ()) -> None:
+        derived = job_of(role, job, allowed.merge_base)
+        if derived is not None and role in allowed.roles:
+            asked.setdefault(role, Followup(role, derived, then, inherits))
+
+    # When the run by itself is fine.
+    for criterion, role in _COMPARED.items():
+        judged = any(item.criterion == criterion for item in verdict.evidence)
+        if judged and role not in made and _fine_but_for(verdict, criterion):
+            ask(role)
+    signal = job.level is Level.LEARNING_SIGNAL
+    more = signal and made.count(Role.MERGE_BASE) < allowed.baselines and allowed.has_base(job)
+    if more and _fine_but_for(verdict, Criterion.LEARNING_SIGNAL):
+        ask(Role.MERGE_BASE)
+    if asks_whose(verdict):
+        compared = verdict.decided_by in _COMPARED
+        bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
+        found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
+        if not bases and allowed.has_base(job):
+            ask(Role.MERGE_BASE, Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared else NOTHING)
+        if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
+            evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if signal else set())
+            ask(Role.RETRY, inherits=tuple(run for run in history if run.role in evidence))
+        checkpointing = verdict.stage in _CHECKPOINTING and not verdict.undecided and not compared
+        if checkpointing and Role.WITHOUT_SAVE not in made:
+            ask(Role.WITHOUT_SAVE)
+    return tuple(asked.values())
 
 
 def possible_followups(job: Job, allowed: Allowed) -> tuple[str, ...]:
@@ -432,43 +454,6 @@ def gpu_minutes(job: Job) -> int:
 def asks_whose(verdict: Verdict) -> bool:
     """Whether a run by itself ended in a way that the change may have caused."""
     return verdict.own_result is Result.FAIL or verdict.undecided
-
-
-def _of_evidence(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
-    """What is asked for when the run by itself is fine."""
-    made = [run.role for run in history]
-    for criterion, role in _COMPARED.items():
-        judged = any(item.criterion == criterion for item in verdict.evidence)
-        if judged and role not in made and _fine_but_for(verdict, criterion):
-            yield from _followup(role, job, allowed)
-    more = job.level is Level.LEARNING_SIGNAL and made.count(Role.MERGE_BASE) < allowed.baselines
-    if more and allowed.has_base(job) and _fine_but_for(verdict, Criterion.LEARNING_SIGNAL):
-        yield from _followup(Role.MERGE_BASE, job, allowed)
-
-
-def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
-    """What is asked for when the run by itself is a Fail, or is blocked by what the change may have caused."""
-    if not asks_whose(verdict):
-        return
-    made = [run.role for run in history]
-    compared = verdict.decided_by in _COMPARED
-    then = Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared else NOTHING
-    bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
-    found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
-    if not bases and allowed.has_base(job):
-        yield from _followup(Role.MERGE_BASE, job, allowed, then)
-    if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
-        evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
-        inherits = tuple(run for run in history if run.role in evidence)
-        yield Followup(Role.RETRY, without_change(job), NOTHING, inherits)
-    if verdict.stage in _CHECKPOINTING and not verdict.undecided and Role.WITHOUT_SAVE not in made and not compared:
-        yield from _followup(Role.WITHOUT_SAVE, job, allowed)
-
-
-def _followup(role: Role, job: Job, allowed: Allowed, then: Allowed = NOTHING) -> Iterator[Followup]:
-    derived = job_of(role, job, allowed.merge_base)
-    if derived is not None:
-        yield Followup(role, derived, then)
 
 
 def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:

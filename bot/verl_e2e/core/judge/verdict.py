@@ -169,22 +169,22 @@ def _deliverables(
     """All five, in the order of the card; `run` is the decision on the run by itself."""
     by = {item.criterion: item for item in evidence}
     tests, imported = by[Criterion.BRIDGE_TESTS], by[Criterion.LOCAL_IMPORT]
+    outcome = {State.MET: Outcome.PASS, State.BROKEN: Outcome.FAIL}.get(imported.state, Outcome.BLOCKED)
     never_started = case.ended_by(EndReason.NOT_STARTED) is not None
     wrong_import = run.at is not None and (run.at.criterion, run.at.state) == (Criterion.LOCAL_IMPORT, State.BROKEN)
     ran, cause = _OF_RESULT[run.result], run.cause
     if never_started and not blocking(case.record) and not wrong_import:
         ran, cause = Outcome.SKIPPED, wording.NEVER_STARTED
-    if case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name:
-        variants = Deliverable(wording.REQUESTED_VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
-    else:
+    variants = Deliverable(wording.REQUESTED_VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
+    if case.job.level is not Level.SMOKE or case.job.variant != variants_of(Level.SMOKE)[0].name:
+        # What was requested in addition to the default Level 0, and what shows it.
         quoted = [row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level]
-        shown = next((by[name].summary for name in quoted if by[name].state is State.MET), "")
-        variants = Deliverable(wording.REQUESTED_VARIANTS, ran, wording.variant_detail(case.job, shown))
+        shown = next((f": {by[name].summary}" for name in quoted if by[name].state is State.MET), "")
+        detail = f"{case.job.level.title} ({case.job.variant}){shown}"
+        variants = Deliverable(wording.REQUESTED_VARIANTS, ran, detail)
+    log = _log(case.log, case.facts.line_count if has_log else None)
     if never_started and not case.facts.line_count:
         log = Deliverable(wording.LOG_CAPTURE, Outcome.SKIPPED, wording.NEVER_STARTED)
-    else:
-        log = _log(case.log, case.facts.line_count if has_log else None)
-    outcome = {State.MET: Outcome.PASS, State.BROKEN: Outcome.FAIL}.get(imported.state, Outcome.BLOCKED)
     return (
         Deliverable(wording.BRIDGE_CHECKS, _OF_TESTS[tests.state], wording.bridge_detail(case.job, tests)),
         Deliverable(wording.LOCAL_IMPORT, outcome, imported.summary),
@@ -195,10 +195,8 @@ def _deliverables(
 
 
 def _log(name: str, line_count: int | None) -> Deliverable:
-    if line_count is None:
-        return Deliverable(wording.LOG_CAPTURE, Outcome.FAIL, wording.NO_LOG)
-    outcome = Outcome.PASS if line_count else Outcome.FAIL
-    return Deliverable(wording.LOG_CAPTURE, outcome, wording.log_detail(name, line_count))
+    detail = wording.NO_LOG if line_count is None else f"$OUT/{name} ({line_count:,} lines)"
+    return Deliverable(wording.LOG_CAPTURE, Outcome.PASS if line_count else Outcome.FAIL, detail)
 
 
 def of_job_not_run(reason: str) -> tuple[Deliverable, ...]:
@@ -414,13 +412,16 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
 
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
-    rows = [decision.fix, *(wording.fix(finding.summary, finding.fix) for finding in blocking(case.record))]
+    rows = [decision.fix]
+    for finding in blocking(case.record):
+        summary = wording.strip_full_stop(finding.summary)
+        rows.append(f"{summary}: {finding.fix}" if finding.fix else f"Fix: {summary}")
     if asks_for_base(case, decision):
         rows.append(wording.RUN_MERGE_BASE)
     waived = any(item.criterion == Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
     if waived and case.started:
         rows.append(wording.run_tests_by_hand(case.job))
-    return tuple(dict.fromkeys(row for row in rows if row))
+    return tuple(dict.fromkeys(filter(None, rows)))
 
 
 def _without_job(record: Record, facts: LogFacts | None) -> Verdict:

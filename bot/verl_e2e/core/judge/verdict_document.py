@@ -33,27 +33,22 @@ class Verdict:
     stage: Stage | None
     # What went wrong, empty for a Pass.
     cause: str
-    # The result in one sentence.
     sentence: str
     # The level and the variant that were asked for.
     coverage: str
-    # The model that was trained.
     checkpoint: str
     # The lines under "Deliverables:".
     deliverables: tuple[Deliverable, ...]
     # A line for each repository, and one for the host.
     repositories: tuple[str, ...]
-    # The command as one shell line.
     command: str
     # The evidence that decided.
     key_lines: tuple[Evidence, ...]
     # What this verdict does not show.
     limitations: tuple[str, ...]
-    # What to do next.
     followups: tuple[str, ...]
     # Every criterion, judged; in `evidence.json`.
     evidence: Annotated[tuple[Evidence, ...], Field(exclude=True)] = ()
-    # A sentence for each related run.
     related: tuple[str, ...] = ()
     # The result before the related runs were weighed.
     own_result: Result | None = None

@@ -1,7 +1,7 @@
 """The sentences that a person reads on a verdict and a card, in one place to be reviewed as prose."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
@@ -124,11 +124,6 @@ def unexecuted_sentence(job: Job, cause: str) -> str:
     return f"Level {int(job.level)} blocked: {strip_full_stop(cause)}; the run was good otherwise; {NOT_EVIDENCE}"
 
 
-def unproven_failure(cause: str, gap: str) -> str:
-    """A fault that nothing connects with the checkout under test."""
-    return f"{strip_full_stop(cause)}, but {strip_full_stop(gap)}"
-
-
 def log_only(cause: str, answer: Triage | None) -> str:
     """The sentence of a folder that names no job."""
     shown = ""
@@ -199,16 +194,6 @@ def backend_detail(job: Job, cause: str) -> str:
     return f"{_features(job)}{f' - {cause}' if cause else ''}"
 
 
-def variant_detail(job: Job, shown: str = "") -> str:
-    """Which variant was requested in addition to the default Level 0, and what shows it."""
-    return f"{job.level.title} ({job.variant}){f': {shown}' if shown else ''}"
-
-
-def log_detail(name: str, line_count: int) -> str:
-    """Where the log is and how long."""
-    return f"$OUT/{name} ({line_count:,} lines)"
-
-
 def not_the_recorders(problem: str) -> str:
     """The cause for a run folder whose seal is not valid."""
     return f"the record is not the recorder's: {problem}"
@@ -236,23 +221,6 @@ def ended_early(ended: EndedEvent) -> str:
     exited = f"the process exited with code {ended.exit_code} and no explained error"
     reason = exited if ended.end_reason is None else END_WORDS.get(ended.end_reason, exited)
     return f"{reason} ({ended.note})" if ended.note else reason
-
-
-def asked_otherwise(summary: str) -> str:
-    """The cause for a run that is not the one that was requested."""
-    return f"the run was not as asked: {summary}"
-
-
-def blocked_by(summaries: Sequence[str]) -> str:
-    """What preflight found, the first in full."""
-    more = len(summaries) - 1
-    rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
-    return f"{strip_full_stop(summaries[0])}{rest}"
-
-
-def fix(summary: str, action: str) -> str:
-    """One finding with what to do about it."""
-    return f"{strip_full_stop(summary)}: {action}" if action else f"Fix: {strip_full_stop(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:

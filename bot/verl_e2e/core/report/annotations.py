@@ -116,7 +116,12 @@ def _lines(symbol: str, source: ChangedSource) -> tuple[int, int]:
         if node is not None:
             first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
             last = node.end_lineno or node.lineno
-    changed = [line for line in _changed_lines(source) if first <= line <= last]
+    changed: list[int] = []
+    old, new = (source.base or b"").splitlines(), source.head.splitlines()
+    for kind, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            # After a pure deletion the line that follows it.
+            changed += [line for line in range(start + 1, max(end, start + 1) + 1) if first <= line <= last]
     return (min(changed), max(changed)) if changed else (first, last if symbol else first)
 
 
@@ -128,11 +133,3 @@ def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Defini
             yield from _definitions(child, f"{prefix}{child.name}.")
         elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield from _definitions(child, prefix)
-
-
-def _changed_lines(source: ChangedSource) -> Iterator[int]:
-    """The 1-based lines of the head that the base has not; after a pure deletion the line that follows it."""
-    old, new = (source.base or b"").splitlines(), source.head.splitlines()
-    for kind, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind != "equal":
-            yield from range(start + 1, max(end, start + 1) + 1)

@@ -203,9 +203,7 @@ class JobRow:
 
     job_id: str
     status: JobStatus
-    # Whether it decides the gate.
     required: bool
-    # The reason, one sentence.
     detail: str
     # From 1.
     attempt: int = 1
@@ -213,7 +211,6 @@ class JobRow:
     planned: float = 0.0
     # GPU minutes that all its attempts took together.
     used: float = 0.0
-    # Where its log and artifacts are.
     url: str = ""
     # Its verdict as the bot judged it, None before there is one.
     verdict: Verdict | None = None
@@ -240,13 +237,11 @@ class PullCard:
 
     # The head that the card is about, in full.
     head_sha: str
-    # The status of the gate.
     status: JobStatus
     # What the gate says, in one sentence.
     sentence: str
     # The jobs, in the order of the plan.
     jobs: tuple[JobRow, ...] = ()
-    # The plan, None where there is none.
     plan: Plan | None = None
     # Sentences that a reader must see at once: an approval is needed, a draft, an incomplete plan.
     notices: tuple[str, ...] = ()
@@ -256,11 +251,9 @@ class PullCard:
     uncounted: tuple[Uncounted, ...] = ()
     # Earlier heads, the latest first.
     history: tuple[EarlierHead, ...] = ()
-    # A command that a reader can paste.
     reproduce: str = ""
     # Why the head has no plan, where the sentence does not say it.
     problem: str = ""
-    # What the required jobs executed of the change.
     executed: JoinedExecution = field(default_factory=JoinedExecution)
     # Minutes until the required jobs have an answer, if none waits for a machine; 0 when they have it.
     minutes_left: int = 0

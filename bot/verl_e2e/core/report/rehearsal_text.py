@@ -125,31 +125,27 @@ def _is_field(difference: Difference) -> bool:
 
 def _before(found: Rehearsal) -> Iterator[str]:
     """What the base has too, which says nothing about the change."""
-    failing = [
-        f"{cell.cell} ({', '.join(f.oracle for f in cell.before_too)})" for cell in found.cells if cell.before_too
-    ]
-    blocked = [f"{cell.cell} ({cell.base_error.type})" for cell in found.of(CellOutcome.BLOCKED) if cell.base_error]
-    fixed = [f"{cell.cell} ({', '.join(f.oracle for f in cell.fixed)})" for cell in found.cells if cell.fixed]
-    for title, names in (
+    failing = [(cell.cell, [item.oracle for item in cell.before_too]) for cell in found.cells]
+    blocked = [(cell.cell, [cell.base_error.type]) for cell in found.of(CellOutcome.BLOCKED) if cell.base_error]
+    fixed = [(cell.cell, [item.oracle for item in cell.fixed]) for cell in found.cells]
+    for title, cells in (
         ("Fails at the base too", failing),
         ("Does not run at the base, so nothing was compared", blocked),
         ("Fails at the base and no longer at the head", fixed),
     ):
-        if names:
-            yield f"- {title}: {markdown(', '.join(names), _MOST_NAMED)}"
+        named = ", ".join(f"{name} ({', '.join(what)})" for name, what in cells if what)
+        if named:
+            yield f"- {title}: {markdown(named, _MOST_NAMED)}"
     yield ""
 
 
 def _unentered(found: Rehearsal) -> Iterator[str]:
     if not found.changed:
         yield "No function that a run executes is changed."
-        yield ""
-        return
-    if not found.unentered:
+    elif not found.unentered:
         yield f"The cells entered all changed lines of {found.changed} functions."
-        yield ""
-        return
-    yield f"Changed and entered by no cell, in {len(found.unentered)} of {found.changed} functions:"
+    else:
+        yield f"Changed and entered by no cell, in {len(found.unentered)} of {found.changed} functions:"
     if len(found.unentered) <= _MOST_LINES:
         for item in found.unentered:
             place = f"{item.path}:{item.symbol}" if item.symbol else item.path

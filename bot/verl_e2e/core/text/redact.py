@@ -481,18 +481,11 @@ class RedactingStream:
         floor = max(start, len(data) - 2 * OVERLAP)
         cut = len(data) - OVERLAP
         tail = data[floor:]
-        spans = [(floor + begin, floor + end) for begin, end in self._spans(tail)]
+        values = (*(value for value, _ in self.redactor.secrets), *(name.value for name in self.redactor.names))
+        spans = [found.span(1) for value in values for found in re.finditer(rb"(?=(%b))" % re.escape(value), tail)]
+        shaped = (*(pattern.spans(tail) for pattern in PATTERNS), one_line_keys(tail), assigned_secrets(tail))
+        spans += [(max(0, begin - _NAME_REACH), end) for kind in shaped for begin, end, _ in kind]
         for begin, end in sorted(spans, reverse=True):
-            if begin < cut <= end:
-                cut = begin
+            if floor + begin < cut <= floor + end:
+                cut = floor + begin
         return cut
-
-    def _spans(self, tail: bytes) -> Iterable[tuple[int, int]]:
-        values = [value for value, _ in self.redactor.secrets] + [name.value for name in self.redactor.names]
-        for value in values:
-            at = tail.find(value)
-            while at >= 0:
-                yield at, at + len(value)
-                at = tail.find(value, at + 1)
-        found = (*(pattern.spans(tail) for pattern in PATTERNS), one_line_keys(tail), assigned_secrets(tail))
-        yield from ((max(0, begin - _NAME_REACH), end) for spans in found for begin, end, _ in spans)

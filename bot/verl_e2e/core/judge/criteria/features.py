@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases
 from verl_e2e.core.judge.criteria.basic import requested_config
@@ -24,7 +24,7 @@ from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import ResolvedConfig
-from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, GivenInput, Tower
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.jobs import JobFeature
 from verl_e2e.core.model.record import JOB_FILE
 from verl_e2e.core.model.settings import BASE_WRAPPER, Value, expected_config, same_value
@@ -38,7 +38,6 @@ class Trace:
     bridges: re.Pattern[str] | None = None
     # Names of the scan's signs.
     signs: frozenset[str] = frozenset()
-    # Names of step metrics.
     metrics: re.Pattern[str] | None = None
 
 
@@ -63,7 +62,6 @@ TRACES: Mapping[str, Trace] = {
 class Content:
     """What a feature's data must hold, and what shows it in a trainer."""
 
-    # What it is, for people.
     name: str
     # Names of arguments of a model's forward.
     inputs: frozenset[str]
@@ -100,9 +98,6 @@ def bears_name(bridge: str, family: str) -> bool:
     return wanted in own
 
 
-_Counted = TypeVar("_Counted", GivenInput, Tower)
-
-
 def content_active(case: Case, feature: str) -> Evidence:
     """One of CONTENTS, judged by the fingerprints, which are the only evidence of it."""
     content, found = CONTENTS[feature], case.record.fingerprints
@@ -110,9 +105,12 @@ def content_active(case: Case, feature: str) -> Evidence:
         why = f"so nothing shows whether {content.name} reached the model in training"
         return Evidence(State.MISSING, f"{feature}: no fingerprints are in the folder, {why}", FINGERPRINTS_FILE)
     rows = [line for line in found.inputs if line.model == "actor"]
-    given = _most(item for line in rows for item in line.inputs if item.name in content.inputs)
-    towers = (tower for line in rows for tower in line.towers)
-    ran = _most(tower for tower in towers if any(word in tower.name.lower() for word in content.towers))
+    inputs = [item for line in rows for item in line.inputs if item.name in content.inputs]
+    towers = [tower for line in rows for tower in line.towers]
+    towers = [tower for tower in towers if any(word in tower.name.lower() for word in content.towers)]
+    # Those that were counted most often in training; lines count from the start of a model, on each rank.
+    given = max(inputs, key=lambda item: item.training_calls, default=None)
+    ran = max(towers, key=lambda tower: tower.training_calls, default=None)
     if given is None or not given.training_calls:
         why = f"the actor was given no {content.name} in training{hook_problems(found)}"
         return Evidence(State.MISSING, f"{feature}: {why}", FINGERPRINTS_FILE)
@@ -123,11 +121,6 @@ def content_active(case: Case, feature: str) -> Evidence:
     summary = f"{feature}: {given.name} reached the actor in training, and its {ran.name} ({ran.type}) ran"
     excerpt = f"{given.name} [{shape}] in {given.training_calls} forward passes, {ran.name} in {ran.training_calls}"
     return Evidence(State.MET, summary, FINGERPRINTS_FILE, 0, excerpt)
-
-
-def _most(items: Iterable[_Counted]) -> _Counted | None:
-    """The one that was counted most often in training; lines count from the start of a model, on each rank."""
-    return max(items, key=lambda item: item.training_calls, default=None)
 
 
 def feature_active(case: Case) -> Evidence:

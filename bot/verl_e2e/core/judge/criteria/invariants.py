@@ -43,9 +43,7 @@ class CriterionFinding:
 class TensorFault:
     """One tensor that is not what it should be."""
 
-    # Its name.
     name: str
-    # What is wrong with it.
     what: str
     # What was expected and what was found, None where one of them is not there.
     expected: Tensor | None = None

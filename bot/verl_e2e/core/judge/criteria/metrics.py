@@ -147,9 +147,9 @@ _UNTRAINED = 0.75
 
 def unsharded_parity(case: Case) -> Evidence:
     """Level 2: the same training with and without parallelism agrees, where a comparison was requested."""
-    reference = _reference(case, Role.UNSHARDED)
-    if reference is None or not _is_fit(reference):
-        return _not_compared(case, reference, Role.UNSHARDED, _NO_REFERENCE, "the unsharded reference run")
+    reference = _fit_reference(case, Role.UNSHARDED, _NO_REFERENCE, "the unsharded reference run")
+    if isinstance(reference, Evidence):
+        return reference
     found = _parity_of(case, reference)
     gap = _gap(found) or found.counters_differ
     if gap:
@@ -168,9 +168,9 @@ def _parity_of(case: Case, reference: RelatedRun) -> RunComparison:
 
 def resumed_step(case: Case) -> Evidence:
     """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
-    reference = _reference(case, Role.UNINTERRUPTED)
-    if reference is None or not _is_fit(reference):
-        return _not_compared(case, reference, Role.UNINTERRUPTED, _NOT_COMPARED, "the uninterrupted run")
+    reference = _fit_reference(case, Role.UNINTERRUPTED, _NOT_COMPARED, "the uninterrupted run")
+    if isinstance(reference, Evidence):
+        return reference
     before, after, calm = _resumed_of(case, reference)
     step = case.job.steps
     noisy = f"the runs differ before the save already, in {_named(before)}" if before.beyond else ""
@@ -231,18 +231,15 @@ def _reference(case: Case, role: Role) -> RelatedRun | None:
     return runs[-1] if runs else None
 
 
-def _is_fit(run: RelatedRun) -> bool:
-    return run.result is Result.PASS and bool(run.steps)
-
-
-def _not_compared(case: Case, run: RelatedRun | None, role: Role, sentence: str, name: str) -> Evidence:
-    """That there is nothing to compare with, with the reason where it is known."""
+def _fit_reference(case: Case, role: Role, sentence: str, name: str) -> RelatedRun | Evidence:
+    """The run to compare with, or that there is none, with the reason where it is known."""
+    run = _reference(case, role)
     if run is None:
         reason = case.record.related_not_run.get(role)
         return Evidence(State.WAIVED, f"{sentence} ({reason})" if reason else sentence, RELATED_FILE)
     if run.result is not Result.PASS:
         return Evidence(State.MISSING, f"{name} ended as {run.result}: {run.cause or run.stage}", RELATED_FILE)
-    return Evidence(State.MISSING, f"{name} recorded no metrics of a training step", RELATED_FILE)
+    return run if run.steps else Evidence(State.MISSING, f"{name} recorded no metrics of a training step", RELATED_FILE)
 
 
 def _gap(found: RunComparison) -> str:

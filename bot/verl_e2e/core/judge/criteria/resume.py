@@ -41,7 +41,7 @@ def resumed(case: Case) -> Evidence:
     if len(started) < 2:
         return Evidence(State.MISSING, f"the {planned[len(started)].name} phase never began", case.log)
     save, resume = started
-    wrong = next(_fault(case, save, resume), None) or next(_gap(case, save, resume), None)
+    wrong = next(_misfits(case, save, resume), None)
     if wrong is not None:
         return wrong
     step = save.planned.last_step
@@ -66,8 +66,8 @@ def resume_stage(case: Case) -> Stage | None:
     return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or not _save_not_listed(case, started[0]) else None
 
 
-def _fault(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
-    """What shows that the second phase did not go on from the first one's checkpoint."""
+def _misfits(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
+    """What shows that the second phase did not go on from the first one, then what is missing of the proof."""
     step = save.planned.last_step
     scratch, back = _event(case, resume, "scratch"), _event(case, resume, "resumed")
     if scratch:
@@ -84,17 +84,12 @@ def _fault(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evi
     if first and first.step != resume.planned.first_step:
         summary = f"the first step of the {resume.name} phase is {first.step}, not {resume.planned.first_step}"
         yield Evidence(State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
-    missing = _incomplete(case, save)
-    if missing:
-        yield Evidence(State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
-
-
-def _gap(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evidence]:
-    """What is missing of the proof, in the order of the run."""
-    step = save.planned.last_step
+    incomplete = _incomplete(case, save)
+    if incomplete:
+        yield Evidence(State.BROKEN, incomplete, CHECKPOINTS_FILE, 0, incomplete)
     if not _wrote(case, save):
         yield _evidence(case, State.MISSING, f"no line says that the {save.name} phase saved step {step}")
-    if _event(case, resume, "resumed") is None:
+    if back is None:
         yield _evidence(case, State.MISSING, f"no line says that the {resume.name} phase resumed")
     loads = [match for event in _events(case, resume, "loaded") if (match := _LOADED.search(event.at.text))]
     for role in trained_models(case):
@@ -103,7 +98,7 @@ def _gap(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[Evide
             if not any(map(shape.search, own)):
                 summary = f"no line says that the {resume.name} phase loaded the {role}'s {what} of step {step}"
                 yield _evidence(case, State.MISSING, summary)
-    if not any(resume.wrote(item.line) for item in case.train_steps()):
+    if first is None:
         yield _evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
     unlisted = _save_not_listed(case, save) or _resume_not_listed(case, save, resume)
     if unlisted:

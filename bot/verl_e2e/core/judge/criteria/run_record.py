@@ -36,13 +36,11 @@ class BackendTimes(Document):
 
     # Who says so, for people, as `GitHub's job 0-lora-ddp`.
     who: str
-    # When it began, None where that is not known.
     started: AwareDatetime | None = None
     # When it had ended, or a later time at which that was seen; None where that is not known.
     ended: AwareDatetime | None = None
     # Whether it ended well; None where the back end cannot tell.
     succeeded: bool | None = None
-    # The back end's word for its end.
     conclusion: str = ""
 
 
@@ -50,7 +48,6 @@ class BackendTimes(Document):
 class Expected:
     """What is known of a run outside of its folder."""
 
-    # What the back end tells; None where it tells nothing.
     took: BackendTimes | None = None
     # What the order held and the run must return; empty where the order held none.
     nonce: str = ""

@@ -82,9 +82,7 @@ class Gap(Enum):
 class CriterionRow:
     """One criterion."""
 
-    # Its name.
     criterion: Criterion
-    # What judges it.
     judge: Callable[[Case], Evidence | CriterionFinding]
     # The stage of a fault or a gap, None for where the run stood; criteria on fingerprints find out their own.
     stage: Stage | None = None
@@ -92,7 +90,6 @@ class CriterionRow:
     level: Level | None = None
     # Which jobs of other levels ask for it too.
     when: Callable[[Case], bool] | None = None
-    # What follows when it is broken.
     broken: Broken = Broken.NO_FAIL
     # The stage of a Fail where it differs from that of a gap; None as its answer: no Fail.
     fault_stage: Callable[[Case], Stage | None] | None = None
@@ -102,11 +99,9 @@ class CriterionRow:
     key: bool = False
     # Whether the deliverable of its level quotes it.
     quoted: bool = False
-    # The role of the run that it compares with.
     compared_with: Role | None = None
     # What a job shows by meeting it, and other jobs may not show.
     shows: Aspect | None = None
-    # What to do when it is broken.
     fix: str = ""
 
     def is_asked(self, case: Case) -> bool:

@@ -153,7 +153,6 @@ class _Parameter:
     main_moved: bool = False
     # Whether weight decay alone cannot have made such a change of it or of its main copy.
     stepped: bool = False
-    # The moments that ranks hold of it.
     moments: list[Tensor] = field(default_factory=list)
 
     @property
@@ -303,7 +302,7 @@ _FROZEN_STAGES = {
 def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     processes = by_process(taken.at(*_FROZEN_STAGES))
     for (phase, model, _), process in processes.items():
-        for what, before, at in (*_around_exports(taken, process), *_since_built(taken, process)):
+        for what, before, at in _unchanged(taken, process):
             where = f"'{at.point}' {at.number + 1} of the {phase} phase on rank {at.ranks.rank}"
             text = f"{what} of the {model} changed by {where}"
             yield Claim(text, _changes(taken, before, at), _FROZEN_STAGES[at.point])
@@ -326,19 +325,14 @@ def _frozen_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 # Every parameter, adapters included, has after an export the bits that it had before: an export only reads.
 frozen_weights = Invariant(Stage.TRAIN_STEP, _frozen_claims)
 
-# What must be as it was in the snapshot named for each parameter, and the snapshot to compare.
-Unchanged = tuple[str, Mapping[str, Snapshot], Snapshot]
 
-
-def _around_exports(taken: Snapshots, process: Sequence[Snapshot]) -> Iterator[Unchanged]:
+def _unchanged(taken: Snapshots, process: Sequence[Snapshot]) -> Iterator[tuple[str, Mapping[str, Snapshot], Snapshot]]:
+    """What must be as it was in the snapshot named for each parameter, and the snapshot to compare."""
     before = {snapshot.number: snapshot for snapshot in process if snapshot.point is Point.BEFORE_EXPORT}
     for snapshot in process:
-        first = before.get(snapshot.number)
-        if snapshot.point is Point.AFTER_EXPORT and first is not None:
-            yield "parameters", dict.fromkeys(taken.held(first), first), snapshot
-
-
-def _since_built(taken: Snapshots, process: Sequence[Snapshot]) -> Iterator[Unchanged]:
+        earlier = before.get(snapshot.number)
+        if snapshot.point is Point.AFTER_EXPORT and earlier is not None:
+            yield "parameters", dict.fromkeys(taken.held(earlier), earlier), snapshot
     built = next((snapshot for snapshot in process if snapshot.point is Point.MODEL_BUILT), None)
     first = {} if built is None else dict.fromkeys(_frozen(taken, built), built)
     for snapshot in process if first else ():
