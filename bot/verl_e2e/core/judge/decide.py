@@ -5,11 +5,12 @@ Fail unless its root lies outside, and Pass needs every criterion. Missing evide
 never the change's unless it is shown that the change is what ran.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, CriterionRow, Gap
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import (
@@ -33,19 +34,18 @@ from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 _TELLING_MIB = 1024
 # The rules of triage by which the fault may lie with others on the GPU.
 _SHARED_CAUSES = frozenset({"gpu-memory"})
-
-
 PASSED = Decision(Result.PASS, None, "")
-By = Mapping[str, Evidence]
+# What each criterion that was asked for found.
+By = Mapping[str, CriterionFinding]
 
 
-def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+def decide(case: Case, found: Iterable[CriterionFinding]) -> Decision:
     """The decision on the whole job."""
-    by = {item.criterion: item for item in evidence}
+    by = {item.evidence.criterion: item for item in found}
     return (
         _broken_seal(case)
-        or _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
-        or _broken_criterion(by, Criterion.BRIDGE_TESTS, Result.FAIL, Stage.BRIDGE_PROVIDER)
+        or _by_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
+        or _by_criterion(by, Criterion.BRIDGE_TESTS, Result.FAIL, Stage.BRIDGE_PROVIDER)
         or _decide_run(case, by)
         or _gap(case, by, Gap.OF_THE_RUN, Gap.OF_THE_JOB)
         or _unexecuted(by)
@@ -53,27 +53,54 @@ def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     )
 
 
-def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+def decide_run(case: Case, found: Iterable[CriterionFinding]) -> Decision:
     """The decision on the run by itself, whatever the focused Bridge tests say."""
-    by = {item.criterion: item for item in evidence}
+    by = {item.evidence.criterion: item for item in found}
     return _decide_run(case, by) or _unexecuted(by) or PASSED
 
 
 def _decide_run(case: Case, by: By) -> Decision | None:
     """The decision on a run that is not good, whether or not it entered the changed code."""
+    as_asked = "the run was not as asked: "
     return (
         _broken_seal(case)
-        or _broken_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
+        or _by_criterion(by, Criterion.LOCAL_IMPORT, Result.BLOCKED, Stage.IMPORT)
         or _blocking_finding(case)
-        or _not_as_asked(by)
+        # A run of another configuration says nothing about the one that was asked for, whatever became of it.
+        or _by_criterion(by, Criterion.RESOLVED_CONFIG, Result.BLOCKED, Stage.ENVIRONMENT, lead=as_asked)
         or _proven(
             case, _broken_at_its_line(by, case) or _error_in_log(case) or _broken_row(by, case, Broken.AFTER_ERRORS)
         )
         or _lost_run(case)
         or _proven(case, _broken_row(by, case, Broken.AFTER_END))
         or _gap(case, by, Gap.OF_THE_RUN)
-        or _open_signal(by)
+        # A complete run whose metrics do not show what level 5 asks for: nothing shows whose fault that is.
+        or _by_criterion(
+            by, Criterion.LEARNING_SIGNAL, Result.BLOCKED, Stage.LEARNING_SIGNAL, wording.FIX_SIGNAL, State.MISSING
+        )
     )
+
+
+def _by_criterion(
+    by: By,
+    criterion: Criterion,
+    result: Result,
+    stage: Stage,
+    fix: str = "",
+    state: State = State.BROKEN,
+    *,
+    lead: str = "",
+) -> Decision | None:
+    """What a criterion decides by itself where it has that state."""
+    item = by[criterion].evidence if criterion in by else None
+    if item is None or item.state is not state:
+        return None
+    return Decision(result, stage, f"{lead}{item.summary}", fix or ROWS[criterion].fix, item)
+
+
+def _unexecuted(by: By) -> Decision | None:
+    """A run that is good in everything else and never entered the change: it shows nothing about it."""
+    return _by_criterion(by, Criterion.CHANGE_EXECUTED, Result.BLOCKED, Stage.TRAIN_STEP, wording.FIX_UNEXECUTED)
 
 
 def _broken_seal(case: Case) -> Decision | None:
@@ -83,12 +110,6 @@ def _broken_seal(case: Case) -> Decision | None:
         return None
     cause = wording.not_the_recorders(seal.problem)
     return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_SEAL, causes=(SEAL_CAUSE,))
-
-
-def _broken_criterion(by: By, criterion: Criterion, result: Result, stage: Stage) -> Decision | None:
-    """What a criterion decides by itself where it is broken."""
-    item = by[criterion]
-    return Decision(result, stage, item.summary, ROWS[criterion].fix, item) if item.state is State.BROKEN else None
 
 
 def blocking(record: Record) -> tuple[Finding, ...]:
@@ -116,19 +137,10 @@ def _blocking_finding(case: Case) -> Decision | None:
     return Decision(result, found[0].stage, cause, undecided=undecided, marks=marks, causes=failed)
 
 
-def _not_as_asked(by: By) -> Decision | None:
-    """A run of another configuration says nothing about the one that was asked for, whatever became of it."""
-    item = by[Criterion.RESOLVED_CONFIG]
-    if item.state is State.BROKEN:
-        cause = f"the run was not as asked: {item.summary}"
-        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, ROWS[item.criterion].fix, item)
-    return None
-
-
-def _broken(by: By, kind: Broken) -> list[tuple[CriterionRow, Evidence]]:
+def _broken(by: By, kind: Broken) -> list[tuple[CriterionRow, CriterionFinding]]:
     """The broken criteria that decide at this place of the chain, in the order of the table."""
     asked = [(row, by[row.criterion]) for row in CRITERIA if row.broken is kind and row.criterion in by]
-    return [(row, item) for row, item in asked if item.state is State.BROKEN]
+    return [(row, found) for row, found in asked if found.evidence.state is State.BROKEN]
 
 
 def _broken_at_its_line(by: By, case: Case) -> Decision | None:
@@ -136,7 +148,7 @@ def _broken_at_its_line(by: By, case: Case) -> Decision | None:
 
     Of several on one line, that which the level is for comes first, then the one of the earliest stage.
     """
-    broken = _broken(by, Broken.AT_ITS_LINE)
+    broken = [(row, found.evidence) for row, found in _broken(by, Broken.AT_ITS_LINE)]
     if not broken:
         return None
     row, first = min(broken, key=lambda found: (found[1].line, found[0].level is None, found[0].stage_order))
@@ -153,19 +165,11 @@ def _broken_row(by: By, case: Case, kind: Broken) -> Decision | None:
 
     Weights or optimizer state come before what followed from them.
     """
-    for row, item in _broken(by, kind):
-        stage = row.fault_stage(case) if row.fault_stage is not None else row.find(case).stage
+    for row, found in _broken(by, kind):
+        stage = row.fault_stage(case) if row.fault_stage is not None else found.stage
         if stage is not None:
-            return Decision(Result.FAIL, stage, item.summary, row.fix, item)
+            return Decision(Result.FAIL, stage, found.evidence.summary, row.fix, found.evidence)
     return None
-
-
-def _open_signal(by: By) -> Decision | None:
-    """A complete run whose metrics do not show what level 5 asks for: nothing shows whose fault that is."""
-    item = by.get(Criterion.LEARNING_SIGNAL)
-    if item is None or item.state is not State.MISSING:
-        return None
-    return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.FIX_SIGNAL, item)
 
 
 def _error_in_log(case: Case) -> Decision | None:
@@ -204,14 +208,6 @@ def _knows_no_cause(case: Case) -> bool:
     return error.kind in _ENDED and any(case.ended_by(reason) for reason in ours)
 
 
-def _unexecuted(by: By) -> Decision | None:
-    """A run that is good in everything else and never entered the change: it shows nothing about it."""
-    item = by.get(Criterion.CHANGE_EXECUTED)
-    if item is None or item.state is not State.BROKEN:
-        return None
-    return Decision(Result.BLOCKED, Stage.TRAIN_STEP, item.summary, wording.FIX_UNEXECUTED, item)
-
-
 def _proven(case: Case, decision: Decision | None) -> Decision | None:
     """Keep a Fail only when the folder shows that the checkout under test is what failed."""
     if decision is None or decision.result is not Result.FAIL:
@@ -243,14 +239,15 @@ def _lost_run(case: Case) -> Decision | None:
 
 def _gap(case: Case, by: By, *kinds: Gap) -> Decision | None:
     """Every item that a Pass would need and that is not there."""
-    open_items = [item for item in by.values() if item.state in (State.MISSING, State.BROKEN)]
-    gaps = [item for item in open_items if ROWS[item.criterion].gap in kinds]
-    names = [*case.record.missing, *(item.summary for item in gaps)]
+    gaps = [
+        found
+        for found in by.values()
+        if found.evidence.state in (State.MISSING, State.BROKEN) and ROWS[found.evidence.criterion].gap in kinds
+    ]
+    names = [*case.record.missing, *(found.evidence.summary for found in gaps)]
     if not names:
         return None
-    first = gaps[0] if gaps else None
-    stage = Stage.ENVIRONMENT
-    if first is not None and case.facts.line_count:
-        stage = ROWS[first.criterion].find(case).stage or _stood(case)
-    cause = wording.missing_evidence(names)
-    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, first, causes=(EVIDENCE_CAUSE,))
+    cause, causes = wording.missing_evidence(names), (EVIDENCE_CAUSE,)
+    stage = gaps[0].stage or _stood(case) if gaps and case.facts.line_count else Stage.ENVIRONMENT
+    at = gaps[0].evidence if gaps else None
+    return Decision(Result.BLOCKED, stage, cause, wording.FIX_EVIDENCE, at, causes=causes)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.metrics import agreement_note, case_figure, reports, signal_limitations
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, criteria_of, state_limitations
 from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
@@ -44,9 +45,9 @@ _EAGER = "actor_rollout_ref.rollout.enforce_eager"
 _SHOWN_FILES = 20
 
 
-def limitations_of_case(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
+def limitations_of_case(case: Case, found: tuple[CriterionFinding, ...]) -> tuple[Limitation, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
-    waived = [item for item in evidence if item.state is State.WAIVED]
+    waived = [item.evidence for item in found if item.evidence.state is State.WAIVED]
     rows = []
     for item in sorted(waived, key=lambda item: item.criterion != Criterion.BRIDGE_TESTS):
         # Of metrics only where a step was trained.
@@ -65,7 +66,7 @@ def limitations_of_case(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Lim
             dirty = and_more(state.dirty, _SHOWN_FILES)
             rows.append(Limitation(f"{state.name} was tested with uncommitted changes: {dirty}."))
     rows += _of_job(case)
-    rows += (Limitation(text) for text in _of_run(case) if text)
+    rows += (Limitation(text) for text in _of_run(case, found) if text)
     by_text = {row.text: row for row in reversed(rows)}
     return tuple(by_text[text] for text in dict.fromkeys(row.text for row in rows))
 
@@ -116,7 +117,7 @@ def _of_job(case: Case) -> Iterator[Limitation]:
         yield Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
 
 
-def _of_run(case: Case) -> Iterator[str]:
+def _of_run(case: Case, found: tuple[CriterionFinding, ...]) -> Iterator[str]:
     """What follows from the site, and from what the run showed."""
     job, environment = case.job, case.record.environment
     yield from job.site.limitations
@@ -130,7 +131,7 @@ def _of_run(case: Case) -> Iterator[str]:
     learns = job.level is Level.LEARNING_SIGNAL
     if not learns and (constant := constant_reward(case.facts)):
         yield _with_full_stop(f"The reward never moves: {constant[2]}")
-    yield from map(_with_full_stop, state_limitations(case))
+    yield from map(_with_full_stop, state_limitations(case, found))
     yield from map(_with_full_stop, signal_limitations(case) if learns else ())
     for event in case.events("left_running"):
         left = read_data(event, LeftRunning)
@@ -317,10 +318,11 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
 
 def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     """The verdict on a case whose log is already triaged."""
-    evidence = judge_criteria(case)
-    alone = decide(case, evidence)
+    found = judge_criteria(case)
+    evidence = tuple(item.evidence for item in found)
+    alone = decide(case, found)
     decision = weigh_related(case, alone)
-    open_ends = limitations_of_case(case, evidence)
+    open_ends = limitations_of_case(case, found)
     at = alone.at
     causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
     # The frames of the logged error that decided; none where something else did.
@@ -333,7 +335,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         sentence=_sentence(case, decision),
         coverage=wording.requested_coverage(case.job),
         checkpoint=wording.checkpoint(case.job),
-        deliverables=_deliverables(case, evidence, weigh_related(case, decide_run(case, evidence)), has_log=has_log),
+        deliverables=_deliverables(case, evidence, weigh_related(case, decide_run(case, found)), has_log=has_log),
         evidence=evidence,
         repositories=(*_repository_rows(case.record), *host_rows(case.record), *instrumentation_rows(case.record)),
         command=command_row(case.record, started=case.started),
@@ -356,15 +358,16 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     )
 
 
-def judge_criteria(case: Case) -> tuple[Evidence, ...]:
+def judge_criteria(case: Case) -> tuple[CriterionFinding, ...]:
     """Every criterion that the job's level, settings and change ask for, judged, in the order of the table."""
-    rows = tuple(row.find(case).evidence for row in criteria_of(case))
-    return tuple(disagreement(row, rows) if row.criterion == Criterion.ROLLOUT_AGREEMENT else row for row in rows)
+    found = tuple(row.find(case) for row in criteria_of(case))
+    every = tuple(item.evidence for item in found)
+    return tuple(replace(item, evidence=disagreement(item.evidence, every)) for item in found)
 
 
 def disagreement(found: Evidence, state: Iterable[Evidence]) -> Evidence:
     """The evidence of `rollout_agreement` with what the fingerprints say of the weights, where the two disagree."""
-    if found.state is not State.BROKEN:
+    if found.criterion != Criterion.ROLLOUT_AGREEMENT or found.state is not State.BROKEN:
         return found
     met = {item.criterion for item in state if item.state is State.MET}
     text = "they do not hold the same weights, or compute something else with them"

@@ -7,6 +7,7 @@ import pytest
 from tests.core.builders import ended, judged, make_case, make_environment, make_facts, make_record
 from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
+from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.invariants import NOT_RECORDED, Invariant
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion, criteria_of, state_limitations
 from verl_e2e.core.judge.verdict import judge_criteria
@@ -90,8 +91,12 @@ def test_what_was_not_compared_is_a_limitation(document: dict[str, Any], text: s
         model="actor",
     )
     case = make_case(make_record(fingerprints=rests.document(**document)))
-    assert text in tuple(state_limitations(case))
-    assert {item.state for item in judge_criteria(case) if item.criterion in STATE} == {State.MET}
+    assert text in limitations(case)
+    assert {item.evidence.state for item in judge_criteria(case) if item.evidence.criterion in STATE} == {State.MET}
+
+
+def limitations(case: Case) -> tuple[str, ...]:
+    return tuple(state_limitations(case, judge_criteria(case)))
 
 
 def test_lines_that_the_runner_did_not_keep_are_limitations() -> None:
@@ -99,7 +104,7 @@ def test_lines_that_the_runner_did_not_keep_are_limitations() -> None:
     odd = Event(t_s=243.5, kind="fingerprints", data={"unreadable": "many"})
     first, *rest = ended()
     record = make_record(events=(first, counted, odd, *rest), fingerprints=RUN.document(unreadable=1))
-    assert tuple(state_limitations(make_case(record))) == (
+    assert limitations(make_case(record)) == (
         "3 fingerprint line(s) could not be read",
         "4 fingerprint line(s) were not kept because there were too many",
     )
@@ -118,10 +123,10 @@ def test_hostile_names_make_no_endless_list_of_limitations() -> None:
         for index in range(30)
     )
     case = make_case(make_record(fingerprints=Taken((*RUN.snapshots, *made)).document()))
-    found = tuple(state_limitations(case))
+    found = limitations(case)
     assert len(found) == 10
     assert found[0] == "Not compared of what the rollout engine loaded: strange.0"
 
 
 def test_an_empty_record_has_no_limitation_of_its_own() -> None:
-    assert tuple(state_limitations(make_case(make_record(fingerprints=Taken(()).document())))) == ()
+    assert limitations(make_case(make_record(fingerprints=Taken(()).document()))) == ()

@@ -4,13 +4,13 @@ A new one is a row, with its function here or in the module of its subject. Ever
 a criterion here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria import basic, features, metrics, resume, transfer, weights
-from verl_e2e.core.judge.criteria.invariants import CriterionFinding, Invariant
+from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.execution import change_executed
 from verl_e2e.core.judge.verdict_document import Aspect
 from verl_e2e.core.model import evidence
@@ -347,18 +347,16 @@ def criteria_of(case: Case) -> tuple[CriterionRow, ...]:
     return tuple(row for row in CRITERIA if row.is_asked(case))
 
 
-def state_limitations(case: Case) -> Iterator[str]:
+def state_limitations(case: Case, found: Iterable[CriterionFinding]) -> Iterator[str]:
     """What the criteria on fingerprints could not compare."""
-    found = case.record.fingerprints
-    if found is None or not found.snapshots:
+    recorded = case.record.fingerprints
+    if recorded is None or not recorded.snapshots:
         return
     counts = [counted for event in case.events("fingerprints") if (counted := read_data(event, FingerprintsEvent))]
-    unreadable = found.unreadable + sum(counted.unreadable for counted in counts)
+    unreadable = recorded.unreadable + sum(counted.unreadable for counted in counts)
     left_out = sum(counted.left_out for counted in counts)
     if unreadable:
         yield f"{unreadable} fingerprint line(s) could not be read"
     if left_out:
         yield f"{left_out} fingerprint line(s) were not kept because there were too many"
-    for row in criteria_of(case):
-        if isinstance(row.judge, Invariant):
-            yield from row.find(case).notes
+    yield from (note for item in found for note in item.notes)
