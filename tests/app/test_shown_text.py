@@ -14,7 +14,7 @@ from verl_e2e.adapters.files.run_folder import FolderError
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.forge import PullState
 from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.report.pull_card import verdict_sentence
+from verl_e2e.core.report.verdict_rows import verdict_sentence
 
 # Each tells a person what to do by a command, or quotes one.
 SAID = (

@@ -7,9 +7,20 @@ import pytest
 from tests.core.judged import verdict_that_says
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.places import ROOT
-from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
+from tests.fakes.shown_pull import (
+    FAILED,
+    PASSED,
+    card_that_says,
+    shown_card,
+    shown_checks,
+    shown_plan,
+    shown_target_state,
+)
+from verl_e2e.core.judge.verdict_document import verdict_json
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.gate import JobStanding
 from verl_e2e.core.pulls.ledger import JobStatus
-from verl_e2e.core.report.pull_card import JobRow, PullCard, render
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
 PHONE = 400
 IMAGES = ROOT / "docs" / "images"
@@ -41,11 +52,10 @@ def _parts(*recorded: str) -> dict[str, str]:
 
 def _hostile() -> str:
     texts = ["x" * 3_000, "<script>ran = true</script>", "<img src=x onerror=ran=true>", "</details>", "| a " * 40]
-    verdict = verdict_that_says(*texts)
-    rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts)
-    return render(
-        PullCard(HEAD, JobStatus.FAILED, texts[0], rows, shown_plan(), notices=tuple(texts), reproduce=texts[0])
-    )
+    said = {"verdict": verdict_json(verdict_that_says(*texts)), "url": ""}
+    run = shown_target_state(*FAILED).runs[0].model_copy(update=said)
+    found = [JobStanding(WantedJob(text, Level.SMOKE), JobStatus.FAILED, text, run) for text in texts]
+    return card_that_says(JobStatus.FAILED, texts[0], *found, plan=shown_plan(), broken=tuple(texts))
 
 
 @pytest.mark.chromium

@@ -4,11 +4,14 @@ The chain is the one by which verl's and Bridge's sources at the recorded commit
 """
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.core.judged import RUNS, judged, judged_text
+from tests.core.pulls.entries import target_state
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import Job
@@ -16,13 +19,13 @@ from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.pulls.commands import Trusted
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
-from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.core.pulls.gate import Gate, JobStanding
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState, run_key
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
 from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 
 REF = PullRef("octo/bridge", 7)
 BASE = "1c0a8b5e9d3f4a6b7c8d9e0f1a2b3c4d5e6f7a8b"
@@ -98,8 +101,14 @@ def _minutes(folder: Path) -> float:
 
 def shown_card(*recorded: str) -> str:
     """The card's Markdown."""
-    target_state = shown_target_state(*recorded)
-    return render(pull_card_of(target_state, decide_actions(target_state)))
+    known = shown_target_state(*recorded)
+    return render_pull_card(known, decide_actions(known))
+
+
+def card_that_says(status: JobStatus, title: str, *found: JobStanding, **given: Any) -> str:
+    """The card of a head whose gate says this of these jobs."""
+    known = target_state(**{"plan": None, "wanted": (), **given})
+    return render_pull_card(known, replace(decide_actions(known), standings=found, gate=Gate(status, title)))
 
 
 def shown_checks(*recorded: str) -> tuple[CheckText, ...]:

@@ -58,7 +58,7 @@ FOREIGN = {
 # Words for programs although they have a blank: the names of a phase, of kinds of change, of a place.
 CODES = frozenset({"bridge tests", "import time", "(module level)", "module level"})
 # Where rows that a field of ours lists are laid out in columns.
-LAID_OUT = {"bot/verl_e2e/core/report/pull_card.py": "one_line(item.excerpt, 2000).split(', ')"}
+LAID_OUT = {"bot/verl_e2e/core/report/verdict_rows.py": "one_line(item.excerpt, 2000).split(', ')"}
 
 
 def parsed() -> dict[str, ast.Module]:

@@ -37,8 +37,7 @@ from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.annotations import paths_to_read
 from verl_e2e.core.report.checks import checks_wanted
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 from verl_e2e.core.text.escape import sentence
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import BackendError, Clock, ForgeError, Ledger
@@ -136,7 +135,7 @@ class Reconciler:
         actions = self._with_others(found, decide_actions(found), troubles)
         # Checks first, for they gate; then the card and the answers.
         checks = with_notes(found, actions.standings, checks_wanted(found, actions), self.analysis)
-        card = render(pull_card_of(found, actions))
+        card = render_pull_card(found, actions)
         self.restorer.restore(found, checks, card)
         waits = [self.check_posts.post_checks(target, checks)]
         if isinstance(target, Pull):

@@ -11,8 +11,7 @@ from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict, me
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.report.checks import job_check_text
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 from verl_e2e.core.report.run_card import Card, NotRun, limitations_of, render_text
 
 RESUME = Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
@@ -89,7 +88,7 @@ def test_the_comment_says_what_was_asked_for_and_how_to_repeat_it() -> None:
         assert "run_ppo_trainer_megatron.sh" in command
     target_state = shown_target_state(*FAILED)
     steps = decide_actions(target_state)
-    assert len(render(pull_card_of(target_state, steps))) < 60_000
+    assert len(render_pull_card(target_state, steps)) < 60_000
     words = job_check_text(steps.standings[0])
     assert "**Checkpoint/config:**" in words.summary
 

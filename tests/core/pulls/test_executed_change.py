@@ -19,7 +19,7 @@ from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.gate import joined_execution
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState, status_of_run, status_of_verdict
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import card_notices
 
 # Level 0 is planned for what it cannot enter, level 4 for that and for what it can.
 SMOKE = make_job(changed=change(DROPOUT))
@@ -141,7 +141,7 @@ def test_an_open_gate_says_first_what_no_host_can_run(
     assert tuple(standing.state for standing in found.standings) == states
     assert found.gate.is_open
     assert found.gate.title.startswith(title[:190])
-    notice = next(line for line in pull_card_of(target_state(wanted=LEFT_OVER), found).notices if "Not covered" in line)
+    notice = next(line for line in card_notices(target_state(wanted=LEFT_OVER), found) if "Not covered" in line)
     assert notice == "Not covered by 4-feature-kimi: no class of it."
 
 

@@ -35,8 +35,7 @@ from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
 from verl_e2e.core.pulls.queue import Held, Pause, Pool, QueueView
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.checks import checks_wanted, gate_text, job_check_text
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 
 FAILED = run(
     SMOKE,
@@ -59,7 +58,7 @@ def policy(*entries: Any, **gate: Demand) -> dict[str, Any]:
 
 def shown(state: TargetState) -> tuple[Actions, str]:
     actions = decide_actions(state)
-    return actions, render(pull_card_of(state, actions))
+    return actions, render_pull_card(state, actions)
 
 
 def test_a_quarantined_end_keeps_the_gate_closed_unless_the_policy_says_otherwise() -> None:
@@ -204,7 +203,7 @@ def test_what_the_gate_and_the_card_say(
     steps = decide_actions(known)
     assert [str(standing.state) for standing in steps.standings] == statuses
     assert steps.gate.conclusion is conclusion
-    card = render(pull_card_of(known, steps))
+    card = render_pull_card(known, steps)
     assert text in card
     assert (("disk" in card) or ("disk" in str(checks_wanted(known, steps)))) == ("disk" in text or "goes on" in text)
 

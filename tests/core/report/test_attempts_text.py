@@ -28,8 +28,7 @@ from verl_e2e.core.report.attempts_text import (
     used_minutes,
 )
 from verl_e2e.core.report.checks import checks_wanted, job_check_text
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 
 AGO = NOW - timedelta(minutes=5)
 LOST = run(
@@ -44,7 +43,7 @@ def smoke(*runs: Run) -> JobStanding:
 
 
 def shown(state: TargetState) -> str:
-    return render(pull_card_of(state, decide_actions(state)))
+    return render_pull_card(state, decide_actions(state))
 
 
 def test_every_attempt_has_a_row_with_result_cause_and_cost() -> None:
@@ -142,8 +141,8 @@ def test_card_and_gate_have_the_place() -> None:
     steps = decide_actions(known)
     gate, *_ = checks_wanted(known, steps)
     assert gate.title == "0 of 2 required jobs satisfied, place 3 of 12 in the queue"
-    assert gate.title in render(pull_card_of(known, steps))
-    for text in (gate.summary, render(pull_card_of(known, steps))):
+    assert gate.title in render_pull_card(known, steps)
+    for text in (gate.summary, render_pull_card(known, steps)):
         assert "Place 3 of 12 in the queue for the slots `1`" in text
 
 

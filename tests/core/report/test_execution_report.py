@@ -31,8 +31,7 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 from verl_e2e.core.report.run_card import (
     Card,
     NotRun,
@@ -193,7 +192,7 @@ def shown(*runs: Run, **rules: Demand) -> tuple[str, CheckText, CheckText]:
     known = target_state(*runs, wanted=WANTED, policy=policy)
     steps = decide_actions(known)
     return (
-        render(pull_card_of(known, steps)),
+        render_pull_card(known, steps),
         gate_text(steps.standings, steps.gate),
         job_check_text(steps.standings[0]),
     )

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.core.judged import judged_text, verdict_that_says
+from tests.core.pulls.entries import override
 from tests.fakes.places import ROOT
+from tests.fakes.shown_pull import card_that_says
+from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import ChangedFunction, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
@@ -21,18 +24,11 @@ from verl_e2e.core.plan.measured_jobs import NEW, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
 from verl_e2e.core.pulls.commands import Uncounted
-from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState, run_key, status_of_run
-from verl_e2e.core.report.pull_card import (
-    MARKER,
-    MAX_CARD,
-    SHOWN_PLACES,
-    EarlierHead,
-    JobRow,
-    PullCard,
-    command_rows,
-    render,
-    row_of,
-)
+from verl_e2e.core.pulls.gate import JobStanding
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState, run_key, status_of_run
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, SHOWN_PLACES
+from verl_e2e.core.report.verdict_rows import command_rows
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -59,9 +55,15 @@ def _finished(**changes: object) -> Run:
     return _run(**{**done, "verdict": RECORDED.read_text(), "gpu_minutes": 6.7, **changes})
 
 
+def of(run: Run, planned: int = 0) -> JobStanding:
+    """A required job with that run."""
+    wanted = WantedJob(run.job_id, Level.SMOKE, gpu_minutes=planned)
+    return JobStanding(wanted, status_of_run(run), run.sentence or run.reason, run)
+
+
 def test_the_verdict_stands_first_and_the_evidence_is_folded() -> None:
-    row = row_of(_finished(url="https://example.invalid/runs/1"), planned=5)
-    text = render(PullCard(HEAD, JobStatus.PASSED, "level 0 passed", (row,)))
+    found = of(_finished(url="https://example.invalid/runs/1"), planned=5)
+    text = card_that_says(JobStatus.PASSED, "level 0 passed", found)
     lines = text.splitlines()
     assert lines[0] == MARKER
     assert lines[1] == "### ✅ verl-e2e: Pass - level 0 passed"
@@ -96,22 +98,21 @@ def test_a_run_stands_where_its_state_and_result_put_it(changes: dict[str, objec
 def test_a_workflow_run_gives_its_artifacts_too() -> None:
     run = "https://github.com/o/r/actions/runs/12"
     for url in (run, f"{run}/job/7", f"{run}#summary"):
-        text = render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
+        text = card_that_says(JobStatus.PASSED, "s", of(_finished(url=url)))
         assert f"[artifacts]({run}#artifacts)" in text
-    assert "[artifacts]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url="https://x/log")),)))
+    assert "[artifacts]" not in card_that_says(JobStatus.PASSED, "s", of(_finished(url="https://x/log")))
 
 
 def test_minutes_stand_beside_each_job() -> None:
-    rows = (row_of(_finished(), planned=5), row_of(_run(job_id="1-x"), planned=8), row_of(_run(job_id="2-x")))
-    text = render(PullCard(HEAD, JobStatus.RUNNING, "s", rows))
+    found = (of(_finished(), planned=5), of(_run(job_id="1-x"), planned=8), of(_run(job_id="2-x")))
+    text = card_that_says(JobStatus.RUNNING, "s", *found)
     assert "| yes | 6.7 of about 5 |" in text
     assert "| yes | 0 of about 8 |" in text
     assert "| 2-x | ⏳ Waiting | yes |  |" in text
 
 
 def test_the_curves_of_a_learning_signal_are_drawn() -> None:
-    row = row_of(_run(verdict=judged_text("level5-rising-cut-at-11")))
-    text = render(PullCard(HEAD, JobStatus.BLOCKED, "s", (row,)))
+    text = card_that_says(JobStatus.BLOCKED, "s", of(_run(verdict=judged_text("level5-rising-cut-at-11"))))
     assert "<summary>Curves of 0-lora-ddp</summary>" in text
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", text, re.MULTILINE)
 
@@ -127,11 +128,11 @@ def _planned(places: int = 2, via: tuple[str, ...] = ("verl/a.py:1 uses .x", "ru
 
 
 def test_reasons_are_folded_by_level_with_their_chains() -> None:
-    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned()))
+    text = card_that_says(JobStatus.PASSED, "s", plan=_planned())
     assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths require it, 1 job</summary>" in text
     assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
     assert "Level 1, Save/resume: nothing touched" in text
-    assert "and 96 more places" in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(100)))
+    assert "and 96 more places" in card_that_says(JobStatus.PASSED, "s", plan=_planned(100))
 
 
 def test_the_places_of_a_job_and_those_without_one_are_in_the_folds() -> None:
@@ -139,16 +140,16 @@ def test_the_places_of_a_job_and_those_without_one_are_in_the_folds() -> None:
     made = _planned()
     left = tuple(NotCovered(purpose, f"reason {count}") for count in range(6))
     made = replace(made, jobs=(replace(made.jobs[0], purposes=(purpose,)),), not_covered=left)
-    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=made))
+    text = card_that_says(JobStatus.PASSED, "s", plan=made)
     assert "job 0-lora-ddp: for src/p0.py:f: tp > 1\n" in text
     assert "No job is planned for src/p0.py:f: tp > 1: reason 3\n" in text
     assert "No job is planned for 2 more places\n" in text
     few = replace(made, not_covered=left[:1])
-    assert "more places" not in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=few))
+    assert "more places" not in card_that_says(JobStatus.PASSED, "s", plan=few)
 
 
 def test_a_long_chain_keeps_its_ends() -> None:
-    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(via=LONG)))
+    text = card_that_says(JobStatus.PASSED, "s", plan=_planned(via=LONG))
     assert "    verl/a.py:1 uses .x\n" in text
     assert "    ... 15 steps ...\n" in text
     assert "    megatron.bridge.step19 calls\n    rule adapters\n" in text
@@ -157,16 +158,14 @@ def test_a_long_chain_keeps_its_ends() -> None:
 def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everything() -> None:
     limitations = [f"limitation {count} {'x' * 400}" for count in range(60)]
     recorded = json.loads(RECORDED.read_text())
-    some = row_of(_finished(verdict=json.dumps(recorded | {"limitations": limitations})))
-    assert "Cut to fit" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (some,)))
+    some = of(_finished(verdict=json.dumps(recorded | {"limitations": limitations})))
+    assert "Cut to fit" not in card_that_says(JobStatus.PASSED, "s", some)
     verdict = recorded | {"limitations": limitations * 9}
     many = tuple(
-        row_of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
+        of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
         for count in range(14)
     )
-    history = (EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),)
-    card = PullCard(HEAD, JobStatus.FAILED, "s", many, _planned(), history=history, reproduce="verl-e2e check")
-    text = render(card)
+    text = card_that_says(JobStatus.FAILED, "s", *many, plan=_planned(), runs=(EARLIER,))
     assert len(text) <= MAX_CARD
     for title in (
         "Deliverables of 13-job",
@@ -180,44 +179,41 @@ def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everyt
 
 
 def test_a_carried_verdict_names_its_origin() -> None:
-    row = row_of(_finished(carried_from="b" * 40))
-    assert row.detail.startswith("reused from bbbbbbbbbbbb: ")
+    text = card_that_says(JobStatus.PASSED, "s", of(_finished(carried_from="b" * 40)))
+    assert "| reused from bbbbbbbbbbbb: verl finished" in text.replace("`", "")
+
+
+EARLIER = _finished(head_sha="c" * 40, result=Result.FAIL, sentence="failed at peft", verdict="")
 
 
 def test_overrides_notices_and_history_are_shown() -> None:
-    override = Override(
-        base="main",
-        repository="o/r", number=7, head_sha=HEAD, level=Level.SAVE_RESUME, reason="runner down", actor="ann",
-        source="comment:1:1", at=NOW,
-    )  # fmt: skip
-    card = PullCard(
-        HEAD,
+    given = override(Level.SAVE_RESUME)
+    text = card_that_says(
         JobStatus.OVERRIDDEN,
         "level 1 overridden",
-        notices=("waits for approval",),
-        overrides=(override,),
-        uncounted=(Uncounted(override.model_copy(update={"actor": "bob"}), "bob may not override"),),
-        history=(EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),),
+        broken=("verl uses X, which is gone",),
+        entries=(given,),
+        refused=(Uncounted(given.model_copy(update={"actor": "bob"}), "bob may not override"),),
+        runs=(EARLIER,),
     )
-    text = render(card)
-    assert "> waits for approval" in text
-    assert "Level 1 overridden by ann on `aaaaaaaaaaaa`: runner down" in text
+    assert "> verl uses X, which is gone" in text
+    assert "Level 1 overridden by mona on `aaaaaaaaaaaa`: the cluster is down" in text
     assert "The override of level 1 by bob does not count: bob may not override" in text
     assert "Earlier heads (1)" in text
-    assert "`cccccccccccc` ❌ Fail: failed at peft" in text
+    assert "`cccccccccccc` ❌ Fail: 0-lora-ddp: failed at peft" in text
 
 
 @pytest.mark.parametrize(
     "url", ["javascript:alert(1)", "https://x/)[evil](https://y", "https://x/ y", "https://x/" + "a" * 600]
 )
 def test_a_strange_link_is_left_out(url: str) -> None:
-    assert "[log]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
+    assert "[log]" not in card_that_says(JobStatus.PASSED, "s", of(_finished(url=url)))
 
 
 def test_a_verdict_that_is_no_document_is_no_card_s_end() -> None:
     for text in ("{", "[]", '{"deliverables": 3, "limitations": "x", "key_lines": [1], "repositories": {}}'):
-        card = render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict=text)),)))
-        assert card == render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict="")),)))
+        card = card_that_says(JobStatus.PASSED, "s", of(_finished(verdict=text)))
+        assert card == card_that_says(JobStatus.PASSED, "s", of(_finished(verdict="")))
         assert card.startswith(MARKER)
 
 
@@ -230,8 +226,9 @@ HOSTILE = st.text(max_size=300) | st.sampled_from(["@everyone", MARKER, "</detai
 @given(st.lists(HOSTILE, max_size=40), st.integers(1, 400))
 def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) -> None:
     verdict = verdict_that_says(*texts, times=times)
-    rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts[:5])
-    text = render(PullCard(HEAD, JobStatus.FAILED, "".join(texts), rows, notices=tuple(texts)))
+    run = _run(verdict=verdict_json(verdict))
+    found = [JobStanding(WantedJob(text, Level.SMOKE), JobStatus.FAILED, text, run) for text in texts[:5]]
+    text = card_that_says(JobStatus.FAILED, "".join(texts), *found, broken=tuple(texts))
     assert len(text) <= MAX_CARD
     assert text.count(MARKER) == 1
     assert text.startswith(MARKER)
@@ -261,6 +258,6 @@ def test_what_a_plan_leaves_open_is_said_up_to_a_number() -> None:
     unshown = (Unshown(Level.FEATURE, "has no model with experts", ("a.py:f", "a.py:g", "a.py:h")),)
     function = ChangedFunction(path="a.py", symbol="f", first_line=1, last_line=9)
     entered = tuple(Place(function, (line,), frozenset(), problem=NEW) for line in range(1, SHOWN_PLACES + 3))
-    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=replace(_planned(), unshown=unshown, not_entered=entered)))
+    text = card_that_says(JobStatus.PASSED, "s", plan=replace(_planned(), unshown=unshown, not_entered=entered))
     assert "so it cannot show a.py:f and 2 more" in text
     assert "Nor is it known of 2 more places" in text

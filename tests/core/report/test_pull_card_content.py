@@ -12,12 +12,12 @@ from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.forge import Pull
 from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import NOT_PINNED, OWN_WORD, pull_card_of
+from verl_e2e.core.report.pull_card import NOT_PINNED, OWN_WORD, card_notices, earlier_heads, render_pull_card
+from verl_e2e.core.text.escape import sentence
 
 
 def shown(target_state: TargetState) -> str:
-    return render(pull_card_of(target_state, decide_actions(target_state)))
+    return render_pull_card(target_state, decide_actions(target_state))
 
 
 @pytest.mark.parametrize("words", ["GitHub counts 9 changed files and 7 are known.", "Whatever it is called tomorrow."])
@@ -64,11 +64,11 @@ def test_that_no_verdict_of_another_pull_request_counts_is_said_while_jobs_have_
     policy = found.policy.model_copy(update={"gate": gate})
     ran = (replace(found.wanted[0], reuse_key=key),)
     state = replace(found, wanted=ran if runs else wanted, runs=found.runs if runs else (), policy=policy)
-    assert (NOT_PINNED in pull_card_of(state, decide_actions(state)).notices) is said
+    assert (NOT_PINNED in card_notices(state, decide_actions(state))) is said
 
 
 def limited(state: TargetState) -> bool:
-    return OWN_WORD in pull_card_of(state, decide_actions(state)).limitations
+    return f"- {sentence(OWN_WORD, 500)}" in shown(state)
 
 
 def test_the_card_of_a_head_that_a_person_let_run_says_whose_word_its_evidence_is() -> None:
@@ -135,14 +135,11 @@ def test_an_earlier_head_shows_the_worst_of_its_last_runs(
     runs: tuple[Run, ...], expected: list[tuple[str, JobStatus, str]]
 ) -> None:
     now = shown_target_state(*FAILED)
-    target_state = replace(now, runs=(*now.runs, *runs))
-    history = pull_card_of(target_state, decide_actions(target_state)).history
-    assert [(head.head_sha, head.status, head.sentence) for head in history] == expected
+    assert list(earlier_heads(replace(now, runs=(*now.runs, *runs)))) == expected
 
 
 def test_of_many_earlier_heads_the_latest_are_shown() -> None:
     now = shown_target_state(*FAILED)
     runs = tuple(earlier(RunState.LOST, minute=number, head_sha=f"{number:040}") for number in range(12))
-    target_state = replace(now, runs=runs)
-    history = pull_card_of(target_state, decide_actions(target_state)).history
-    assert [int(head.head_sha) for head in history] == list(range(11, 1, -1))
+    history = earlier_heads(replace(now, runs=runs))
+    assert [int(head) for head, _, _ in history] == list(range(11, 1, -1))

@@ -24,8 +24,7 @@ from verl_e2e.core.pulls.forge import CheckRun, CheckStatus, Conclusion, OpenChe
 from verl_e2e.core.pulls.ledger import Rehearsed, Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.checks import checks_wanted
-from verl_e2e.core.report.pull_card import render
-from verl_e2e.core.report.pull_card_content import pull_card_of
+from verl_e2e.core.report.pull_card import render_pull_card
 
 NAME = "verl-e2e / rehearsal"
 SECTION = "### Rehearsal\n\n| cell | what |\n|---|---|\n| `a` | b |\n"
@@ -37,7 +36,7 @@ def check(state: TargetState) -> CheckRun | None:
 
 
 def card(state: TargetState) -> str:
-    return render(pull_card_of(state, decide_actions(state)))
+    return render_pull_card(state, decide_actions(state))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ from verl_e2e.core.pulls.ledger import ENDED, SATISFIED, JobStatus, Run, RunStat
 from verl_e2e.core.pulls.target_state import RehearsalStanding, TargetState
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, queue_notices, used_minutes
-from verl_e2e.core.report.pull_card import (
+from verl_e2e.core.report.run_card import TITLE, execution_line
+from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
@@ -43,7 +44,6 @@ from verl_e2e.core.report.pull_card import (
     requested_rows,
     verdict_sentence,
 )
-from verl_e2e.core.report.run_card import TITLE, execution_line
 from verl_e2e.core.text.escape import (
     TextBlock,
     code,

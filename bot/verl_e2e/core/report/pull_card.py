@@ -1,27 +1,37 @@
 """The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
 
-What comes from one verdict, as rows of Markdown or of plain text, is for check runs too.
-
-`render` is deterministic and stays within 60,000 characters at any size of its input. A card that fits is shown whole;
-of one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
+The card is deterministic and stays within 60,000 characters at any size of its input. One that fits is shown whole; of
+one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
 through `verl_e2e.core.text.escape`.
 """
 
-import re
-import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.judge.execution import JoinedExecution
 from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, read_verdict
-from verl_e2e.core.judge.wording import purpose_rows
+from verl_e2e.core.judge.wording import purpose_rows, requested_work
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.plan.plan import Plan, Reason
-from verl_e2e.core.pulls.commands import Uncounted
-from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, status_of_run
-from verl_e2e.core.pulls.wanted_jobs import origin_text
+from verl_e2e.core.pulls.commands import needs_leave
+from verl_e2e.core.pulls.decide import Actions
+from verl_e2e.core.pulls.forge import Pull
+from verl_e2e.core.pulls.gate import JobStanding, joined_execution, minutes_left
+from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, status_of_run
+from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.wanted_jobs import is_image_pinned, origin_text
+from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
+from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
 from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
+from verl_e2e.core.report.verdict_rows import (
+    command_rows,
+    curves,
+    deliverable_rows,
+    key_lines,
+    links,
+    requested_rows,
+    verdict_sentence,
+)
 from verl_e2e.core.text.escape import (
     TextBlock,
     code,
@@ -35,92 +45,207 @@ from verl_e2e.core.text.escape import (
     summary_html,
 )
 
-_MAX_LINK = 500
-_MAX_COMMAND = 12_000
-_COMMAND_WIDTH = 150
-# A page of our documentation, which is not in the repository that is tested.
-_OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
-_PLAIN_LINK = re.compile(r"https?://[A-Za-z0-9:/._?=&%#~-]*")
-_WORKFLOW_RUN = re.compile(r".*?/actions/runs/[0-9]+(?=[/#]|\Z)")
+# First in every card; only a comment of our own App that starts with it is taken for ours.
+MARKER = "<!-- verl-e2e:card:v1 -->"
+MAX_CARD = 60_000
+_CUT = "_Cut to fit._"
+_ANY = 10**9
+_REHEARSAL_SHARE = 4_000
+_SHOWN_HISTORY = 10
+_WORST = (
+    JobStatus.FAILED,
+    JobStatus.BLOCKED,
+    JobStatus.UNEXECUTED,
+    JobStatus.CANCELLED,
+    JobStatus.RUNNING,
+    JobStatus.WAITING,
+    JobStatus.PASSED,
+)
 
 
-def verdict_sentence(text: str, limit: int = 1000) -> str:
-    """A sentence of a verdict for a reader in another repository: it names our documents as documents of verl-e2e."""
-    return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
+# Jobs that no verdict stands for yet.
+_TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
+_OWN = ", ".join(" of ".join(reversed(name.split("#"))) for name in SUSPECTS_WORD)
+OWN_WORD = (
+    "This head runs only with an approval, so mind whose word its evidence is: the code under test could choose, in "
+    f"isolation too, what is in {_OWN}. The recorder saw the rest itself, as commits, commands, times, exit code and "
+    "GPU memory."
+)
+NOT_PINNED = (
+    "No verdict of another pull request is reused: the image is named by its tag alone. To change that, a maintainer "
+    "sets `image.digest` in the policy."
+)
 
 
-def requested_rows(verdict: Verdict) -> tuple[str, ...]:
-    """What was asked for and which model was trained, as rows of Markdown."""
-    named = (("Requested coverage", verdict.coverage), ("Checkpoint/config", verdict.checkpoint))
-    return tuple(f"**{title}:** {markdown(value, 600)}  " for title, value in named if value)
+def render_pull_card(target_state: TargetState, steps: Actions) -> str:
+    """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
+    blocks = (_head(target_state, steps), _table(steps.standings), *_folds(target_state, steps))
+    room = MAX_CARD - len(MARKER) - 1
+    whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
+    return f"{MARKER}\n{whole if len(whole) <= room else fit_blocks(blocks, room, _CUT)}"
 
 
-def command_rows(verdict: Verdict) -> tuple[str, ...]:
-    """The command in lines that a shell takes as one, for a fence; empty where the verdict has none."""
-    if not verdict.command:
-        return ()
-    shown = one_line(verdict.command, _MAX_COMMAND)
-    try:
-        words = [shlex.quote(word) for word in shlex.split(shown)]
-    except ValueError:
-        return (shown,)
-    if " ".join(words) != shown:
-        return (shown,)
-    lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) >= _COMMAND_WIDTH:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return (*(f"{line} \\" for line in lines[:-1]), lines[-1])
+def _head(target_state: TargetState, steps: Actions) -> TextBlock:
+    gate, plan = steps.gate, target_state.plan
+    heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(gate.title, 600)}\n"
+    planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
+    minutes = minutes_left(steps.standings)
+    left = f", about {minutes} minutes to an answer where no job waits" if minutes else ""
+    cost = f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}" if planned or used else ""
+    rows = [f"Head `{target_state.head_sha[:12]}`{cost}"]
+    rows += [f"> {sentence(notice, 600)}" for notice in card_notices(target_state, steps)]
+    if target_state.problem and not gate.says_obstacle:
+        rows.append(f"> {sentence(target_state.problem, 1000)}")
+    if steps.rehearsal is not None:
+        line = rehearsal_line(steps.rehearsal, plan.levels if plan is not None else ())
+        rows.append(f"> {sentence(line, 1000)}")
+    executed = execution_line(joined_execution(steps.standings), done=gate.status is not JobStatus.RUNNING)
+    if executed:
+        rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
+    for override in target_state.overrides:
+        who, why = markdown(override.actor, 60), sentence(override.reason, 300)
+        rows.append(f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}")
+    for item in (*target_state.refused, *target_state.counted.uncounted):
+        who, why = markdown(item.override.actor, 60), sentence(item.why, 300)
+        rows.append(f"> ⚠️ The override of level {int(item.override.level)} by {who} does not count: {why}")
+    return TextBlock(heading, tuple(rows), "", 8_000)
 
 
-def deliverable_rows(verdict: Verdict) -> tuple[str, ...]:
-    """The deliverables as a Markdown table, empty where there are none."""
-    rows = [
-        f"| {markdown(row.name, 80)} | **{row.outcome}** | {verdict_sentence(row.detail, 500)} |"
-        for row in verdict.deliverables
-    ]
-    return ("| deliverable | outcome | detail |", "|---|---|---|", *rows) if rows else ()
+def _planned(standing: JobStanding) -> float:
+    """GPU minutes that a job was estimated to take; what cannot be run costs nothing."""
+    wanted = standing.wanted
+    return float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
 
 
-def key_lines(verdict: Verdict) -> tuple[str, ...]:
-    """The lines that decided, as `file:line: text`, for a fence; for curves see `curves`."""
-    rows = []
-    for item in verdict.key_lines:
-        if item.criterion != Criterion.LEARNING_SIGNAL:
-            where = f"{item.file}:{item.line}" if item.line else item.file
-            rows.append(f"{one_line(where, 200)}: {one_line(item.excerpt, 300)}")
+def card_notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
+    """What a reader must see at once; the heading says why the jobs are held, a notice says what to do about it."""
+    found, plan = steps.standings, target_state.plan
+    # The heading has the obstacle without the command.
+    rows = [steps.gate.action] if steps.gate.action else []
+    rows += [f"{item.wanted.id} is {item.reason}." for item in found if item.quarantine is not None]
+    rows += [f"{item.wanted.id}: {item.reason}." for item in found if item.disagrees_with is not None]
+    holds = {item.hold: None for item in found if item.hold is not None}
+    again = [item.repetition for item in found if item.repetition]
+    rows += [f"{text[:1].upper()}{text[1:]}." for text in (*again, *(hold.action for hold in holds)) if text]
+    rows += queue_notices(target_state, steps.gate.status)
+    left = (item for item in found if item.state is JobStatus.UNCOVERABLE)
+    rows += [f"Not covered by {item.wanted.id}: {item.reason}." for item in left]
+    rows += (*plan.switched_off, *plan.incomplete[:2]) if plan is not None else ()
+    rows += target_state.broken[:5]
+    # What keeps jobs that have to run from taking over the verdict of another pull request, if the policy does.
+    jobs = [item.wanted.job for item in found if item.state in _TO_RUN and item.wanted.reuse_key]
+    if target_state.policy.gate.reuse_h and any(job is not None and not is_image_pinned(job) for job in jobs):
+        rows.append(NOT_PINNED)
     return tuple(rows)
 
 
-def curves(verdict: Verdict) -> Iterator[str]:
-    """The curves of a learning signal, one for each row: title, first value, sparkline, last value, aligned."""
-    for item in verdict.key_lines:
-        if item.criterion == Criterion.LEARNING_SIGNAL:
-            yield from ([one_line(item.summary, 400)] if item.summary else [])
-            yield from _aligned(one_line(item.excerpt, 2000).split(", "))
+def _table(standings: Sequence[JobStanding]) -> TextBlock:
+    if not standings:
+        return TextBlock("", (), "", 100)
+    rows = []
+    for standing in standings:
+        wanted, run = standing.wanted, standing.run
+        detail = standing.reason
+        if run is not None:
+            said = run.sentence or run.reason
+            said = f"{origin_text(run)}: {said}" if run.carried_from else said
+            others = (standing.override, standing.hold, standing.attempt, standing.quarantine, standing.disagrees_with)
+            # Whether the words of the last run say all about the job's status.
+            alone = all(item is None for item in others)
+            alone = alone and standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING)
+            detail, before = said if alone and said else detail, attempts_line(standing)
+            detail = f"{detail}; {before}" if before else detail
+        again = f" (attempt {run.attempt})" if run is not None and run.attempt > 1 else ""
+        planned, minutes = _planned(standing), used_minutes(standing)
+        used = f"{minutes:.1f}" if minutes else "0" if planned else ""
+        cells = (
+            markdown(wanted.id, 80) + (f" {code(wanted.options, 200)}" if wanted.options else "") + again,
+            f"{standing.state.icon} {standing.state.word}",
+            "yes" if wanted.required else "extra",
+            f"{used} of about {planned:.0f}" if planned else used,
+            verdict_sentence(detail, 400) + (links(run.url) if run is not None else ""),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    heading = "| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|"
+    return TextBlock(heading, tuple(rows), "", 9_000)
 
 
-def _aligned(curves: list[str]) -> Iterator[str]:
-    """Rows of equal columns where each is `title first sparkline last`, else as they are."""
-    cells = [curve.rsplit(" ", 3) for curve in curves]
-    if any(len(row) != 4 for row in cells):
-        yield from curves
-        return
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    for title, first, line, last in cells:
-        yield f"  {title:<{widths[0]}}  {first:>{widths[1]}} {line:<{widths[2]}} {last}"
+def _folds(target_state: TargetState, steps: Actions) -> Iterator[TextBlock]:
+    """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
+    target, plan = target_state.target, target_state.plan
+    if steps.rehearsal is not None:
+        yield from rehearsal_block(steps.rehearsal, _REHEARSAL_SHARE)
+    read = [(standing, read_verdict(standing.run.verdict) if standing.run else None) for standing in steps.standings]
+    judged: list[tuple[JobStanding, Verdict]] = [(item, verdict) for item, verdict in read if verdict is not None]
+    count = max(1, len(judged))
+    share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
+    evidence = []
+    for standing, verdict in judged:
+        title = summary_html(standing.wanted.id, 80)
+        table = deliverable_rows(verdict)
+        if table:
+            yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
+        drawn, command = tuple(curves(verdict)), command_rows(verdict)
+        if drawn:
+            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
+        if command:
+            yield folded_text(f"Command of {title}", command, of_command)
+        evidence.append(f"{standing.wanted.id}: {standing.state.word}")
+        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
+        evidence += [f"  {line}" for line in key_lines(verdict)]
+    waiting = ((item.wanted.id, item.wanted.job) for item, verdict in read if verdict is None)
+    requested = [f"{job_id}: {requested_work(job)}" for job_id, job in waiting if job is not None]
+    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    every = (item for item in steps.standings if item.run is not None)
+    attempts = [f"{standing.wanted.id}, {attempt}" for standing in every for attempt in attempt_rows(standing)]
+    yield from _bullets("Attempts", attempts, 1_200)
+    functions = tuple(one_line(line, 400) for line in execution_rows(joined_execution(steps.standings)))
+    if functions:
+        yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
+    # A head that a person had to let run, and that did.
+    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
+    let = isinstance(target, Pull) and needs_leave(target, approvals)
+    own_word = let and any(item.run is not None and item.run.verdict for item in steps.standings)
+    # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
+    named = [(standing.wanted.id, verdict) for standing, verdict in judged]
+    left = merged_limitations(named, named=len(steps.standings) > 1)
+    yield from _bullets("Limitations", (*([OWN_WORD] if own_word else []), *left), 5_000)
+    followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
+    yield from _bullets("Follow-ups", tuple(followups), 3_000)
+    if evidence:
+        yield folded_text("Evidence", tuple(evidence), 4_000)
+    if plan is not None:
+        yield from reason_blocks(plan, 6_000)
+    heads = earlier_heads(target_state)
+    if heads:
+        rows = tuple(
+            f"- `{head[:12]}` {status.icon} {status.word}: {sentence(said, 300)}" for head, status, said in heads
+        )
+        yield folded(f"Earlier heads ({len(rows)})", rows, 2_000)
+    if plan is not None and plan.levels:
+        commits = f"--base {plan.base} --head {plan.head}"
+        command = (f"verl-e2e check --repo Megatron-Bridge --verl verl {commits} --out result",)
+        yield folded_text("Reproduce", command, 2_000)
 
 
-def links(url: str) -> str:
-    """Links to the log of a run in Markdown, and to its folder where it is a workflow run of GitHub's.
+def _bullets(title: str, rows: Sequence[str], share: int) -> Iterator[TextBlock]:
+    if rows:
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
 
-    Empty where the address, which a back end gave, cannot stand in Markdown as it is.
-    """
-    if len(url) > _MAX_LINK or not _PLAIN_LINK.fullmatch(url):
-        return ""
-    run = _WORKFLOW_RUN.match(url)
-    return f" [log]({url})" + (f" · [artifacts]({run[0]}#artifacts)" if run else "")
+
+def earlier_heads(target_state: TargetState) -> tuple[tuple[str, JobStatus, str], ...]:
+    """The earlier heads, the latest first, each with the worst result of its last runs and what that run says."""
+    of_head: dict[str, dict[str, Run]] = {}
+    for run in sorted(target_state.earlier, key=lambda item: (item.created, item.attempt)):
+        last = of_head.setdefault(run.head_sha, {})
+        last[run.job_id] = run
+    rows = []
+    for head, last in list(reversed(of_head.items()))[:_SHOWN_HISTORY]:
+        by_status = {status_of_run(run): run for run in last.values()}
+        worst = next(status for status in _WORST if status in by_status)
+        run = by_status[worst]
+        rows.append((head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}"))
+    return tuple(rows)
 
 
 SHOWN_PLACES = 4
@@ -188,195 +313,3 @@ def _other_rows(plan: Plan) -> Iterator[str]:
     yield from (f"Bridge test chosen: {test.test}: {test.reason}" for test in plan.tests.tests)
     for item in plan.exempted if plan.levels else ():
         yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
-
-
-# First in every card; only a comment of our own App that starts with it is taken for ours.
-MARKER = "<!-- verl-e2e:card:v1 -->"
-MAX_CARD = 60_000
-_CUT = "_Cut to fit._"
-_ANY = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """One job on the card."""
-
-    job_id: str
-    status: JobStatus
-    required: bool
-    detail: str
-    # From 1.
-    attempt: int = 1
-    # GPU minutes that it was estimated to take.
-    planned: float = 0.0
-    # GPU minutes that all its attempts took together.
-    used: float = 0.0
-    url: str = ""
-    # Its verdict as the bot judged it, None before there is one.
-    verdict: Verdict | None = None
-    # The options that someone asked for it with, empty for none.
-    options: str = ""
-    # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
-    requested: str = ""
-    # A sentence for each attempt, the first one first; empty for a job with a single one.
-    attempts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierHead:
-    """The result of an earlier head."""
-
-    head_sha: str
-    status: JobStatus
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class PullCard:
-    """Everything that the card of a pull request shows."""
-
-    # The head that the card is about, in full.
-    head_sha: str
-    status: JobStatus
-    # What the gate says, in one sentence.
-    sentence: str
-    # The jobs, in the order of the plan.
-    jobs: tuple[JobRow, ...] = ()
-    plan: Plan | None = None
-    # Sentences that a reader must see at once: an approval is needed, a draft, an incomplete plan.
-    notices: tuple[str, ...] = ()
-    # Overrides of this head that count.
-    overrides: tuple[Override, ...] = ()
-    # Overrides of this head that do not count, with the reason.
-    uncounted: tuple[Uncounted, ...] = ()
-    # Earlier heads, the latest first.
-    history: tuple[EarlierHead, ...] = ()
-    reproduce: str = ""
-    # Why the head has no plan, where the sentence does not say it.
-    problem: str = ""
-    executed: JoinedExecution = field(default_factory=JoinedExecution)
-    # Minutes until the required jobs have an answer, if none waits for a machine; 0 when they have it.
-    minutes_left: int = 0
-    # Limitations of the whole, before those of the jobs.
-    limitations: tuple[str, ...] = ()
-    # What the head's rehearsal found, or that it is waited for; empty where it has none.
-    rehearsal: str = ""
-    # The section of the rehearsal, folded; empty before there is one.
-    rehearsal_blocks: tuple[TextBlock, ...] = ()
-
-
-def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
-    """The row of a run; its status follows from its state and result unless given."""
-    detail = run.sentence or run.reason
-    if run.carried_from:
-        detail = f"{origin_text(run)}: {detail}"
-    return JobRow(
-        job_id=run.job_id,
-        status=status or status_of_run(run),
-        required=run.required,
-        detail=detail,
-        attempt=run.attempt,
-        planned=planned,
-        used=run.gpu_minutes,
-        url=run.url,
-        verdict=read_verdict(run.verdict),
-    )
-
-
-def render(card: PullCard) -> str:
-    """The comment's Markdown, the marker first, at most 60,000 characters."""
-    blocks = (_head(card), _table(card), *_folds(card))
-    room = MAX_CARD - len(MARKER) - 1
-    whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
-    return f"{MARKER}\n{whole if len(whole) <= room else fit_blocks(blocks, room, _CUT)}"
-
-
-def _head(card: PullCard) -> TextBlock:
-    heading = f"### {card.status.icon} verl-e2e: {card.status.word} - {sentence(card.sentence, 600)}\n"
-    planned, used = sum(row.planned for row in card.jobs), sum(row.used for row in card.jobs)
-    left = f", about {card.minutes_left} minutes to an answer where no job waits" if card.minutes_left else ""
-    cost = f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}" if planned or used else ""
-    rows = [f"Head `{card.head_sha[:12]}`{cost}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
-    rows += [f"> {sentence(text, 1000)}" for text in (card.problem, card.rehearsal) if text]
-    executed = execution_line(card.executed, done=card.status is not JobStatus.RUNNING)
-    if executed:
-        rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
-    for override in card.overrides:
-        who, why = markdown(override.actor, 60), sentence(override.reason, 300)
-        rows.append(f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}")
-    for item in card.uncounted:
-        who, why = markdown(item.override.actor, 60), sentence(item.why, 300)
-        rows.append(f"> ⚠️ The override of level {int(item.override.level)} by {who} does not count: {why}")
-    return TextBlock(heading, tuple(rows), "", 8_000)
-
-
-def _table(card: PullCard) -> TextBlock:
-    if not card.jobs:
-        return TextBlock("", (), "", 100)
-    rows = []
-    for row in card.jobs:
-        again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-        used = f"{row.used:.1f}" if row.used else "0" if row.planned else ""
-        cells = (
-            markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
-            f"{row.status.icon} {row.status.word}",
-            "yes" if row.required else "extra",
-            f"{used} of about {row.planned:.0f}" if row.planned else used,
-            verdict_sentence(row.detail, 400) + links(row.url),
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return TextBlock(
-        "| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", tuple(rows), "", 9_000
-    )
-
-
-def _folds(card: PullCard) -> Iterator[TextBlock]:
-    """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
-    yield from card.rehearsal_blocks
-    judged = [(row, row.verdict) for row in card.jobs if row.verdict is not None]
-    share, of_command = (
-        max(least, all_jobs // max(1, len(judged))) for least, all_jobs in ((700, 6_000), (500, 3_000))
-    )
-    evidence = []
-    for row, verdict in judged:
-        title = summary_html(row.job_id, 80)
-        table = deliverable_rows(verdict)
-        if table:
-            yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
-        drawn, command = tuple(curves(verdict)), command_rows(verdict)
-        if drawn:
-            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
-        if command:
-            yield folded_text(f"Command of {title}", command, of_command)
-        evidence.append(f"{row.job_id}: {row.status.word}")
-        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
-        evidence += [f"  {line}" for line in key_lines(verdict)]
-    requested = [f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None]
-    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
-    attempts = [f"{row.job_id}, {attempt}" for row in card.jobs for attempt in row.attempts]
-    yield from _bullets("Attempts", attempts, 1_200)
-    functions = tuple(one_line(line, 400) for line in execution_rows(card.executed))
-    if functions:
-        yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
-    # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
-    left = merged_limitations([(row.job_id, verdict) for row, verdict in judged], named=len(card.jobs) > 1)
-    yield from _bullets("Limitations", (*card.limitations, *left), 5_000)
-    followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
-    yield from _bullets("Follow-ups", tuple(followups), 3_000)
-    if evidence:
-        yield folded_text("Evidence", tuple(evidence), 4_000)
-    if card.plan is not None:
-        yield from reason_blocks(card.plan, 6_000)
-    if card.history:
-        rows = tuple(
-            f"- `{item.head_sha[:12]}` {item.status.icon} {item.status.word}: {sentence(item.sentence, 300)}"
-            for item in card.history
-        )
-        yield folded(f"Earlier heads ({len(rows)})", rows, 2_000)
-    if card.reproduce:
-        yield folded_text("Reproduce", (card.reproduce,), 2_000)
-
-
-def _bullets(title: str, rows: Sequence[str], share: int) -> Iterator[TextBlock]:
-    if rows:
-        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
