@@ -73,12 +73,12 @@ def identifiers(summary: Summary) -> frozenset[str]:
 
 def named_functions(module: ChangedModule, mentioned: frozenset[str]) -> frozenset[tuple[str, str]]:
     """The changed functions of a module that a file names: by their name, or by their class where Python calls them."""
-    return frozenset((module.name, symbol) for symbol in module.symbols if _called_by(symbol) in mentioned)
-
-
-def _called_by(symbol: str) -> str:
-    owner, _, name = symbol.rpartition(".")
-    return owner.rpartition(".")[2] if owner and name.startswith("__") else name
+    found = set()
+    for symbol in module.symbols:
+        owner, _, name = symbol.rpartition(".")
+        if (owner.rpartition(".")[2] if owner and name.startswith("__") else name) in mentioned:
+            found.add((module.name, symbol))
+    return frozenset(found)
 
 
 def is_test_file(path: str) -> bool:
@@ -125,7 +125,11 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     limit = policy.test_choice.seconds
     listed = {test.partition("::")[0] for test in policy.bridge_tests}
     found: dict[str, ChosenTest] = {}
-    for chosen_test in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
+    there = [path for path in changed if path in at_head.present]
+    # Those that use what verl runs of the change come first.
+    there.sort(key=lambda path: (at_head.uses[path].rank if path in at_head.uses else _FARTHEST, path))
+    touched = [_chosen(path, WhyChosen.CHANGED, "the change adds or changes it", at_head) for path in there]
+    for chosen_test in (*touched, *_users(policy.test_choice, modules, at_head)):
         found.setdefault(chosen_test.test, chosen_test)
     unnamed = [test for test in found if readable(test) != test]
     order = [item for item in found.values() if item.test not in {*listed, *unnamed}]
@@ -135,8 +139,15 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     counts = {path: marks.tests for path, marks in at_head.marks.items()}
     kept = within_time(collectable[:most], counts, policy.test_choice)
     bound = f"the {limit} seconds" if len(kept) < most else f"the {files}"
-    left_out = (*_without_tests(order, collectable), *_beyond(collectable[len(kept) :], bound), *_not_named(unnamed))
-    return Choice(tuple(kept), left_out, limit)
+    left_out = []
+    if empty := [item.test for item in order if item not in collectable]:
+        left_out.append(f"No test function in {_first_paths(empty)}.")
+    if rest := [item.test for item in collectable[len(kept) :]]:
+        more = "more test file is" if len(rest) == 1 else "more test files are"
+        left_out.append(f"{len(rest)} {more} near the change, beyond {bound} of the policy: {_first_paths(rest)}.")
+    if unnamed:
+        left_out.append(f"Not run, because their names are not UTF-8: {_first_paths(unnamed)}.")
+    return Choice(tuple(kept), tuple(left_out), limit)
 
 
 def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
@@ -152,13 +163,6 @@ def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenT
     return kept, tuple(beyond)
 
 
-def _changed(changed: Iterable[str], at_head: TestsAtHead) -> list[ChosenTest]:
-    """Those that use what verl runs of the change come first."""
-    there = [path for path in changed if path in at_head.present]
-    there.sort(key=lambda path: (at_head.uses[path].rank if path in at_head.uses else _FARTHEST, path))
-    return [_chosen(path, WhyChosen.CHANGED, "the change adds or changes it", at_head) for path in there]
-
-
 def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: TestsAtHead) -> list[ChosenTest]:
     """Tests that use changed modules, those of import and export first where the module is about that."""
     about = {module.name: module for module in modules if choice.is_conversion(module.path)}
@@ -169,7 +173,9 @@ def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: Tes
         conversion = use.module.name in about and choice.is_conversion_test(path)
         why = WhyChosen.CONVERSION if conversion else WhyChosen.IMPORTS
         reason = f"a conversion test: {use}" if conversion else str(use)
-        rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
+        # `peft/test_lora.py` is named for `peft/lora.py`.
+        mirrors = _stem(path).removeprefix("test_").removesuffix("_test") == _stem(use.module.path)
+        rank = (not use.module.reached, not conversion, use.distance, not mirrors, path)
         named = named_functions(use.module, at_head.mentioned.get(path, frozenset()))
         ranked.append(RankedTest(_chosen(path, why, reason, at_head), rank, named))
     conversions = (item.test for item in ranked if item.test.why is WhyChosen.CONVERSION)
@@ -190,11 +196,6 @@ def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead
         yield RankedTest(_chosen(path, WhyChosen.CONVERSION, reason, at_head), rank)
 
 
-def _mirrors(test: str, module: ChangedModule) -> bool:
-    """Whether the test is named for the module: `peft/test_lora.py` for `peft/lora.py`."""
-    return _stem(test).removeprefix("test_").removesuffix("_test") == _stem(module.path)
-
-
 def _stem(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".py")
 
@@ -206,24 +207,6 @@ def _folder(path: str) -> str:
 def _chosen(path: str, why: WhyChosen, reason: str, at_head: TestsAtHead) -> ChosenTest:
     gpu_count = at_head.marks[path].gpu_count if path in at_head.marks else 0
     return ChosenTest(test=path, why=why, reason=readable(reason), gpu_count=gpu_count)
-
-
-def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> Iterable[str]:
-    empty = [chosen_test.test for chosen_test in order if chosen_test not in collectable]
-    if empty:
-        yield f"No test function in {_first_paths(empty)}."
-
-
-def _not_named(paths: list[str]) -> Iterable[str]:
-    if paths:
-        yield f"Not run, because their names are not UTF-8: {_first_paths(paths)}."
-
-
-def _beyond(rest: list[ChosenTest], bound: str) -> Iterable[str]:
-    if rest:
-        more = "more test file is" if len(rest) == 1 else "more test files are"
-        names = _first_paths([chosen.test for chosen in rest])
-        yield f"{len(rest)} {more} near the change, beyond {bound} of the policy: {names}."
 
 
 def _first_paths(paths: list[str]) -> str:
@@ -243,20 +226,15 @@ def ordered(ranked: Iterable[RankedTest]) -> list[ChosenTest]:
         if item.named - covered:
             first.append(item)
             covered |= item.named
-    others = [item for item in rest if item not in first]
-    return list(dict.fromkeys(item.test for item in (*first, *_in_turns(others))))
-
-
-def _in_turns(tests: Iterable[RankedTest]) -> list[RankedTest]:
-    """Equally near files so that each folder gives its first one before any gives its second."""
     turns: dict[tuple[object, str], int] = {}
-    keyed: list[tuple[tuple[object, ...], RankedTest]] = []
-    for item in tests:
+    others: list[tuple[tuple[object, ...], RankedTest]] = []
+    for item in (item for item in rest if item not in first):
         nearness = (item.rank[0], not item.named, *item.rank[1:4])
         place = (nearness, item.test.test.rpartition("/")[0])
         turns[place] = turns.get(place, -1) + 1
-        keyed.append(((*nearness, turns[place], item.test.test), item))
-    return [item for _, item in sorted(keyed, key=lambda pair: pair[0])]
+        others.append(((*nearness, turns[place], item.test.test), item))
+    others.sort(key=lambda pair: pair[0])
+    return list(dict.fromkeys(item.test for item in (*first, *(item for _, item in others))))
 
 
 def within_time(tests: Iterable[ChosenTest], counts: Mapping[str, int], choice: ChoiceOfTests) -> list[ChosenTest]:

@@ -1,6 +1,7 @@
 """Which settings of a job each cell of a rehearsal stands for: one table of rules over the attributes of its row."""
 
 import json
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +19,6 @@ CELL_AXES = tuple(axis for axis in Axis if axis.row.cell)
 _OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "name", "family"})
 # What no job of verl can be given.
 _UNKNOWN = frozenset({"distributed_optimizer", "loaded_in"})
-# Names of fields that a model's configuration and a recipe's have in different places.
-_RENAMED = {"rope_parameters.": "rope_scaling."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +89,11 @@ class CellTable:
         """Whether what cells of one family enter, one of another enters as well, as far as their counterparts tell."""
         key = family, for_family, entered
         if key not in self._known:
-            self._known[key] = family == for_family or self._stands_in(family, for_family, entered)
+            able = self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset())
+            own = [at for at in entered if self.settings[at].family == for_family] if able else []
+            out = any(self.keeps_out(self.counterpart(at, family=family), entered) for at in own)
+            self._known[key] = family == for_family or (able and not out)
         return self._known[key]
-
-    def _stands_in(self, family: str, for_family: str, entered: frozenset[int]) -> bool:
-        if not self.features.get(for_family, frozenset()) <= self.features.get(family, frozenset()):
-            return False
-        counterparts = (self.counterpart(at, family=family) for at in entered if self.settings[at].family == for_family)
-        return not any(self.keeps_out(counterpart, entered) for counterpart in counterparts)
 
     def wants(self, entered: frozenset[int], *, moved: bool) -> Iterator[Want]:
         """What a job needs to be like each of some cells; `moved` where more entered than these.
@@ -155,27 +151,21 @@ def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSe
     if recompute:
         axes[Axis.RECOMPUTE] = _value(recompute.get("recompute_granularity"))
     adapter = _mapping(given.get("adapter"))
-    axes.update(_adapter_axes(adapter))
+    axes[Axis.ADAPTER] = _value(adapter.get("type")) if adapter else "none"
+    targets = adapter.get("target_modules")
+    if isinstance(targets, list) and axes[Axis.ADAPTER] != "canonical_lora":
+        axes[Axis.ADAPTER_TARGETS] = ",".join(map(str, targets))
+    if adapter.get("share_expert_adapters") is False:
+        axes[Axis.ADAPTER_SHARING] = "per expert"
     # Ranks that the experts' sizes need anyway.
     ranks = _int(given.get("ep")) * _int(given.get("etp"))
     if _int(given.get("dp")) * _int(given.get("tp")) <= ranks:
         axes.pop(Axis.DATA, None)
     differing = {axis: value for axis, value in axes.items() if axis.default != value}
     filled = bool(adapter) and row.settings.get("filled", True) is not False
-    fields = {_renamed(name): value for name, value in own["fields"].items()}
+    # The model's configuration and a recipe's have these fields in different places.
+    fields = {re.sub(r"^rope_parameters\.", "rope_scaling.", name): value for name, value in own["fields"].items()}
     return CellSettings(row.family, differing, fields, filled, possible)  # type: ignore[arg-type]
-
-
-def _adapter_axes(adapter: Mapping[str, object]) -> Iterator[tuple[Axis, Value]]:
-    if not adapter:
-        yield Axis.ADAPTER, "none"
-        return
-    yield Axis.ADAPTER, _value(adapter.get("type"))
-    targets = adapter.get("target_modules")
-    if isinstance(targets, list) and adapter.get("type") != "canonical_lora":
-        yield Axis.ADAPTER_TARGETS, ",".join(map(str, targets))
-    if adapter.get("share_expert_adapters") is False:
-        yield Axis.ADAPTER_SHARING, "per expert"
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -188,10 +178,6 @@ def _value(value: object) -> Value:
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) and value else 1
-
-
-def _renamed(name: str) -> str:
-    return next((new + name.removeprefix(old) for old, new in _RENAMED.items() if name.startswith(old)), name)
 
 
 CONVERSION = "/models/conversion/"

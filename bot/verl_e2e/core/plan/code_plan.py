@@ -61,7 +61,10 @@ def without_touched(
     kept: list[Patch] = []
     left_out: list[str] = []
     for patch in patches:
-        touched = _touched(patch, lines.get(patch), changed) if patch.repository == "bridge" else None
+        touched = None
+        if patch.repository == "bridge":
+            own = (item for item in changed.functions if item.path == patch.file and item.side is Side.HEAD)
+            touched = next((item for item in own if _replaces(lines.get(patch), item)), None)
         if touched is None:
             kept.append(patch)
         else:
@@ -70,21 +73,12 @@ def without_touched(
     return tuple(kept), tuple(left_out)
 
 
-def _touched(patch: Patch, lines: Lines | None, changed: ChangedCode) -> ChangedFunction | None:
-    """The changed function that a patch replaces lines of."""
-    for function in changed.functions:
-        if function.path != patch.file or function.side is not Side.HEAD:
-            continue
-        own = (
-            [(function.first_line, function.last_line)]
-            if function.symbol
-            else [(line, line) for line in function.lines]
-        )
-        if lines is None or any(
-            first <= last_own and first_own <= last for first, last in lines for first_own, last_own in own
-        ):
-            return function
-    return None
+def _replaces(lines: Lines | None, function: ChangedFunction) -> bool:
+    """Whether replaced lines are among those of a changed function; of code that runs at import, its changed ones."""
+    own = [(function.first_line, function.last_line)] if function.symbol else [(line, line) for line in function.lines]
+    return lines is None or any(
+        first <= last_own and first_own <= last for first, last in lines for first_own, last_own in own
+    )
 
 
 def read_overrides(overrides: Iterable[str], words: frozenset[str]) -> tuple[str, ...]:
@@ -143,7 +137,9 @@ class CodePlan:
     def planned(self, job: JobOutline) -> JobOutline:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
-        unread = {path: why for path, why in self._unread.items() if self._is_for_path(job, path)}
+        level = job.variant.level
+        asking = {reason.path for reason in self.reasons if reason.level is level}
+        unread = {path: why for path, why in self._unread.items() if level in self.asked or path in asking}
         files = {touched.path for touched in wanted}
         judged = [effect for path in self.paths if path.path in files for effect in path.effects or ()]
         words = frozenset(word for item in judged for words in item.effect.statements for word in words)
@@ -198,20 +194,15 @@ class CodePlan:
         counted = self._families.get(readable(touched.path)) and not taken
         families = ", ".join(self.policy.families_without_hosts(touched.path)) if counted else ""
         condition = f"no host can run {families}, and the file belongs to no other family" if families else ""
-        update = {
-            "path": readable(touched.function.path),
-            "condition": condition or self._condition(touched),
-            "reached": reached,
-            "uncoverable": families,
-        }
+        if not condition:
+            # The features that the words of its statements are about.
+            rules = (self._rules.get(reason.rule) for reason in self._reasons_of(touched))
+            by_words = (rule for rule in rules if isinstance(rule, SymbolRule) and rule.words is not None)
+            tags = sorted({tag for rule in by_words for tag in rule.features})
+            condition = f"it is about {' and '.join(tags)}, which a run must have switched on" if tags else ""
+        path = readable(touched.function.path)
+        update = {"path": path, "condition": condition, "reached": reached, "uncoverable": families}
         return touched.function.model_copy(update=update)
-
-    def _condition(self, touched: TouchedFunction) -> str:
-        """The features that the words of its statements are about, as a clause."""
-        rules = (self._rules.get(reason.rule) for reason in self._reasons_of(touched))
-        by_words = (rule for rule in rules if isinstance(rule, SymbolRule) and rule.words is not None)
-        tags = sorted({tag for rule in by_words for tag in rule.features})
-        return f"it is about {' and '.join(tags)}, which a run must have switched on" if tags else ""
 
     @cached_property
     def _rules(self) -> Mapping[str, Rule | SymbolRule]:
@@ -251,17 +242,16 @@ class CodePlan:
             return ()
         return tuple(readable(path) for path in self.effects.unread if path in self.effects.unknown)
 
-    def _reasons_of(self, touched: TouchedFunction) -> list[Reason]:
-        """The reasons that name the symbol that a function is in; import-time code has none of its own."""
-        path = readable(touched.path)
-        return [reason for reason in self._by_symbol.get((path, touched.symbol), ()) if touched.symbol]
-
     @cached_property
     def _by_symbol(self) -> Mapping[tuple[str | None, str | None], list[Reason]]:
         found: dict[tuple[str | None, str | None], list[Reason]] = {}
         for reason in self.reasons:
             found.setdefault((reason.path, reason.symbol), []).append(reason)
         return found
+
+    def _reasons_of(self, touched: TouchedFunction) -> list[Reason]:
+        """The reasons that name the symbol that a function is in; import-time code has none of its own."""
+        return self._by_symbol.get((readable(touched.path), touched.symbol), []) if touched.symbol else []
 
     def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job is planned to execute a function."""
@@ -283,20 +273,12 @@ class CodePlan:
         if job.family and families and job.family not in families:
             return False
         reasons = self._reasons_of(touched)
-        own = any(reason.level is variant.level for reason in reasons)
+        if default:
+            return any(reason.level is variant.level for reason in reasons)
         # Whichever rule names the variant or its feature: that is why the job is planned.
-        return own if default else any(self._names_variant(reason, job) for reason in reasons)
-
-    def _names_variant(self, reason: Reason, job: JobOutline) -> bool:
-        """Whether a rule asks for a variant that is not its level's default one."""
-        rule = self._rules.get(reason.rule)
-        named, feature = job.replaces or job.variant.job_id, job.variant.feature
-        return rule is not None and (named in rule.variants or feature in rule.features)
-
-    def _is_for_path(self, job: JobOutline, path: str) -> bool:
-        """Whether a job is planned for a file whose functions are not known."""
-        level = job.variant.level
-        return level in self.asked or any(reason.level is level and reason.path == path for reason in self.reasons)
+        rules = [rule for reason in reasons if (rule := self._rules.get(reason.rule)) is not None]
+        named = job.replaces or variant.job_id
+        return any(named in rule.variants or variant.feature in rule.features for rule in rules)
 
 
 def _code(
@@ -309,20 +291,19 @@ def _code(
     sides: dict[bool, list[ChangedFunction]] = {False: [], True: []}
     for touched in functions:
         sides[touched.earlier].append(touched.function)
-    changed, earlier = (_bounded(sides[side], most) for side in (False, True))
+    kept: list[tuple[ChangedFunction, ...]] = []
+    for side in (False, True):
+        first: list[ChangedFunction] = []
+        lines = 0
+        for function in sorted(sides[side], key=lambda item: (not item.reached, *_place(item))):
+            lines += len(function.lines) + sum(len(excused.lines) for excused in function.excused)
+            if len(first) < most[0] and lines <= most[1]:
+                first.append(function)
+        kept.append(tuple(sorted(first, key=_place)))
+    changed, earlier = kept
     named = dict(list(unread.items())[: most[0]])
     left_out = len(sides[False]) - len(changed) + len(unread) - len(named) + hidden
     return ChangedCode(functions=changed, earlier=earlier, unread=named, left_out=left_out)
-
-
-def _bounded(functions: list[ChangedFunction], most: tuple[int, int]) -> tuple[ChangedFunction, ...]:
-    kept: list[ChangedFunction] = []
-    lines = 0
-    for function in sorted(functions, key=lambda item: (not item.reached, *_place(item))):
-        lines += len(function.lines) + sum(len(excused.lines) for excused in function.excused)
-        if len(kept) < most[0] and lines <= most[1]:
-            kept.append(function)
-    return tuple(sorted(kept, key=_place))
 
 
 def _place(function: ChangedFunction) -> tuple[str, str, int, str]:

@@ -7,6 +7,7 @@ import ast
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from verl_e2e.core.reach.effects import Sides
 from verl_e2e.core.reach.entries import CallSite, Uses
@@ -48,8 +49,29 @@ def check_contract(
     `changed` are the paths that differ: no other definition is looked at. `read_base` and `read_head` give a file's
     content by its path.
     """
-    sources = _Sources(both, read_base, read_head)
-    found = [*_imports(uses, both), *_attributes(uses, both), *_signatures(uses, both, changed, sources)]
+    found = [*_imports(uses, both), *_attributes(uses, both)]
+
+    @cache
+    def definitions(of_head: bool, path: str | None) -> Mapping[str, _Function]:
+        content = (read_head if of_head else read_base)(path) if path is not None else None
+        tree = parse_to_read(content or b"")
+        return {} if isinstance(tree, str) else _definitions(tree)
+
+    guarded = {entry.attribute for entry in uses.entries if entry.guarded}
+    places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
+    for site in uses.calls:
+        for node in _targets(site, both, places):
+            if both.head.paths.get(node.module) not in changed:
+                continue
+            before, after = (
+                definitions(program is both.head, program.paths.get(node.module)).get(node.symbol)
+                for program in (both.base, both.head)
+            )
+            if before is None or after is None or ast.dump(before.args) == ast.dump(after.args):
+                continue
+            if not misfit(before, site) and (problem := misfit(after, site)):
+                kind = Kind.GUARDED if site.name in guarded else Kind.BREAK
+                found.append(Finding(kind, str(node), f"verl's call no longer fits: {problem}", site.file, site.line))
     return tuple(sorted(set(found), key=lambda item: (list(Kind).index(item.kind), item.file, item.line, item.name)))
 
 
@@ -77,27 +99,10 @@ def _has(program: Program, entry: Entry) -> bool:
 def _attributes(uses: Uses, both: Sides) -> Iterator[Finding]:
     """Methods that verl calls and that no live class of the head defines any more."""
     for site in uses.calls:
-        if not site.method:
-            continue
-        before = both.base_reach.definers(site.name)
+        before = both.base_reach.definers(site.name) if site.method else ()
         if before and not both.head_reach.definers(site.name):
             name = f"{before[0]}.{site.name}"
             yield Finding(Kind.BREAK, name, "verl calls this method, and the head has it no more", site.file, site.line)
-
-
-def _signatures(uses: Uses, both: Sides, changed: Container[str], sources: "_Sources") -> Iterator[Finding]:
-    guarded = {entry.attribute for entry in uses.entries if entry.guarded}
-    places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
-    for site in uses.calls:
-        for node in _targets(site, both, places):
-            if both.head.paths.get(node.module) not in changed:
-                continue
-            before, after = sources.base(node), sources.head(node)
-            if before is None or after is None or ast.dump(before.args) == ast.dump(after.args):
-                continue
-            if not misfit(before, site) and (problem := misfit(after, site)):
-                kind = Kind.GUARDED if site.name in guarded else Kind.BREAK
-                yield Finding(kind, str(node), f"verl's call no longer fits: {problem}", site.file, site.line)
 
 
 def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Node]:
@@ -110,33 +115,7 @@ def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Nod
     return [Node(found.node.module, f"{found.node.symbol}.__init__") if found.kind == "class" else found.node]
 
 
-class _Sources:
-    """Function definitions of both sides, read when asked for."""
-
-    def __init__(self, both: Sides, read_base: Read, read_head: Read) -> None:
-        self._both = both
-        self._reads = (read_base, read_head)
-        self._found: dict[tuple[int, str], Mapping[str, _Function]] = {}
-
-    def base(self, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition at the base."""
-        return self._find(0, self._both.base, node)
-
-    def head(self, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition at the head."""
-        return self._find(1, self._both.head, node)
-
-    def _find(self, side: int, program: Program, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        path = program.paths.get(node.module)
-        if path is None:
-            return None
-        if (side, path) not in self._found:
-            tree = parse_to_read(self._reads[side](path) or b"")
-            self._found[side, path] = {} if isinstance(tree, str) else dict(_definitions(tree))
-        return self._found[side, path].get(node.symbol)
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Function]]:
+def _definitions(tree: ast.Module) -> Mapping[str, _Function]:
     """The functions of a file, and the methods of its classes; of several with one name the outermost, first one."""
     classes: dict[str, ast.ClassDef] = {}
     functions: dict[str, _Function] = {}
@@ -149,7 +128,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Function]]:
         for item in owner.body:
             if isinstance(item, _Function):
                 functions.setdefault(f"{owner.name}.{item.name}", item)
-    yield from functions.items()
+    return functions
 
 
 def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> str:

@@ -14,7 +14,7 @@ from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value
 from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
-from verl_e2e.core.plan.policy import UNDECLARED, Feature, Image, ModelFacts, Policy
+from verl_e2e.core.plan.policy import UNDECLARED, Family, Feature, Image, ModelFacts, Policy
 
 # The wrapper gives the rollout engine 0.6 of each GPU, weights and cache; a twentieth is left for activations. The rest
 # holds the trainers' weights: the actor's, and as many again where a critic trains. Adapters are too small to count.
@@ -331,14 +331,41 @@ def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
 
 
 def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
-    unshown = tuple(_without_script(job, policy))
-    yield from unshown
-    if job.checkpoint is None and not (unshown and not job.family):
-        yield _no_checkpoint(job, policy)
-    yield from _two_scripts(job)
-    if not unshown:
-        yield from _absent(job, policy)
-    yield from _no_evidence(job)
+    family = next((item for item in policy.families if item.name == job.family), None)
+    own = frozenset(family.features if family is not None else ())
+    # The features that verl has no script for, if no feature of the family (or none at all) can be shown. One that verl
+    # reads no data for is none of them: no run of verl executes it, so a change cannot harm one.
+    lost = [item for item in job.not_shown if not job.family or (item.name in own and item.is_read_of(job.family))]
+    if any(not job.family or item.name in own for item in job.features):
+        lost = []
+    for item in lost:
+        reason = f"no script of verl shows {item.name}: {item.reason}"
+        yield Obstacle(
+            Missing.SCRIPT, reason, f"set `script:` of the feature {item.name} in the policy once there is one"
+        )
+    if job.checkpoint is None and not (lost and not job.family):
+        yield _no_checkpoint(job, family)
+    # One run can be only one script.
+    if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
+        names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
+        reason = f"its features ask for different scripts ({names})"
+        yield Obstacle(Missing.SCRIPTS_DIFFER, reason, "give them one script in the policy")
+    # Features that the change asks for, where the checkpoint has none of them.
+    has_one = any(feature.name in own for feature in job.features)
+    if not lost and job.checkpoint is not None and job.absent and not has_one:
+        reason = f"{job.checkpoint.model_id} has no {' and no '.join(job.absent)}"
+        fix = f"name a checkpoint that has it as `checkpoint:` of the family {job.family}"
+        yield Obstacle(Missing.FEATURE, reason, fix)
+    # Features that nothing in a run shows: level 4 passes only on a fact for each of them.
+    for feature in job.features:
+        if not can_be_shown(feature.name, feature.active_when):
+            reason = f"neither the configuration nor the log of a run shows whether {feature.name} was active"
+            key = f"`active_when:` of the feature {feature.name}"
+            fix = f"set {key} in the policy to what the configuration shows only with it"
+            yield Obstacle(Missing.EVIDENCE, reason, fix)
+    if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
+        reason = "it names no feature and no family, so nothing in a run could show it"
+        yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
     fitted = job.fitted()
     if fitted.problem:
         yield Obstacle(Missing.GPUS, fitted.problem, _fewer_gpus(job, fitted.needed))
@@ -356,33 +383,8 @@ def _fewer_gpus(job: JobOutline, needed: int) -> str:
     return f"name a smaller checkpoint{declared}, or {more}"
 
 
-def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
-    """The features of the job's family."""
-    return frozenset(tag for family in policy.families if family.name == job.family for tag in family.features)
-
-
-def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
-    """The features that verl has no script for, if no feature of the family (or none at all) can be shown.
-
-    Nor is a feature an obstacle that verl reads no data for: no run of verl executes it, so a change cannot harm one.
-    """
-    own = _own(job, policy)
-    lost = [
-        feature
-        for feature in job.not_shown
-        if not job.family or (feature.name in own and feature.is_read_of(job.family))
-    ]
-    shown = [feature for feature in job.features if not job.family or feature.name in own]
-    for feature in lost if not shown else ():
-        reason = f"no script of verl shows {feature.name}: {feature.reason}"
-        yield Obstacle(
-            Missing.SCRIPT, reason, f"set `script:` of the feature {feature.name} in the policy once there is one"
-        )
-
-
-def _no_checkpoint(job: JobOutline, policy: Policy) -> Obstacle:
+def _no_checkpoint(job: JobOutline, family: Family | None) -> Obstacle:
     """No model: of a family that no host can run, of one that the policy has none for, or with what is asked for."""
-    family = next((item for item in policy.families if item.name == job.family), None)
     if family is not None and family.uncoverable:
         reason = f"no host can run a model of the family {family.name}: {family.uncoverable}"
         return Obstacle(Missing.MODEL, reason, _LEFT_TO_REVIEW)
@@ -396,35 +398,3 @@ def _no_checkpoint(job: JobOutline, policy: Policy) -> Obstacle:
     else:
         reason = "the change names neither a family nor a feature that a model could be chosen by"
     return Obstacle(Missing.CHECKPOINT, reason, "name a `checkpoint:` or a `synthetic:` of a family in the policy")
-
-
-def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:
-    """One run can be only one script."""
-    if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
-        names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
-        reason = f"its features ask for different scripts ({names})"
-        yield Obstacle(Missing.SCRIPTS_DIFFER, reason, "give them one script in the policy")
-
-
-def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
-    """Features that the change asks for, where the checkpoint has none of them."""
-    own = _own(job, policy)
-    if job.checkpoint is None or not job.absent or any(feature.name in own for feature in job.features):
-        return
-    reason = f"{job.checkpoint.model_id} has no {' and no '.join(job.absent)}"
-    yield Obstacle(
-        Missing.FEATURE, reason, f"name a checkpoint that has it as `checkpoint:` of the family {job.family}"
-    )
-
-
-def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
-    """Features that nothing in a run shows: level 4 passes only on a fact for each of them."""
-    for feature in job.features:
-        if not can_be_shown(feature.name, feature.active_when):
-            reason = f"neither the configuration nor the log of a run shows whether {feature.name} was active"
-            key = f"`active_when:` of the feature {feature.name}"
-            fix = f"set {key} in the policy to what the configuration shows only with it"
-            yield Obstacle(Missing.EVIDENCE, reason, fix)
-    if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
-        reason = "it names no feature and no family, so nothing in a run could show it"
-        yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")

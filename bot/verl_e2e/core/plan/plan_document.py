@@ -11,9 +11,8 @@ from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.plan.code_plan import Unshown
-from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
-from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.plan import NotRequired, Plan
 from verl_e2e.core.reach.effects import LookedAt
 
 
@@ -107,13 +106,6 @@ class PlanReason(_Part):
     via: tuple[str, ...] = ()
 
 
-class LevelNotRequired(_Part):
-    """Why a level is not required."""
-
-    level: Level
-    reason: str
-
-
 class ChosenTests(_Part):
     """The Bridge tests that were chosen for the change."""
 
@@ -133,7 +125,7 @@ class PlanDocument(_Part):
     # Minutes until the last job has ended, if all pass and none has to wait for a machine.
     minutes_to_answer: int = 0
     reasons: tuple[PlanReason, ...] = ()
-    not_required: tuple[LevelNotRequired, ...] = ()
+    not_required: tuple[NotRequired, ...] = ()
     families: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     bridge_tests: ChosenTests = ChosenTests()
@@ -163,7 +155,7 @@ def plan_document(plan: Plan) -> PlanDocument:
             PlanReason(level=item.level, path=item.path, symbol=item.symbol, reason=item.reason, via=item.via)
             for item in plan.reasons
         ),
-        not_required=tuple(LevelNotRequired(level=item.level, reason=item.reason) for item in plan.not_required),
+        not_required=plan.not_required,
         families=plan.families,
         features=plan.features,
         bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
@@ -171,15 +163,13 @@ def plan_document(plan: Plan) -> PlanDocument:
         looked_at=plan.looked_at,
         changed=plan.changed,
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
-        not_entered=tuple(map(_not_entered, plan.not_entered)),
+        not_entered=tuple(
+            PlaceNotEntered(
+                path=readable(item.function.path), symbol=item.function.symbol, lines=item.lines, reason=item.problem
+            )
+            for item in plan.not_entered
+        ),
         unshown=plan.unshown,
-    )
-
-
-def _not_entered(place: Place) -> PlaceNotEntered:
-    function = place.function
-    return PlaceNotEntered(
-        path=readable(function.path), symbol=function.symbol, lines=place.lines, reason=place.problem
     )
 
 
