@@ -78,14 +78,15 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     )
 
 
-def cost_table() -> dict[str, int]:
-    """The GPU minutes that each variant is counted with: estimates of the levels' table."""
-    return {variant.job_id: variant.gpu_minutes for level in Level for variant in variants_of(level)}
-
-
 def everything_minutes() -> int:
     """The cost of every level's default variant."""
     return sum(variants_of(level)[0].gpu_minutes for level in Level)
+
+
+def _costs(count: int = 1) -> dict[str, object]:
+    """What everything would take, so often, and the GPU minutes that each variant is counted with."""
+    table = {variant.job_id: variant.gpu_minutes for level in Level for variant in variants_of(level)}
+    return {"gpu_minutes_everything": count * everything_minutes(), "cost_table": table}
 
 
 def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
@@ -93,8 +94,7 @@ def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return {
         "schema": 2,
         **asdict(figures(outcomes)),
-        "gpu_minutes_everything": everything_minutes(),
-        "cost_table": cost_table(),
+        **_costs(),
         "prs": [_outcome_json(outcome) for outcome in outcomes],
     }
 
@@ -108,8 +108,20 @@ def render_backtest(outcomes: Sequence[Outcome]) -> str:
         f"{measured.gpu_minutes_per_pr:g} GPU minutes each (everything always: {everything_minutes()})",
     ]
     for outcome in outcomes:
-        if outcome.missed or outcome.wasted or outcome.problem:
-            rows.extend(_difference(outcome))
+        if not (outcome.missed or outcome.wasted or outcome.problem):
+            continue
+        rows.append(f"#{outcome.case.pr} {outcome.case.title}: planned {_numbers(outcome.levels)}")
+        if outcome.problem:
+            rows.append(f"  could not be planned: {outcome.problem}")
+        for level in sorted(outcome.missed):
+            spared = outcome.plan.not_required if outcome.plan else ()
+            why_not = next((item.reason for item in spared if item.level is level), "no plan")
+            rows.append(f"  missed level {int(level)}: {why_not}")
+        for level in sorted(outcome.wasted):
+            for reason in _reasons(outcome, level)[:3]:
+                place = ":".join(filter(None, (reason.path, reason.symbol)))
+                led = reason.via[-1] if reason.via else "asked"
+                rows.append(f"  wasted level {int(level)}: {place}: {reason.reason} ({led})")
     return "\n".join(rows) + "\n"
 
 
@@ -141,9 +153,8 @@ def usage_json(counted: Usage) -> dict[str, object]:
     return {
         "schema": 2,
         **asdict(counted),
-        "gpu_minutes_everything": counted.commits * everything_minutes(),
         "gpu_minutes_level_0_always": counted.commits * smoke,
-        "cost_table": cost_table(),
+        **_costs(counted.commits),
     }
 
 
@@ -183,21 +194,6 @@ def _outcome_json(outcome: Outcome) -> dict[str, object]:
         "gpu_minutes": outcome.plan.gpu_minutes if outcome.plan else 0,
         "problem": outcome.problem,
     }
-
-
-def _difference(outcome: Outcome) -> Iterable[str]:
-    yield f"#{outcome.case.pr} {outcome.case.title}: planned {_numbers(outcome.levels)}"
-    if outcome.problem:
-        yield f"  could not be planned: {outcome.problem}"
-    for level in sorted(outcome.missed):
-        spared = outcome.plan.not_required if outcome.plan else ()
-        why_not = next((item.reason for item in spared if item.level is level), "no plan")
-        yield f"  missed level {int(level)}: {why_not}"
-    for level in sorted(outcome.wasted):
-        for reason in _reasons(outcome, level)[:3]:
-            place = ":".join(filter(None, (reason.path, reason.symbol)))
-            led = reason.via[-1] if reason.via else "asked"
-            yield f"  wasted level {int(level)}: {place}: {reason.reason} ({led})"
 
 
 def _reasons(outcome: Outcome, level: Level) -> list[Reason]:

@@ -114,21 +114,18 @@ def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
 
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
-    must_run = (f"  looked for in {job}" for job in explanation.must_run)
-    places = (f"  place: {on_one_line(row)}" for row in explanation.places)
-    entered = (f"  entered by {job}" for job in explanation.entered_by)
-    return "\n".join([_rendered(explanation), *must_run, *places, *entered])
-
-
-def _rendered(explanation: Explanation) -> str:
-    place = on_one_line(f"{explanation.path}:{explanation.symbol}" if explanation.symbol else explanation.path)
-    if not explanation.levels:
-        return f"{place}: asks for nothing, {explanation.reason}"
-    levels = ", ".join(str(int(level)) for level in explanation.levels)
-    rows = [f"{place}: level {levels} ({', '.join(explanation.rules) or 'no rule names it'})"]
-    if explanation.reason:
-        rows.append(f"  {explanation.reason}")
-    rows.extend(f"  {'  ' * depth}{step}" for depth, step in enumerate(explanation.via))
+    symbol = f":{explanation.symbol}" if explanation.symbol else ""
+    place = on_one_line(f"{explanation.path}{symbol}")
+    if explanation.levels:
+        levels = ", ".join(str(int(level)) for level in explanation.levels)
+        rows = [f"{place}: level {levels} ({', '.join(explanation.rules) or 'no rule names it'})"]
+        rows += [f"  {explanation.reason}"] if explanation.reason else []
+        rows += [f"  {'  ' * depth}{step}" for depth, step in enumerate(explanation.via)]
+    else:
+        rows = [f"{place}: asks for nothing, {explanation.reason}"]
+    rows += [f"  looked for in {job}" for job in explanation.must_run]
+    rows += [f"  place: {on_one_line(row)}" for row in explanation.places]
+    rows += [f"  entered by {job}" for job in explanation.entered_by]
     return "\n".join(rows)
 
 

@@ -70,14 +70,14 @@ def not_required(
         nothing = f"every changed path is set aside ({parts})" if parts else "the change has no files"
         return tuple(NotRequired(level, nothing) for level in rest)
     left = Counter(uncovered)
-    return tuple(NotRequired(level, _unmatched(level, counted, policy) + _left_open(left[level])) for level in rest)
-
-
-def _left_open(count: int) -> str:
-    if not count:
-        return ""
-    places = "1 place of the change needs" if count == 1 else f"{count} places of the change need"
-    return f"; {places} a job of this level, and none is planned for {'it' if count == 1 else 'them'}"
+    found: list[NotRequired] = []
+    for level in rest:
+        reason, count = _unmatched(level, counted, policy), left[level]
+        if count:
+            places = "1 place of the change needs" if count == 1 else f"{count} places of the change need"
+            reason += f"; {places} a job of this level, and none is planned for {'it' if count == 1 else 'them'}"
+        found.append(NotRequired(level, reason))
+    return tuple(found)
 
 
 def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) -> str:
@@ -86,32 +86,24 @@ def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) ->
     named = [path for path in counted if path.effects is None]
     looked: list[str] = []
     kinds: list[str] = []
-    rules: list[str] = []
+    able: list[Rule | SymbolRule] = []
     if symbols and policy.reach is not None:
-        looked.append(_counted(len(symbols), "changed symbol that verl reaches", "changed symbols that verl reaches"))
+        looked.append(f"{len(symbols)} changed symbol{'' if len(symbols) == 1 else 's'} that verl reaches")
         kinds.append("symbols")
-        rules += _rules_for(level, policy.reach.rules)
+        able += policy.reach.rules
     if named:
-        looked.append(_counted(len(named), "path judged by its name", "paths judged by their names"))
+        one = len(named) == 1
+        looked.append("1 path judged by its name" if one else f"{len(named)} paths judged by their names")
         kinds.append("names")
-        rules += _rules_for(level, policy.rules)
+        able += policy.rules
+    # Those that ask for the level by themselves or by a variant.
+    of_level = {variant.job_id for variant in VARIANTS if variant.level is level}
+    rules = [rule.name for rule in able if level in rule.levels or not of_level.isdisjoint(rule.variants)]
     none = f"the policy has no rule for this level that judges {' or '.join(kinds)}"
     names = list(dict.fromkeys(rules))
     more = f" and {len(names) - _SHOWN_RULES} more" if len(names) > _SHOWN_RULES else ""
     matched = f"no rule for this level matches ({', '.join(names[:_SHOWN_RULES])}{more})" if rules else none
     return f"looked at {' and '.join(looked)}; {matched}"
-
-
-def _rules_for(level: Level, rules: Iterable[Rule | SymbolRule]) -> list[str]:
-    """The names of the rules that ask for a level, by themselves or by a variant."""
-    by_variant = {variant.job_id: variant.level for variant in VARIANTS}
-    return [
-        rule.name for rule in rules if level in rule.levels or level in {by_variant[name] for name in rule.variants}
-    ]
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 ANY_FAMILY = "any"
@@ -240,8 +232,14 @@ def plan(
     every = _reasons(counted, policy, asked, effects, beyond)
     reasons = tuple(reason for reason in every if reason.level not in off)
     levels = tuple(sorted({reason.level for reason in reasons}))
-    places = _places(counted, effects, measured) if levels else ()
-    derived = _derived(_jobs(levels, counted, policy), places, measured, counted, policy)
+    jobs = _jobs(levels, counted, policy)
+    places = () if effects is None or measured is None or not levels else _places(counted, effects, measured)
+    derived = Derived(jobs)
+    # Without any job there is nothing to enter.
+    if jobs and places and measured is not None:
+        table = CellTable(measured.cells.cells, policy)
+        maker = JobMaker(policy, _checkpoint(variants_of(Level.SMOKE)[0], counted, policy), table)
+        derived = with_measured_jobs(jobs, needs_of(places, table), maker, policy.budget.gpu_minutes)
     lost = {item.level for item in every} | {job.variant.level for job in derived.jobs}
     off = {level: _OFF.format(reason) for level, reason in off.items() if level in lost}
     derived = _without_levels(derived, off)
@@ -249,8 +247,19 @@ def plan(
     reasons = (*reasons, *_reasons_of_places(derived, levels))
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
-    uncompared = _uncompared_submodules(change, counted)
+    counting = {path.path for path in counted}
+    moved = [(path.path, path.submodule) for path in change.paths if path.path in counting and path.submodule]
+    # Submodules that move and that runs may read.
+    uncompared = tuple(
+        f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}: "
+        f"{_NOT_COMPARED}"
+        for path, bump in moved
+    )
     code = CodePlan(change, counted, policy, reasons, asked, effects)
+    touched = {family.name for path in counted for family in path.families}
+    families = tuple(family.name for family in policy.families if family.name in touched)
+    tags = {tag for path in counted for rule in rules_of(path) for tag in rule.features}
+    tags |= {tag for path in counted for family in path.families for tag in (*family.features, f"model:{family.name}")}
     return Plan(
         base=change.base,
         head=change.head,
@@ -262,8 +271,8 @@ def plan(
             for item in not_required(levels, exempted, counted, policy, [item.level for item in derived.not_covered])
         ),
         switched_off=tuple(f"Level {int(level)} is {reason}." for level, reason in sorted(off.items())),
-        families=_family_names(counted, policy),
-        features=_features(counted),
+        families=(*([ANY_FAMILY] if any(not path.families for path in counted) else []), *families),
+        features=tuple(sorted(tags)),
         exempted=exempted,
         notes=(
             *([] if change.merge_base else [NO_MERGE_BASE]),
@@ -278,22 +287,8 @@ def plan(
     )
 
 
-def _uncompared_submodules(change: Change, counted: tuple[Classified, ...]) -> tuple[str, ...]:
-    """A sentence for each submodule that moves and that runs may read."""
-    counting = {path.path for path in counted}
-    moved = ((path.path, path.submodule) for path in change.paths if path.path in counting)
-    spans = (
-        f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}"
-        for path, bump in moved
-        if bump is not None
-    )
-    return tuple(f"{span}: {_NOT_COMPARED}" for span in spans)
-
-
-def _places(paths: tuple[Classified, ...], effects: Effects | None, measured: Measured | None) -> tuple[Place, ...]:
-    """The places of the paths that count, with what enters each; none where nothing was measured or compared."""
-    if effects is None or measured is None:
-        return ()
+def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured) -> tuple[Place, ...]:
+    """The places of the paths that count, with what enters each."""
     counted = {path.path for path in paths}
     words = {
         (path.path, item.effect.symbol): frozenset().union(*item.effect.statements)
@@ -302,21 +297,6 @@ def _places(paths: tuple[Classified, ...], effects: Effects | None, measured: Me
     }
     functions = (item for item in effects.functions if item.path in counted)
     return measured_places(functions, measured, effects.lines, words)
-
-
-def _derived(
-    jobs: tuple[JobOutline, ...],
-    places: tuple[Place, ...],
-    measured: Measured | None,
-    paths: tuple[Classified, ...],
-    policy: Policy,
-) -> Derived:
-    """The jobs after what enters the places of the change; without any job there is nothing to enter."""
-    if not jobs or not places or measured is None:
-        return Derived(jobs)
-    table = CellTable(measured.cells.cells, policy)
-    maker = JobMaker(policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy), table)
-    return with_measured_jobs(jobs, needs_of(places, table), maker, policy.budget.gpu_minutes)
 
 
 def _without_levels(derived: Derived, off: Mapping[Level, str]) -> Derived:
@@ -407,19 +387,6 @@ def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
             shown.append(f"and {len(counts) - _SHOWN_REASONS} more")
         found.append(Exempted(name, sum(counts.values()), "; ".join(shown)))
     return tuple(sorted(found, key=lambda item: (-item.count, item.name)))
-
-
-def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:
-    touched = {family.name for path in paths for family in path.families}
-    names = tuple(family.name for family in policy.families if family.name in touched)
-    return (ANY_FAMILY, *names) if any(not path.families for path in paths) else names
-
-
-def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
-    of_rules = {tag for path in paths for rule in rules_of(path) for tag in rule.features}
-    families = {family for path in paths for family in path.families}
-    of_families = {tag for family in families for tag in (*family.features, f"model:{family.name}")}
-    return tuple(sorted(of_rules | of_families))
 
 
 def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
