@@ -55,16 +55,6 @@ class Bound:
         return need_gib * (_ENOUGH_OF_GROUP if self.of_group else 1) - self.available_gib
 
 
-def exhausted_bound(bounds: Iterable[Bound], *, held_gib: float, need_gib: float | None) -> Bound | None:
-    """The limit for which a run must end now: it is nearly used up, and the run holds more than it states as its need.
-
-    None where all is well, and for a run that states no need.
-    """
-    if need_gib is None or held_gib <= need_gib:
-        return None
-    return next((bound for bound in bounds if bound.short), None)
-
-
 def read_bounds(root: Path = Path("/")) -> tuple[Bound, ...]:
     """The host's memory, then that of each control group with a limit that this process is in.
 
@@ -270,7 +260,8 @@ class GpuSampler:
 class MemorySampler:
     """Looks at the host at each call, which is cheap, and at the run's processes every `SAMPLE_S` seconds.
 
-    Where the host has nearly no memory left it looks at the processes at each call.
+    Where the host has nearly no memory left it looks at the processes at each call: a run that then holds more than it
+    states as its need must end.
     """
 
     # The host's memory first; nothing where it is not sampled.
@@ -290,20 +281,20 @@ class MemorySampler:
     def tick(self, now: float) -> dict[str, object] | None:
         """The data of a `memory` event when one is due at `now` (monotonic seconds), else None."""
         bounds, due = self.read(), now >= self._due_at
-        if not bounds or not (due or any(bound.short for bound in bounds)):
+        short = next((bound for bound in bounds if bound.short), None)
+        if not bounds or not (due or short):
             return None
         held, left = self.held(), bounds[0].available_gib
         self._most_held_gib = max(self._most_held_gib, held)
         self._least_left_gib = min(self._least_left_gib, left)
-        if exhausted_bound(bounds, held_gib=held, need_gib=self.need_gib) and now >= self._exact_at:
+        need = self.need_gib
+        if short and need is not None and held > need and now >= self._exact_at:
             self._exact_at = now + SAMPLE_S
-            exact = self.held(exact=True)
-            if bound := exhausted_bound(bounds, held_gib=exact, need_gib=self.need_gib):
-                self.loss = (
-                    f"{'The control group of the run' if bound.of_group else 'The host'} has {bound.available_gib:.1f} "
-                    f"of {bound.total_gib:.1f} GiB of memory left, and the run holds {exact:.1f} GiB, more than the "
-                    f"{self.need_gib:g} GiB of its needs.memory_gib."
-                )
+            if (exact := self.held(exact=True)) > need:
+                where = "The control group of the run" if short.of_group else "The host"
+                rest = f"{where} has {short.available_gib:.1f} of {short.total_gib:.1f} GiB of memory left"
+                more = f"more than the {need:g} GiB of its needs.memory_gib"
+                self.loss = f"{rest}, and the run holds {exact:.1f} GiB, {more}."
         if not due:
             return None
         self._due_at = now + SAMPLE_S

@@ -14,7 +14,7 @@ from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Check
 from verl_e2e_runner.place import FOLDER_VARIABLE, HostPlace, take_place
-from verl_e2e_runner.samplers import Bound, Devices, exhausted_bound, held_gib, read_bounds
+from verl_e2e_runner.samplers import Bound, Devices, held_gib, read_bounds
 
 MIB = 1 / 1024
 Launch = Callable[..., subprocess.Popen[bytes]]
@@ -189,27 +189,7 @@ def test_a_run_may_begin_where_its_need_is_free(bound: Bound, need: float, enoug
     assert (bound.missing_gib(need) <= 0) is enough
 
 
-FULL, FULL_GROUP = Bound(126.0, 1.0), Bound(32.0, 1.0, of_group=True)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "held", "need", "found"),
-    [
-        ((FULL,), 15.0, 14.0, FULL),
-        ((FULL,), 14.0, 14.0, None),
-        ((FULL,), 90.0, None, None),
-        ((HOST,), 50.0, 14.0, None),
-        ((HOST, FULL_GROUP), 15.0, 14.0, FULL_GROUP),
-        ((HOST, FULL_GROUP), 13.0, 14.0, None),
-        ((), 15.0, 14.0, None),
-    ],
-)
-def test_only_a_run_above_its_stated_need_gives_way_and_only_when_memory_is_short(
-    bounds: tuple[Bound, ...], held: float, need: float | None, found: Bound | None
-) -> None:
-    assert exhausted_bound(bounds, held_gib=held, need_gib=need) == found
-
-
+FULL = Bound(126.0, 1.0)
 SHARING, ALONE = SiteIsolation(network=Network.NONE), SiteIsolation()
 
 
