@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from verl_e2e.core.model.outcome import Attribution
-from verl_e2e_runner.preflight.imports import ImportFault, import_fault
+from verl_e2e_runner.preflight.imports import ImportFault, ImportRecord, _Prover, import_fault
 from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
@@ -43,6 +44,10 @@ print(json.dumps(line))
 
 def trees_in(root: Path) -> Trees:
     return Trees(root / "bridge", root / "core", root / "verl", root)
+
+
+def fault_of(record: dict[str, object], root: Path) -> ImportFault:
+    return import_fault(ImportRecord.model_validate(record), trees_in(root))
 
 
 def record_of(root: Path, module: str, **files: str) -> dict[str, object]:
@@ -97,7 +102,7 @@ def record_of(root: Path, module: str, **files: str) -> dict[str, object]:
 )
 def test_an_import_that_fails_in_bridge(line: str, attribution: Attribution, asked: str, tmp_path: Path) -> None:
     record = record_of(tmp_path, "megatron.bridge", **{f"{BRIDGE}/__init__.py": line + "\n"})
-    fault = import_fault(record, trees_in(tmp_path))
+    fault = fault_of(record, tmp_path)
     assert fault.attribution is attribution
     assert fault.fingerprint.endswith(f" imports {asked}")
     assert str(tmp_path) not in fault.fingerprint
@@ -115,7 +120,7 @@ def test_an_import_that_fails_in_bridge(line: str, attribution: Attribution, ask
 )
 def test_an_import_that_fails_in_verl(line: str, attribution: Attribution, tmp_path: Path) -> None:
     record = record_of(tmp_path, "verl", **{"verl/verl/__init__.py": line + "\n"})
-    fault = import_fault(record, trees_in(tmp_path))
+    fault = fault_of(record, tmp_path)
     assert fault.attribution is attribution
     assert bool(fault.fingerprint) == (attribution is UNDECIDED)
 
@@ -128,9 +133,9 @@ def test_a_module_whose_source_cannot_be_read_as_python_decides_nothing(tmp_path
         "asked_name": "x",
         "asked_file": str(tmp_path / CORE / "cut.py"),
     }
-    assert import_fault(cut, trees_in(tmp_path)).attribution is UNDECIDED
+    assert fault_of(cut, tmp_path).attribution is UNDECIDED
     gone = {**cut, "asked_file": str(tmp_path / CORE / "nowhere.py")}
-    assert import_fault(gone, trees_in(tmp_path)).attribution is UNDECIDED
+    assert fault_of(gone, tmp_path).attribution is UNDECIDED
 
 
 ODD = {
@@ -150,7 +155,7 @@ def test_no_source_of_the_trees_stops_the_recorder(text: str, tmp_path: Path) ->
     files = {f"{BRIDGE}/__init__.py": "import megatron.core.gone\n", f"{CORE}/odd.py": text}
     record = record_of(tmp_path, "megatron.bridge", **files)
     asked = {"asked_module": "megatron.core.odd", "asked_name": "zz", "asked_file": str(tmp_path / CORE / "odd.py")}
-    found = import_fault({**record, **asked}, trees_in(tmp_path)).attribution
+    found = fault_of({**record, **asked}, tmp_path).attribution
     # Of a source that is not read whole nothing is known.
     assert found is UNDECIDED if len(text) > 512 << 10 else found in (UNDECIDED, TREES)
 
@@ -161,6 +166,32 @@ def test_a_record_cannot_make_the_recorder_look_outside_the_trees(tmp_path: Path
     (tmp_path / "core" / "link.py").symlink_to(tmp_path / "secret.py")
     for file in (f"{tmp_path}/core/../secret.py", f"{tmp_path}/secret.py", f"{tmp_path}/core/link.py", "\0"):
         forged = {**record, "asked_module": "megatron.core.x", "asked_name": "x", "asked_file": file}
-        assert import_fault(forged, trees_in(tmp_path)).attribution is UNDECIDED
-    nothing = import_fault({"error": "KeyError: x"}, trees_in(tmp_path))
+        assert fault_of(forged, tmp_path).attribution is UNDECIDED
+    nothing = fault_of(
+        {"module": "verl", "file": "", "role": "driver", "pid": 1, "process": "", "error": "KeyError: x"}, tmp_path
+    )
     assert nothing == ImportFault(HOST)
+
+
+PLAIN = {"module": "verl", "file": "/v.py", "role": "driver", "pid": 7, "process": "p"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "[" * 100_000,
+        json.dumps({**PLAIN, "role": "run"}),
+        json.dumps({**PLAIN, "pid": None}),
+        json.dumps({**PLAIN, "module": "torch"}),
+        json.dumps({**PLAIN, "error": 1}),
+        json.dumps({**PLAIN, "module": "ray"}),
+        json.dumps({name: value for name, value in PLAIN.items() if name != "file"}),
+    ],
+    ids=["list", "deep", "role", "pid", "module", "error", "ray without an error", "no file"],
+)
+def test_a_line_that_the_proof_does_not_write_is_none(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "imports.jsonl"
+    file.write_text(f"{line}\n{json.dumps(PLAIN)}\n{line}")
+    prover = _Prover("driver", cast("Any", None), file)
+    assert prover.records() == [ImportRecord.model_validate(PLAIN)]

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding, ImportLine
@@ -126,6 +128,42 @@ _PACKAGE = "__init__.py"
 _DYNAMIC = frozenset({"__getattr__", "globals", "setattr", "exec"})
 
 
+ProverRole = Literal["driver", "ray_worker"]
+
+
+class ImportRecord(BaseModel):
+    """A line of the import proof, as `instrumentation/verl_e2e_imports.py` writes it; code under test can forge one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    # Ray's name stands for a fault of Ray itself.
+    module: Literal["megatron.core", "megatron.bridge", "verl", "ray"]
+    # Empty when the import failed.
+    file: str
+    role: ProverRole
+    pid: int
+    process: str
+    # Why it failed, the first error of the chain, and the packages that the two did not find.
+    error: str | None = None
+    root: str | None = None
+    missing: str | None = None
+    root_missing: str | None = None
+    is_import_error: bool = False
+    # The line of code, as text, and the file whose import failed.
+    where: str | None = None
+    importer: str | None = None
+    # What that file asked for.
+    asked_module: str | None = None
+    asked_name: str | None = None
+    asked_file: str | None = None
+    # Those of the traceback.
+    files: tuple[str, ...] | None = None
+
+    def is_from(self, root: str) -> bool:
+        """Whether the module was imported, and from below this folder."""
+        return self.error is None and Path(self.file).is_relative_to(root)
+
+
 @dataclass(frozen=True, slots=True)
 class ImportFault:
     """Where the fault of a failed import lies."""
@@ -139,7 +177,7 @@ class ImportFault:
 _Place = tuple[Path, PurePath]
 
 
-def import_fault(record: Mapping[str, Any], trees: Trees) -> ImportFault:
+def import_fault(record: ImportRecord, trees: Trees) -> ImportFault:
     """Where the fault lies that a line of the import proof tells of."""
     roots = (trees.bridge / "src", trees.megatron_lm)
 
@@ -150,8 +188,8 @@ def import_fault(record: Mapping[str, Any], trees: Trees) -> ImportFault:
         below = ((root, path.relative_to(root)) for root in own)
         return next(((root, inner) for root, inner in below if not _INSTALLED & set(inner.parts)), None)
 
-    module, name = record.get("asked_module") or "", record.get("asked_name") or ""
-    importer, file = (place(record.get(key) or "") for key in ("importer", "asked_file"))
+    module, name = record.asked_module or "", record.asked_name or ""
+    importer, file = place(record.importer or ""), place(record.asked_file or "")
     # The folder that the module should be in, if a regular package of the trees holds it: `megatron` itself is shared
     # with packages of the host.
     package: _Place | None = None
@@ -160,12 +198,12 @@ def import_fault(record: Mapping[str, Any], trees: Trees) -> ImportFault:
         above = [PurePath(*parts[:count]) for count in range(2, len(parts) + 1)]
         holding = (root for root in roots if any(_PACKAGE in names_below(root, folder) for folder in above))
         package = next(((root, PurePath(*parts)) for root in holding), None)
-    if not (importer or file or package or any(place(path) for path in record.get("files") or ())):
+    if not (importer or file or package or any(place(path) for path in record.files or ())):
         return ImportFault(Attribution.HOST)
     gone = importer is not None and not is_compiled(name or module)
     gone = gone and (_has_no_name(file, name) if name else _has_no_module(package))
-    asked = ".".join(part for part in (module, name) if part) or str(record.get("root") or record["error"])
-    where = importer[1] if importer is not None else PurePath(record.get("importer") or "").name
+    asked = ".".join(part for part in (module, name) if part) or str(record.root or record.error)
+    where = importer[1] if importer is not None else PurePath(record.importer or "").name
     return ImportFault(Attribution.TREES if gone else Attribution.UNDECIDED, f"{where} imports {asked}")
 
 
@@ -217,8 +255,6 @@ def _binds(words: list[str], name: str) -> bool:
     return words[0] == name and words[1:2] in (["="], [":"])
 
 
-ProverRole = Literal["driver", "ray_worker"]
-
 _CHECKS: Mapping[ProverRole, Check] = {"driver": Check.IMPORT_DRIVER, "ray_worker": Check.IMPORT_WORKER}
 _PLACES: Mapping[ProverRole, str] = {"driver": "the driver", "ray_worker": "a Ray worker"}
 _FIX_TREES = "correct the import, or restore what it names: both files lie in the trees under test"
@@ -230,11 +266,6 @@ _RECORDS = (IMPORTS_VARIABLE, EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE)
 _KEPT_OUTPUT = 64 * 1024
 _MOST_BYTES = 1 << 20
 _MOST_LINES = 100
-_TEXTS = (
-    *("error", "root", "root_missing", "missing", "where"),
-    *("importer", "asked_module", "asked_name", "asked_file"),
-)
-_MODULES = frozenset({"megatron.core", "megatron.bridge", "verl", "ray"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +287,15 @@ class _Prover:
     output: bytes = b""
     code: int | None = None
 
-    def records(self) -> tuple[dict[str, Any], ...]:
+    def records(self) -> list[ImportRecord]:
         """The lines so far; a malformed one, which only the code under test can write, is ignored."""
         raw = read_below(self.file.parent, self.file.name, limit=_MOST_BYTES) or b""
-        lines = raw[: raw.rfind(b"\n") + 1].splitlines()
-        return tuple(record for line in lines[:_MOST_LINES] if (record := _record(line)) is not None)
+        found = []
+        for line in raw[: raw.rfind(b"\n") + 1].splitlines()[:_MOST_LINES]:
+            with suppress(ValidationError):
+                found.append(ImportRecord.model_validate_json(line))
+        # Of Ray only an error is told.
+        return [record for record in found if record.module != "ray" or record.error is not None]
 
     def drain(self) -> None:
         with suppress(BlockingIOError):
@@ -317,16 +352,16 @@ def prove_imports(
     findings = tuple(_judge(prover, trees, timeout_s if timed_out else None) for prover in provers)
     lines = tuple(
         ImportLine(
-            module=record["module"],
-            file=record["file"],
-            role=record["role"],
-            pid=record["pid"],
-            process=record["process"],
-            error=record.get("error", ""),
+            module=record.module,
+            file=record.file,
+            role=record.role,
+            pid=record.pid,
+            process=record.process,
+            error=record.error or "",
         )
         for prover in provers
         for record in prover.records()
-        if record["module"] != "ray"
+        if record.module != "ray"
     )
     return ImportProof(lines, findings)
 
@@ -349,9 +384,8 @@ def _watch(provers: Sequence[_Prover], trees: Trees, clock: MonotonicClock, *, u
             # A wrong path, a failed import, or an end before every module has its line.
             if has_ended and len(records) < len(roots):
                 return True
-            for found in records:
-                if "error" in found or not Path(found["file"]).is_relative_to(roots[found["module"]]):
-                    return True
+            if not all(record.module != "ray" and record.is_from(roots[record.module]) for record in records):
+                return True
         clock.wait(None, _LOOK_S)
     return False
 
@@ -360,11 +394,11 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     check, place = _CHECKS[prover.role], _PLACES[prover.role]
     records = prover.records()
     for record in records:
-        if "error" in record:
-            return _failed(check, record, place, trees)
-        root = trees.import_roots[record["module"]]
-        if not Path(record["file"]).is_relative_to(root):
-            return wrong_place(check, record["module"], record["file"], root, place)
+        if record.error is not None:
+            return _failed(check, record, record.error, place, trees)
+        root = trees.import_roots[record.module]
+        if not record.is_from(root):
+            return wrong_place(check, record.module, record.file, root, place)
     if len(records) == len(trees.import_roots):
         return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
     if prover.code is None and timeout_s is None:
@@ -378,38 +412,22 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     return blocked(check, f"the import in {place} did not finish ({how}): {last}", fix, stage=stage)
 
 
-def _failed(check: Check, record: Mapping[str, Any], place: str, trees: Trees) -> Finding:
+def _failed(check: Check, record: ImportRecord, error: str, place: str, trees: Trees) -> Finding:
     """What a failed import is put down to: Ray, a package that is missing or broken, or the code under test."""
-    error, root, module = record["error"], record.get("root", record["error"]), record["module"]
+    root, module = record.root or error, record.module
     message = error if error == root else f"{error}; first error: {root}"
-    where = f" (at {record['where']})" if record.get("where") else ""
-    if module == "ray" and not record.get("missing"):
+    where = f" (at {record.where})" if record.where else ""
+    if module == "ray" and not record.missing:
         fix = "start a local Ray by hand with the same Python; free its memory, disk or ports"
         return blocked(check, f"Ray does not start a worker: {message}"[:900], fix, stage=Stage.RAY)
-    missing = record.get("root_missing") or record.get("missing")
+    missing = record.root_missing or record.missing
     ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl")
     fault = import_fault(record, trees)
     stage, fix = Stage.IMPORT, _FIX_TREES
     if fault.attribution is not Attribution.TREES:
         fix = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
-        if record.get("is_import_error") and not ours:
+        if record.is_import_error and not ours:
             name = f"package {missing}" if missing else "the package that it names"
             stage, fix = Stage.ENVIRONMENT, f"install or fix {name}"
     finding = blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], fix, stage=stage)
     return finding.model_copy(update={"attribution": fault.attribution, "fingerprint": fault.fingerprint[:300]})
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    """A line with everything that is asked of it, in texts and numbers."""
-    try:
-        record = json.loads(line)
-        named = {key: record[key] for key in ("module", "file", "process")}
-        # Of Ray only an error is told.
-        known = record["module"] in _MODULES and (record["module"] != "ray" or "error" in record)
-        known = known and all(isinstance(value, str) for value in named.values())
-        rest = [*(record.get(key) for key in _TEXTS), *(record.get("files") or ())]
-        if known and isinstance(record["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
-            return dict(record)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    return None
