@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import BaseModel, Field
 
 from verl_e2e.core.judge.criteria.basic import without_result
 from verl_e2e.core.judge.junit import (
@@ -36,59 +38,66 @@ from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 
 _MOST_BYTES = 16 << 20
-_WORST = {"failed": 2, "skipped": 1, "passed": 0}
+_WORST_LAST: tuple[Literal["passed", "skipped", "failed"], ...] = ("passed", "skipped", "failed")
+
+
+class _Event(BaseModel):
+    """A line of the plugin `instrumentation/verl_e2e_tests.py`, whose kind tells which fields it has."""
+
+    kind: Literal["collected", "start", "report", "uncollected"]
+    nodes: tuple[str, ...] = ()
+    node: str = ""
+    when: str = ""
+    outcome: str = ""
+    # Why it has this outcome, and the error itself with its kind.
+    text: str = ""
+    error: str = ""
+    seconds: float = Field(default=0.0, allow_inf_nan=False)
 
 
 @dataclass(slots=True)
 class Results:
     """The events of one session; `running` is the test that had started and not ended, empty when there is none."""
 
-    collected: list[str] = field(default_factory=list)
+    collected: tuple[str, ...] = ()
     results: dict[str, CaseResult] = field(default_factory=dict)
     running: str = ""
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the plugin."""
-        match event["kind"]:
-            case "collected":
-                self.collected = list(event["nodes"])
-            case "start":
-                self.running = event["node"]
-            case "report":
-                self._report(event["node"], event["outcome"], event)
-            case "uncollected":
-                # A missing package, or two files of one name, is not a result about the change.
-                node, text = event["node"], event["text"]
-                lines = [line.strip() for line in text.splitlines() if line.strip()]
-                found = CaseResult(
-                    node, "failed", f"it cannot be collected: {(lines or ['no reason given'])[-1]}\n{text}"
-                )
-                if module := missing_package(text):
-                    reason = f"it cannot be collected here: package {module} is missing"
-                    found = CaseResult(node, "unfinished", reason)
-                elif "import file mismatch" in text:
-                    reason = "it cannot be collected together with another file of the same name"
-                    found = CaseResult(node, "unfinished", reason)
-                self.results[node] = found
-            case _:
-                pass
+    def take(self, event: _Event) -> None:
+        """Take one event of the plugin.
 
-    def _report(self, node: str, outcome: Any, event: Mapping[str, Any]) -> None:
-        """A test has a line for set-up, call and tear-down: the worst counts, and it ends with its tear-down."""
-        if event["when"] == "teardown" and self.running == node:
-            self.running = ""
-        if outcome not in _WORST:
-            return
-        text = event["text"]
-        missing = missing_from_environment(event["error"]) if outcome == "failed" else ""
-        if missing:
-            outcome, text = "skipped", skip_reason(missing)
-        before = self.results.get(node)
-        seconds = event["seconds"] + (before.seconds if before else 0.0)
-        if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
-            self.results[node] = CaseResult(node, outcome, text, seconds, missing)
+        A test has a report for set-up, call and tear-down: the worst counts, and the test ends with its tear-down.
+        """
+        node, text = event.node, event.text
+        if event.kind == "collected":
+            self.collected = event.nodes
+        elif event.kind == "start":
+            self.running = node
+        elif event.kind == "uncollected":
+            # A missing package, or two files of one name, is not a result about the change.
+            lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+            found = CaseResult(node, "failed", f"it cannot be collected: {lines[-1]}\n{text}")
+            if module := missing_package(text):
+                found = CaseResult(node, "unfinished", f"it cannot be collected here: package {module} is missing")
+            elif "import file mismatch" in text:
+                reason = "it cannot be collected together with another file of the same name"
+                found = CaseResult(node, "unfinished", reason)
+            self.results[node] = found
         else:
-            self.results[node] = replace(before, seconds=seconds)
+            if event.when == "teardown" and self.running == node:
+                self.running = ""
+            outcome = next((known for known in _WORST_LAST if known == event.outcome), None)
+            missing = missing_from_environment(event.error) if outcome == "failed" else ""
+            if missing:
+                outcome, text = "skipped", skip_reason(missing)
+            before = self.results.get(node, CaseResult(node, "unfinished"))
+            seconds = event.seconds + before.seconds
+            if outcome and (
+                before.outcome == "unfinished" or _WORST_LAST.index(outcome) > _WORST_LAST.index(before.outcome)
+            ):
+                self.results[node] = CaseResult(node, outcome, text, seconds, missing)
+            elif outcome:
+                self.results[node] = replace(before, seconds=seconds)
 
     def outcomes(self, *, reason: str, killed_by: str = "") -> tuple[CaseResult, ...]:
         """Every result, and the tests that have none with the reason why.
@@ -110,11 +119,12 @@ def read_session(file: Path) -> Results:
     """The session as far as the file goes; a last line that was cut is ignored."""
     session = Results()
     raw = read_below(file.parent, file.name, limit=_MOST_BYTES) or b""
-    for line in raw.decode(errors="replace").splitlines(keepends=True):
+    for line in raw.split(b"\n")[:-1]:
         # The code under test may write into this file: a line of another shape is none.
-        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            if line.endswith("\n"):
-                session.take(json.loads(line))
+        with suppress(ValueError, RecursionError):
+            # What an error says may hold bytes that are no text, as surrogates.
+            text = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+            session.take(_Event.model_validate_json(text))
     return session
 
 

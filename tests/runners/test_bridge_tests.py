@@ -1,5 +1,6 @@
 """The focused Bridge tests, run for real in a private tree of the fixture's Bridge, also started early."""
 
+import json
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ from tests.runners.world import SUBMODULE, World
 from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.jobs import DeselectedTest
 from verl_e2e.core.model.record import JUNIT_FILE
-from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
+from verl_e2e_runner.bridge_tests import BridgeTests, read_session, run_bridge_tests, take_bridge_tests
 from verl_e2e_runner.place import open_cage
 from verl_e2e_runner.process.cage import Tools
 from verl_e2e_runner.trees import Trees, prepare_trees
@@ -334,3 +335,28 @@ def test_a_patch_of_a_module_that_a_missing_package_keeps_from_importing_is_no_f
     )
     ran(world, trees, base, tmp_path, BAD)
     assert outcomes(tmp_path) == {"test_missing": "skipped", "test_broken": "failure"}
+
+
+REPORT = {"kind": "report", "node": "t.py::t", "when": "call", "outcome": "passed", "text": "", "error": ""}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "[]",
+        "no json",
+        "[" * 100_000,
+        '{"kind": "collected", "nodes": [{}]}',
+        '{"kind": "start", "node": {}}',
+        '{"kind": "other"}',
+        json.dumps({**REPORT, "seconds": "long"}),
+        json.dumps({**REPORT, "seconds": float("nan")}),
+        json.dumps({**REPORT, "seconds": 1, "text": 5}),
+    ],
+)
+def test_a_line_that_the_plugin_does_not_write_is_none(forged: str, tmp_path: Path) -> None:
+    """And a failure counts, whatever bytes its text holds."""
+    failed = json.dumps({**REPORT, "seconds": 1, "outcome": "failed", "text": "no file caf\udce9"})
+    (tmp_path / "tests.jsonl").write_text(f"{forged}\n{failed}\n{json.dumps({**REPORT, 'seconds': 1})}\n{failed[:40]}")
+    (case,) = read_session(tmp_path / "tests.jsonl").outcomes(reason="cut")
+    assert (case.outcome, case.seconds, case.text) == ("failed", 2, "no file caf?")
