@@ -84,7 +84,7 @@ PLANTED = (
         "import verl_e2e.ports",
         "The runner knows verl_e2e.core, verl_e2e.git and nothing else of verl_e2e",
     ),
-    ("runners/verl_e2e_runner/trees.py", "import verl_e2e_runner.isolation", "Imports point down inside the runner"),
+    ("runners/verl_e2e_runner/trees.py", "import verl_e2e_runner.place", "Imports point down inside the runner"),
     ("runners/verl_e2e_runner/attic.py", "", "Imports point down inside the runner"),
     ("bot/verl_e2e/core/pulls/ledger.py", "import verl_e2e.core.pulls.decide", "No circles inside any package"),
     ("bot/verl_e2e/app/planted.py", "import verl_e2e.git.program", "Only the adapters, the wiring and the runner use"),
